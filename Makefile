@@ -1,0 +1,40 @@
+# Five verbs anyone can guess. Works with make 3.81 (macOS); all logic is in scripts/setup.py.
+
+PYTHON ?= python3
+BIN = .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint e2e bench format
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1	\2/p' Makefile
+
+setup: ## prepare .venv for everything below (TORCH=cuda for a GPU)
+	@$(PYTHON) scripts/setup.py test
+
+demo: ## train a small model here with three volunteers; page on port 8000
+	@$(PYTHON) scripts/setup.py demo
+	$(BIN)/python manage.py demo
+
+test: setup lint ## everything a change must pass; pytest speaks last
+	$(BIN)/python -m pytest -n 2 --ignore=tests/end_to_end tests
+	$(BIN)/python -m pytest tests/end_to_end
+
+lint: setup ## style, types, import arrows, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --cache-dir var/cache/imports
+	if [ -f scripts/generate_docs.py ]; then $(BIN)/python -m scripts.generate_docs --check; fi
+
+e2e: setup ## only the journeys with real processes and a real browser
+	$(BIN)/python -m pytest tests/end_to_end
+
+bench: setup ## measure speed; prints one JSON line per benchmark
+	for name in $$(ls tests/benchmarks | sed -n 's/^\([a-z][a-z0-9_]*\)\.py$$/\1/p'); do \
+		$(BIN)/python -m tests.benchmarks.$$name || exit 1; \
+	done
+
+format: setup ## rewrite the code in house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

@@ -1,0 +1,27 @@
+"""The site's one command. `platform/` is put first on the path before Django looks for the rooms in it."""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "platform"))
+
+
+def main() -> int:
+    """Run a management command; a numbered error is said in words, without a traceback."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    from django.core.management import execute_from_command_line
+
+    from peer_agent.protocol.errors import Problem
+
+    try:
+        execute_from_command_line(sys.argv)
+    except Problem as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

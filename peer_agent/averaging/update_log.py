@@ -1,0 +1,268 @@
+"""A relay's disk: the sealed records of its runs, the spans that they name, and tentative spans until then.
+
+    <run>/records/00000007.json               canonical JSON and signature, a line each
+    <run>/spans/00000007-3.span               span 3 of record 7
+    <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: held, no record names it yet
+
+Every file is there whole or not at all. A record is written before its spans move, and opening the log finishes
+what a crash interrupted. Records are kept for ever; bytes go when a verified snapshot covers them (rule 20).
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from peer_agent.averaging.assembly import decode_span, spans_match
+from peer_agent.averaging.reducer import ClosedSpan
+from peer_agent.averaging.span_file import (
+    TEMPORARY,
+    read_span,
+    sync_folder,
+    write_durably,
+    write_span,
+)
+from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.merkle import Leaf
+from peer_agent.protocol.records import (
+    GENESIS,
+    Record,
+    SpanEntry,
+    digest_of,
+    from_lines,
+    open_record,
+    to_lines,
+)
+
+RUN = re.compile("[0-9a-f]{32}")
+FOLDERS = ("records", "spans", "tentative")
+
+
+class Head(Struct, frozen=True):
+    """The newest record held: indexes start at 1, and 0 means none."""
+
+    index: int = 0
+    digest: str = GENESIS
+
+
+class Held(Struct, frozen=True):
+    """What the name of a tentative file says."""
+
+    step: int
+    fence: int
+    attempt: int
+    span: int
+    root: str
+
+    @property
+    def name(self) -> str:
+        return "-".join(map(str, astuple(self))) + ".span"
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        step, fence, attempt, span, root = path.stem.split("-")
+        return cls(int(step), int(fence), int(attempt), int(span), root)
+
+
+class StoredSpan(Struct, frozen=True, eq=False):
+    """A span of a record. The payloads are pages of its file, and are read when they are looked at."""
+
+    entry: SpanEntry
+    leaves: tuple[Leaf, ...]
+    payloads: tuple[memoryview, ...]
+
+
+class UpdateLog:
+    """The logs of all runs under one folder. One process at a time; one writer per run."""
+
+    def __init__(self, folder: Path, site_key: bytes) -> None:
+        """Open the log, and repair what a crash left half done."""
+        self._folder = folder
+        self._site_key = site_key
+        self._heads: dict[RunId, Head] = {}
+        for path in folder.iterdir() if folder.exists() else ():
+            if RUN.fullmatch(path.name):
+                self._recover(RunId(path.name))
+
+    # --- spans that no record names yet ---
+
+    def hold(  # noqa: PLR0917 an attempt is named in this order everywhere
+        self, run: RunId, step: int, fence: int, attempt: int, span: ClosedSpan, payloads: Sequence[bytes]
+    ) -> None:
+        """Keep an averaged span, its payloads in the order of chunks; durable on return, so that it may be reported.
+
+        Raises ValueError where the payloads are not those under the leaves, Problem E106.
+        """
+        if [hashlib.sha256(payload).digest() for payload in payloads] != [leaf.digest for leaf in span.leaves]:
+            raise ValueError(f"these are not the payloads of span {span.span}, or not in its order")
+        self._prepare(run)
+        held = Held(step, fence, attempt, span.span, span.root.hex())
+        write_span(self._at(run, "tentative") / held.name, span.leaves, payloads)
+
+    def void(self, run: RunId, step: int, fence: int, attempt: int) -> None:
+        """Forget what was held for a round that came to nothing: its last attempt, and those that it kept spans of."""
+        for held, path in self._tentative(run):
+            if (held.step, held.fence) == (step, fence) and held.attempt <= attempt:
+                path.unlink(missing_ok=True)
+
+    # --- records ---
+
+    def append(self, sealed: Signed) -> Record:
+        """Add the next record and settle the spans that were held for it; again, it changes nothing.
+
+        Raises Problem E218 where the site did not sign it, E402 where it does not follow the last one, E106.
+        """
+        record = open_record(sealed, self._site_key)
+        head = self._head(record.run)
+        if record.index <= head.index:
+            self._check_same(record, sealed)
+            return record
+        if record.index != head.index + 1:
+            raise Problem.of("E402", reason=f"record {record.index} came after record {head.index}")
+        if record.previous != head.digest:
+            raise Problem.of("E402", reason=f"record {record.index} follows another record than {head.index} here")
+        self._prepare(record.run)
+        write_durably(self._record_path(record.run, record.index), [to_lines(sealed)])
+        self._heads[record.run] = Head(record.index, digest_of(sealed))
+        self._settle(record)
+        return record
+
+    def records(self, run: RunId, first: int, limit: int) -> list[Signed]:
+        """Up to `limit` sealed records from index `first` on. Raises Problem E402 where one is damaged."""
+        last = min(first + limit - 1, self.last_index(run))
+        return [self._sealed(run, index) for index in range(max(first, 1), last + 1)]
+
+    def record(self, run: RunId, index: int) -> Record:
+        """One record. Raises Problem E402 where it is not held or damaged."""
+        return open_record(self._sealed(run, index), self._site_key)
+
+    def last_index(self, run: RunId) -> int:
+        """Index of the newest record; 0 where there is none."""
+        return self._head(run).index
+
+    def head_digest(self, run: RunId) -> str:
+        """What the next record calls `previous`."""
+        return self._head(run).digest
+
+    # --- spans that records name ---
+
+    def span(self, run: RunId, index: int, span: int) -> StoredSpan | None:
+        """A span of a record; None where it is not held."""
+        if not 1 <= index <= self.last_index(run):
+            return None
+        entry = _entry(self.record(run, index), span)
+        return self._stored(run, index, entry) if entry else None
+
+    def missing(self, run: RunId, index: int) -> list[SpanEntry]:
+        """The spans of a record that are not held: to be fetched, unless a snapshot covers them already.
+
+        Raises Problem E402 where the record itself is not held.
+        """
+        return [entry for entry in self.record(run, index).spans if self._stored(run, index, entry) is None]
+
+    def store(self, run: RunId, index: int, span: int, payloads: Sequence[bytes | memoryview]) -> None:
+        """Keep a fetched span. Raises Problem E111 where it is not what the record names, E402, E106."""
+        record = self.record(run, index)
+        entry = _entry(record, span)
+        if entry is None:
+            raise Problem.of("E402", reason=f"record {index} has no span {span}")
+        chunks = decode_span(record.codec, Grid(record.elements, record.chunk_elements), entry, payloads)
+        if chunks is None:
+            raise Problem.of("E111", name=f"span {span} of record {index}", url="another relay")
+        write_span(self._span_path(run, index, span), [leaf for _, leaf in chunks], payloads)
+
+    def forget(self, run: RunId, keep_after: int) -> None:
+        """Delete the spans of records up to `keep_after`, which a verified snapshot covers. Records stay."""
+        for path in self._at(run, "spans").glob("*.span"):
+            if int(path.stem.split("-")[0]) <= keep_after:
+                path.unlink(missing_ok=True)
+
+    # --- inside ---
+
+    def _at(self, run: RunId, *names: str) -> Path:
+        """A path within a run's folder. Raises ValueError where the id, which came by wire, is none."""
+        if not RUN.fullmatch(run):
+            raise ValueError(f"{run!r} is not a run")
+        return self._folder.joinpath(run, *names)
+
+    def _record_path(self, run: RunId, index: int) -> Path:
+        return self._at(run, "records", f"{index:08d}.json")
+
+    def _span_path(self, run: RunId, index: int, span: int) -> Path:
+        return self._at(run, "spans", f"{index:08d}-{span}.span")
+
+    def _tentative(self, run: RunId) -> Iterator[tuple[Held, Path]]:
+        for path in sorted(self._at(run, "tentative").glob("*.span")):
+            yield Held.of(path), path
+
+    def _head(self, run: RunId) -> Head:
+        return self._heads.get(run, Head())
+
+    def _prepare(self, run: RunId) -> None:
+        if self._at(run, FOLDERS[-1]).is_dir():
+            return
+        try:
+            for name in FOLDERS:
+                self._at(run, name).mkdir(parents=True, exist_ok=True)
+            for folder in (self._at(run), self._folder):
+                sync_folder(folder)
+        except OSError as error:
+            raise Problem.of("E106", path=self._at(run), reason=error.strerror or error) from error
+
+    def _sealed(self, run: RunId, index: int) -> Signed:
+        try:
+            return from_lines(self._record_path(run, index).read_bytes())
+        except (FileNotFoundError, ValueError) as error:
+            raise Problem.of("E402", reason=f"record {index} is missing or damaged on this relay") from error
+
+    def _stored(self, run: RunId, index: int, entry: SpanEntry) -> StoredSpan | None:
+        file = read_span(self._span_path(run, index, entry.span))
+        return StoredSpan(entry, file.leaves, file.payloads) if file and spans_match(entry, file.leaves) else None
+
+    def _check_same(self, record: Record, sealed: Signed) -> None:
+        if record.index < 1 or digest_of(self._sealed(record.run, record.index)) != digest_of(sealed):
+            raise Problem.of("E402", reason=f"there are two different records {record.index}")
+
+    def _settle(self, record: Record) -> None:
+        """Promote the spans that the record names; delete the others that were held up to then.
+
+        Attempts are named by the step they start from, records by the step they lead to.
+        """
+        named = {(record.step - 1, entry.attempt, entry.span, entry.root) for entry in record.spans}
+        for held, path in self._tentative(record.run):
+            if (held.step, held.attempt, held.span, held.root) in named:
+                path.replace(self._span_path(record.run, record.index, held.span))
+            elif held.step < record.step:
+                path.unlink(missing_ok=True)
+        sync_folder(self._at(record.run, "spans"))
+
+    def _recover(self, run: RunId) -> None:
+        self._prepare(run)
+        for path in self._at(run).rglob("*" + TEMPORARY):
+            path.unlink()
+        index = 0
+        while self._record_path(run, index + 1).exists():
+            index += 1
+        if record := self._newest_whole(run, index):
+            self._heads[run] = Head(record.index, digest_of(self._sealed(run, record.index)))
+            self._settle(record)
+
+    def _newest_whole(self, run: RunId, index: int) -> Record | None:
+        """The last record up to `index` that can be read; damaged ones after it go, to be fetched again."""
+        for candidate in range(index, 0, -1):
+            try:
+                return self.record(run, candidate)
+            except Problem:
+                self._record_path(run, candidate).unlink()
+        return None
+
+
+def _entry(record: Record, span: int) -> SpanEntry | None:
+    return next((entry for entry in record.spans if entry.span == span), None)

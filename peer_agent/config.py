@@ -1,0 +1,118 @@
+"""What a machine remembers: one folder with its key, the sites it is known to, and what it has fetched."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Meta, Struct
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId
+
+
+class KnownSite(Struct, frozen=True):
+    """A site that has approved this machine. `site_key` is hexadecimal; it is trusted from the login on."""
+
+    url: str
+    machine: PeerId
+    person: str
+    site_key: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Home:
+    """The agent's folder. One agent at a time works in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Problem.of("E106", path=folder, reason=error.strerror or error) from error
+
+    @property
+    def cache(self) -> Path:
+        """Shards and snapshots; may be deleted at any time."""
+        return self.folder / "cache"
+
+    def key(self) -> Ed25519PrivateKey:
+        """This machine's key, made at the first call; the file is readable by its owner alone."""
+        path = self.folder / "machine.key"
+        if not path.exists():
+            self._write_privately(path, Ed25519PrivateKey.generate().private_bytes_raw().hex().encode())
+        try:
+            return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
+        except (ValueError, OSError) as error:
+            raise Problem.of("E113", where=path, reason=error) from error
+
+    def sites(self) -> dict[str, KnownSite]:
+        """The sites this machine is known to, by address."""
+        path = self.folder / "sites.json"
+        if not path.exists():
+            return {}
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=dict[str, KnownSite])
+        except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+            raise Problem.of("E113", where=path, reason=error) from error
+
+    def remember(self, site: KnownSite) -> None:
+        """Add or replace a site."""
+        content = msgspec.json.format(msgspec.json.encode(self.sites() | {site.url: site}), indent=2)
+        self._write_privately(self.folder / "sites.json", content)
+
+    def _write_privately(self, path: Path, content: bytes) -> None:
+        draft = path.with_suffix(".new")
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(content)
+            draft.replace(path)
+        except OSError as error:
+            raise Problem.of("E106", path=path, reason=error.strerror or error) from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second agent out. Raises Problem E102. The lock ends with the process, however that ends."""
+        path = self.folder / "agent.lock"
+        try:
+            file = path.open("a+")
+        except OSError as error:
+            raise Problem.of("E106", path=path, reason=error.strerror or error) from error
+        with file:
+            if not _try_lock(file):
+                file.seek(0)
+                raise Problem.of("E102", pid=file.read().strip() or "unknown", home=self.folder)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+
+def home_folder(environment: dict[str, str]) -> Path:
+    """MANYHANDS_HOME, or the platform's usual folder."""
+    if chosen := environment.get("MANYHANDS_HOME"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(environment.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "Manyhands"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "Manyhands"
+    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(1 << 20)  # a byte nobody writes, so that the number stays readable
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

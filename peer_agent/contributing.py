@@ -1,0 +1,181 @@
+"""A trainer's side of one open round: what it sends to the reducers, and what it gets back."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from peer_agent.averaging.assembly import Assembly
+from peer_agent.averaging.contributor import Sending
+from peer_agent.data_links import DataLinks
+from peer_agent.network.sender import send_chunks
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.merkle import pack_leaves
+from peer_agent.protocol.records import Record
+from peer_agent.protocol.wire import Frame, Kind
+
+GATHER_S = 0.05  # at most, for reducers that open at about the same time to be served together
+EARLY_OPENS = 1000  # that wait for their plan; as many as there can be relays
+
+
+class OpenRound:
+    """From the cut to commit or void. Attempts may follow one another on the same offer."""
+
+    def __init__(self, cut: m.Cut, assembly: Assembly) -> None:
+        self.cut, self.assembly = cut, assembly
+        self.attempt = cut.attempt
+        self.sending: Sending | None = None
+        self.plan: m.Plan | None = None
+        self.slot: int | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self.opens: asyncio.Queue[tuple[PeerId, m.Open]] = asyncio.Queue()
+        self.arrived = asyncio.Event()
+        self._early: list[tuple[PeerId, m.Open]] = []
+        self._early_frames: list[Frame] = []
+
+    def doubt(self) -> m.InDoubt:
+        """The attempt whose outcome is not known here yet (rule 4)."""
+        return m.InDoubt(self.cut.step, self.cut.fence, self.attempt)
+
+    def is_of(self, message: m.Attempted) -> bool:
+        """Whether a message is about this round's current attempt."""
+        return (message.step, message.fence, message.attempt) == (self.cut.step, self.cut.fence, self.attempt)
+
+    def is_behind(self, record: Record) -> bool:
+        """Whether a record is the commit of this round."""
+        return (record.step, record.fence) == (self.cut.step + 1, self.cut.fence) and self.plan is not None
+
+    def follow(self, plan: m.Plan, me: PeerId) -> bool:
+        """Take up an attempt's plan; what came before it, from a relay that was told earlier, is looked at again.
+
+        Whether it is this round's newest.
+        """
+        if plan.fence != self.cut.fence or plan.attempt < self.attempt:
+            return False
+        self._stop_sending()
+        self.plan, self.attempt = plan, plan.attempt
+        self.slot = next((i for i, slot in enumerate(plan.slots) if slot.peer == me), None)
+        self.assembly.follow(plan)
+        early, self._early = self._early, []
+        for peer, message in early:
+            self.opened(peer, message)
+        frames, self._early_frames = self._early_frames, []
+        for frame in frames:
+            self.take(frame)
+        return True
+
+    def take(self, frame: Frame) -> bool:
+        """Keep an averaged chunk. One that is ahead of our plan waits for it."""
+        if (frame.step, frame.fence) != (self.cut.step, self.cut.fence):
+            return False
+        if self.plan is None or frame.attempt > self.attempt:
+            if len(self._early_frames) < self.assembly.grid.chunks:
+                self._early_frames.append(frame)
+            return False
+        return self.assembly.take(frame)
+
+    def opened(self, peer: PeerId, message: m.Open) -> None:
+        """A reducer is ready for our chunks."""
+        if self.plan is not None and self.is_of(message):
+            self.opens.put_nowait((peer, message))
+        elif (message.step, message.fence) == (self.cut.step, self.cut.fence) and message.attempt >= self.attempt:
+            self._early = [*self._early, (peer, message)][-EARLY_OPENS:]
+
+    async def settle(self, record: Record, patience_s: float) -> None:
+        """Wait for averaged chunks that are on their way, as long as they keep coming."""
+        while self.assembly.missing(record):
+            self.arrived.clear()
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self.arrived.wait()
+            except TimeoutError:
+                return
+
+    def material(self) -> tuple[Sending, m.Plan, int]:
+        """What is sent, by which plan, from which slot. Only for a contributor of the plan."""
+        if self.sending is None or self.plan is None or self.slot is None:
+            raise RuntimeError("this machine contributes nothing to the round")
+        return self.sending, self.plan, self.slot
+
+    def stop(self) -> None:
+        """The round is over: let go of what it held."""
+        self._stop_sending()
+        self._early, self._early_frames = [], []
+
+    def _stop_sending(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+        while not self.opens.empty():
+            self.opens.get_nowait()
+
+
+async def contribute(round_: OpenRound, links: DataLinks) -> None:
+    """Serve every reducer that opens, now or after a lost link, until the round ends.
+
+    One that opens later does not wait until the others have everything: its relay would take us for lost. Plain tasks
+    and no TaskGroup, whose cancelled errors would hold the round's bytes until the collector comes by.
+    """
+    writers: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            ready = await _gathered(round_)
+            writers.add(asyncio.create_task(_send(round_, links, ready)))
+            for writer in [writer for writer in writers if writer.done()]:
+                writers.remove(writer)
+                writer.result()
+    finally:
+        for writer in writers:
+            writer.cancel()
+
+
+async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
+    """The reducers that are ready: all that the plan gives us, or those that open within a moment of one another."""
+    ready = dict([await round_.opens.get()])
+    wanted = {span.reducer for span in round_.material()[1].spans if not span.root}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GATHER_S):
+            while not wanted <= ready.keys():
+                peer, message = await round_.opens.get()
+                ready[peer] = message
+    return ready
+
+
+async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]) -> None:
+    connections = {peer: links.open[peer] for peer in ready if peer in links.open}
+    frames = {peer: _frames(round_, peer, set(ready[peer].received)) for peer in connections}
+    await send_chunks(connections, frames, first=dict.fromkeys(connections, _leaves(round_)))
+
+
+def _leaves(round_: OpenRound) -> m.Leaves:
+    sending, plan, slot = round_.material()
+    return m.Leaves(
+        run=plan.run,
+        step=plan.step,
+        fence=plan.fence,
+        attempt=plan.attempt,
+        slot=slot,
+        leaves=pack_leaves(sending.leaves),
+    )
+
+
+def _frames(round_: OpenRound, peer: PeerId, received: set[int]) -> list[Frame]:
+    """Our chunks for one reducer in ascending order, without those that it has."""
+    sending, plan, slot = round_.material()
+    spans = sorted((span for span in plan.spans if span.reducer == peer and not span.root), key=lambda s: s.first)
+    return [
+        Frame(
+            Kind.GRADIENT,
+            plan.run,
+            plan.step,
+            plan.fence,
+            plan.attempt,
+            span.span,
+            chunk,
+            slot,
+            sending.payloads[chunk],
+        )
+        for span in spans
+        for chunk in range(span.first, span.stop)
+        if chunk not in received
+    ]

@@ -1,0 +1,133 @@
+"""A peer's links to the relays of a run: kept open, dialled when a relay appears and never inside a round (rule 41)."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+
+from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
+from peer_agent.passport import Passport
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.wire import LOGGED, Frame
+
+log = logging.getLogger(__name__)
+
+FETCH_S = 30.0  # without a new chunk of a span that was asked for
+Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
+
+
+class _Wanted:
+    """A span on its way from a relay's log."""
+
+    def __init__(self) -> None:
+        self.payloads: dict[int, bytes] = {}  # by chunk
+        self.news = asyncio.Event()
+        self.is_missing = False
+
+
+class DataLinks:
+    """`hear` gets everything that is not an answer to `fetch`."""
+
+    def __init__(self, passport: Passport, hear: Hear) -> None:
+        self.passport, self.hear = passport, hear
+        self.open: dict[PeerId, Connection] = {}
+        self._tasks: dict[m.RelayAddress, asyncio.Task[None]] = {}
+        self._wanted: dict[tuple[PeerId, RunId, int, int], _Wanted] = {}
+
+    def follow(self, relays: tuple[m.RelayAddress, ...]) -> None:
+        """Keep a link to each of these, and to no other."""
+        for relay in [relay for relay in self._tasks if relay not in relays]:
+            self._tasks.pop(relay).cancel()
+        for relay in relays:
+            if relay.peer != self.passport.peer and (relay not in self._tasks or self._tasks[relay].done()):
+                self._tasks[relay] = asyncio.create_task(self._keep(relay), name=f"link {relay.url}")
+                self._tasks[relay].add_done_callback(_tell_failure)
+
+    async def close(self) -> None:
+        """End all links."""
+        ending = list(self._tasks.values())
+        self.follow(())
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _keep(self, relay: m.RelayAddress) -> None:
+        def told(state: Connected | Waiting) -> None:
+            if isinstance(state, Waiting):
+                log.info("relay %s: %s", relay.url, state.fault)
+
+        try:
+            await keep(
+                partial(self.passport.dial_relay, relay.peer, relay.url),
+                partial(self._serve, relay.peer),
+                on_state=told,
+                random=Random(),
+            )
+        except Problem as problem:
+            log.warning("relay %s: %s", relay.url, problem)
+
+    async def _serve(self, peer: PeerId, link: Connection) -> None:
+        self.open[peer] = link
+        try:
+            while True:
+                body = await link.receive()
+                if not self._answers(peer, body):
+                    await self.hear(peer, body)
+        finally:
+            if self.open.get(peer) is link:
+                del self.open[peer]
+            for place, wanted in self._wanted.items():
+                if place[0] == peer:
+                    wanted.is_missing = True
+                    wanted.news.set()
+
+    def _answers(self, peer: PeerId, body: m.AnyMessage | Frame) -> bool:
+        match body:
+            case Frame(run=run, step=index, span=span) if body.fence == LOGGED:
+                wanted = self._wanted.get((peer, run, index, span))
+                if wanted is not None:
+                    wanted.payloads[body.chunk] = bytes(body.payload)
+            case m.SpanMissing(run=run, index=index, span=span):
+                wanted = self._wanted.get((peer, run, index, span))
+                if wanted is not None:
+                    wanted.is_missing = True
+            case _:
+                return False
+        if wanted is not None:
+            wanted.news.set()
+        return True
+
+    async def fetch(self, run: RunId, index: int, span: int, chunks: int, first: PeerId | None) -> list[bytes] | None:
+        """A span of the log from whoever has it, asking its reducer first. None where nobody gives it."""
+        for peer in sorted(self.open, key=lambda peer: (peer != first, peer)):
+            payloads = await self._ask(peer, run, index, span, chunks)
+            if payloads is not None:
+                return payloads
+        return None
+
+    async def _ask(self, peer: PeerId, run: RunId, index: int, span: int, chunks: int) -> list[bytes] | None:
+        link, place = self.open.get(peer), (peer, run, index, span)
+        if link is None or place in self._wanted:
+            return None
+        wanted = self._wanted[place] = _Wanted()
+        try:
+            async with asyncio.timeout(FETCH_S):
+                await link.send(m.FetchSpan(run=run, index=index, span=span))
+            while len(wanted.payloads) < chunks and not wanted.is_missing:
+                async with asyncio.timeout(FETCH_S):
+                    await wanted.news.wait()
+                wanted.news.clear()
+        except (LinkLost, Refused):
+            return None
+        except TimeoutError:
+            link.abort()  # a frozen relay is asked once; it is dialled again when it wakes
+            return None
+        finally:
+            del self._wanted[place]
+        return None if wanted.is_missing else [wanted.payloads[chunk] for chunk in sorted(wanted.payloads)]
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)

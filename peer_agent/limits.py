@@ -1,0 +1,26 @@
+"""What the volunteer allows on this machine."""
+
+import os
+import sys
+
+from msgspec import Struct
+
+NICE = 10
+
+
+class Limits(Struct, frozen=True):
+    """`threads` for torch; `nice` as in nice(1), where the system has it."""
+
+    threads: int
+    nice: int = NICE
+
+
+def usual_limits(threads: int | None = None) -> Limits:
+    """All cores but one, or what the volunteer says."""
+    return Limits(threads or max(1, (os.cpu_count() or 2) - 1))
+
+
+def apply_limits(limits: Limits) -> None:
+    """Step behind everything the machine's owner does."""
+    if sys.platform != "win32":
+        os.nice(limits.nice)

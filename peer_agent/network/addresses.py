@@ -1,0 +1,60 @@
+"""Which addresses may be spoken to in the clear, and which never through a proxy."""
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+from peer_agent.protocol.errors import Problem
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def check_encrypted(url: str, *, secure: str, plain: str) -> None:
+    """`secure` is welcome everywhere, `plain` on this machine and its local network alone. May ask the resolver.
+
+    Raises Problem: E104 where this is no such address, E105 where it has to be encrypted.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise Problem.of("E104", url=url, reason=error) from error
+    if not host or parts.scheme not in (secure, plain):
+        raise Problem.of("E104", url=url, reason=f"it is no {plain}:// or {secure}:// address")
+    if parts.scheme == plain and not is_local(host):
+        raise Problem.of("E105", url=url)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, as it is written, is this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    address = _literal(host)
+    return address is not None and address.is_loopback
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine or in its local network; a name is when all of its addresses are."""
+    if is_loopback(host):
+        return True
+    literal = _literal(host)
+    addresses = [literal] if literal is not None else _resolve(host)
+    return bool(addresses) and all(address.is_private for address in addresses)
+
+
+def _resolve(host: str) -> list[Address]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    literals = [_literal(str(address[0])) for *_, address in found]
+    return [address for address in literals if address is not None]
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    # ::ffff:8.8.8.8 is a public address in the clothes of a reserved one.
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,326 @@
+"""A link: a WebSocket connection driven by a session of the protocol, and the loop that keeps one alive."""
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from websockets.asyncio.client import connect
+from websockets.asyncio.connection import Connection as Socket
+from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidURI, ProxyError, WebSocketException
+from websockets.frames import CloseCode
+
+from peer_agent.network.addresses import check_encrypted, is_loopback
+from peer_agent.protocol.credentials import Credential
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.messages import MAX_MESSAGE, AnyMessage, Message
+from peer_agent.protocol.session import Failed, Identity, Link, Opened, Received, Session, Side
+from peer_agent.protocol.wire import Frame
+
+DIAL_S = 10.0  # for connecting and the handshake together
+CLOSE_S = 2.0  # for last words; a peer that does not read them is cut
+CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
+WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. More would be out of reach of a `drop`
+UNSENT_LIMIT = 128 * 1024  # bytes that the system holds beyond what is on its way (rule 36)
+READ_QUEUE = 4  # messages that wait to be received before the socket is no longer read
+STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
+FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
+
+CANNOT_HEAL = frozenset({"E205", "E209", "E213", "E214", "E216", "E217", "E305", "E306"})
+PASSING = frozenset({"E104", "E110"})  # of this machine's own errors, those that go away by themselves
+
+
+class LinkLost(Exception):
+    """The link ended without a numbered reason: the other side went, or the network did."""
+
+
+class Refused(Exception):
+    """The link ended for a numbered reason. `remote`: theirs; else ours. `retry_after_s` < 0: no hint."""
+
+    def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
+        super().__init__(str(fault))
+        self.fault, self.retry_after_s, self.remote = fault, retry_after_s, remote
+
+
+class Connection:
+    """One open link. Any number of coroutines may send; one receives. Knows nothing of what is said on it."""
+
+    def __init__(self, socket: Socket, session: Session, *, url: str, clock: Callable[[], float]) -> None:
+        self.url, self.session = url, session
+        self.offset_s = 0.0
+        self._socket, self._clock = socket, clock
+        self._refused: Refused | None = None
+
+    @property
+    def credential(self) -> Credential | None:
+        """The other side's; None is the site."""
+        return self.session.peer
+
+    async def shake_hands(self, admit: Callable[[Credential], Fault | None] = lambda _: None) -> None:
+        """Bring the link to its open state. `admit` may refuse whoever has proved who it is."""
+        self.session.start(self._clock())
+        await self._flush()
+        event = await self._next_event()
+        assert isinstance(event, Opened)
+        self.offset_s = event.offset_s
+        if event.credential is not None and (fault := admit(event.credential)) is not None:
+            self.session.outgoing()  # the welcome is taken back
+            await self.close(fault)
+            raise Refused(fault, remote=False)
+        await self._flush()
+
+    async def send(self, body: Message | Frame) -> None:
+        """Send, and wait while the socket's buffer is full. Raises LinkLost, Refused."""
+        if self._refused is not None:
+            raise self._refused
+        self.session.send(body)
+        await self._flush()
+
+    async def send_many(self, bodies: Iterable[Message | Frame]) -> None:
+        """Send in order."""
+        for body in bodies:
+            await self.send(body)
+
+    async def receive(self) -> AnyMessage | Frame:
+        """What comes next. Raises LinkLost, Refused."""
+        event = await self._next_event()
+        assert isinstance(event, Received)
+        return event.body
+
+    async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
+        """Close, where there is a reason with a numbered refusal first. Never raises, never waits for long."""
+        if fault is not None and self._refused is None:
+            self._refused = Refused(fault, retry_after_s, remote=False)
+            self.session.refuse(fault, retry_after_s)
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                with suppress(LinkLost, Refused):
+                    await self._flush()
+                await self._socket.close()
+        except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        """Cut the socket at once."""
+        self._socket.transport.abort()
+
+    async def _next_event(self) -> Opened | Received:
+        while self._refused is None:
+            try:
+                data = await self._socket.recv(decode=False)
+            except ConnectionClosed as closed:
+                raise self._end(closed) from closed
+            event = self.session.receive(data, self._clock())
+            if isinstance(event, Failed):
+                self._refused = Refused(event.fault, event.retry_after_s, remote=event.remote)
+                await self.close()
+            elif event is not None:
+                return event
+            elif self._refused is None:
+                await self._flush()
+        raise self._refused
+
+    async def _flush(self) -> None:
+        for data in self.session.outgoing():
+            try:
+                await self._socket.send(data)
+            except ConnectionClosed as closed:
+                raise self._end(closed) from closed
+
+    def _end(self, closed: ConnectionClosed) -> LinkLost | Refused:
+        if self._refused is None and _is_overlong(closed):
+            fault = Fault.of("E210", size=f"more than {MAX_MESSAGE}", limit=MAX_MESSAGE)
+            self._refused = Refused(fault, remote=bool(closed.rcvd_then_sent))
+        return self._refused or LinkLost(str(closed.__cause__ or closed))
+
+
+def _is_overlong(closed: ConnectionClosed) -> bool:
+    """The library refuses by itself what is longer than it may be, before the session sees it."""
+    return any(part is not None and part.code == CloseCode.MESSAGE_TOO_BIG for part in (closed.rcvd, closed.sent))
+
+
+async def dial(
+    url: str,
+    *,
+    link: Link,
+    identity: Identity,
+    server: str,
+    version: str,
+    clock: Callable[[], float] = time.time,
+    timeout_s: float = DIAL_S,
+) -> Connection:
+    """An open link to `server` at `url`, or why there is none.
+
+    ws:// is taken on this machine and its local network, where the caller warns. Raises Problem (E104 not reached,
+    E105 not encrypted, E110 something else listens there) and Refused.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
+            socket = await _connect(url, link)
+            nonce = secrets.token_bytes(32)
+            session = Session(Side.DIALLING, link, identity, nonce=nonce, server=server, version=version)
+            connection = Connection(socket, session, url=url, clock=clock)
+            await _shake_hands_or_cut(connection)
+    except TimeoutError as error:
+        raise Problem.of("E104", url=url, reason=f"no answer within {timeout_s:g} seconds") from error
+    except (OSError, InvalidURI, InvalidProxy, ProxyError, ImportError, ValueError, LinkLost) as error:
+        # ImportError: the system asks for a SOCKS proxy, for which the library needs another one.
+        raise Problem.of("E104", url=url, reason=error) from error
+    except WebSocketException as error:
+        raise Problem.of("E110", url=url, reason=error) from error
+    return connection
+
+
+async def _shake_hands_or_cut(connection: Connection) -> None:
+    try:
+        await connection.shake_hands()
+    except BaseException:
+        connection.abort()
+        raise
+
+
+async def _connect(url: str, link: Link) -> Socket:
+    host = urlsplit(url).hostname or ""
+    options = socket_options(link)
+    opened = await connect(url, proxy=None if is_loopback(host) else True, open_timeout=None, **options)
+    if link is Link.DATA:
+        tune(opened)
+    return opened
+
+
+def socket_options(link: Link) -> dict[str, Any]:
+    """What both ends of a link tell the library."""
+    # A saturated uplink holds a pong back for longer than any timeout, so on data links only progress is life.
+    pings = (CONTROL_PING_S, CONTROL_PONG_S) if link is Link.CONTROL else (None, None)
+    return {
+        "compression": None,
+        "max_size": MAX_MESSAGE,
+        "max_queue": READ_QUEUE,
+        "write_limit": WRITE_LIMIT,
+        "close_timeout": CLOSE_S,
+        "ping_interval": pings[0],
+        "ping_timeout": pings[1],
+    }
+
+
+def tune(opened: Socket) -> None:
+    """Keep the system's buffers short, so that a `drop` or a pause is felt, and find out when the other side is gone.
+
+    Each option is set where the system has it.
+    """
+    system: socket.socket | None = opened.transport.get_extra_info("socket")
+    if system is None:
+        return
+    options = (("TCP_NOTSENT_LOWAT", UNSENT_LIMIT), ("TCP_USER_TIMEOUT", STUCK_MS), ("TCP_KEEPIDLE", 30))
+    with suppress(OSError):
+        system.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in options:
+        if (option := getattr(socket, name, None)) is not None:
+            with suppress(OSError):
+                system.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class Connected(Struct, frozen=True):
+    """The link is open."""
+
+
+class Waiting(Struct, frozen=True):
+    """The link is down for `fault` and is tried again in `delay_s`."""
+
+    fault: Fault
+    delay_s: float
+
+
+async def keep(
+    connect: Callable[[], Awaitable[Connection]],
+    handle: Callable[[Connection], Awaitable[None]],
+    *,
+    on_state: Callable[[Connected | Waiting], None],
+    random: Random,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
+    """Keep a link until `handle` returns: whenever it ends, wait (rule 41) and connect again.
+
+    Raises Problem where coming back cannot help. What `handle` raises beside LinkLost and Refused goes through, also
+    as a group.
+    """
+    attempt = 0
+    while True:
+        began = monotonic()
+        ended = await _once(connect, handle, on_state)
+        if ended is None:
+            return
+        if ended.retry_after_s < 0 and not heals(ended.fault):
+            raise Problem(ended.fault)
+        # A link that is opened and cut at once must not be asked for at full speed: only a long one counts anew.
+        attempt = 0 if monotonic() - began > LONGEST_DELAY_S else attempt
+        delay_s = _delay_s(attempt, ended.retry_after_s, random)
+        attempt += 1
+        on_state(Waiting(ended.fault, delay_s))
+        await sleep(delay_s)
+
+
+async def _once(
+    connect: Callable[[], Awaitable[Connection]],
+    handle: Callable[[Connection], Awaitable[None]],
+    on_state: Callable[[Connected | Waiting], None],
+) -> Refused | None:
+    """One link from beginning to end. None: `handle` was done with it; else why it ended."""
+    try:
+        connection = await connect()
+    except Problem as problem:
+        return Refused(problem.fault, remote=False)
+    except Refused as refused:
+        return refused
+    on_state(Connected())
+    try:
+        await handle(connection)
+    except (LinkLost, Refused) as error:
+        return await _reason(connection, error)
+    except BaseExceptionGroup as group:
+        of_the_link, others = group.split((LinkLost, Refused))
+        if of_the_link is None or others is not None:
+            raise
+        return await _reason(connection, of_the_link)
+    finally:
+        await connection.close()
+    return None
+
+
+async def _reason(connection: Connection, error: BaseException) -> Refused:
+    """A refusal, which may also lie unread behind the error that a sender met first; else E104."""
+    if (refused := _find_refusal(error)) is not None:
+        return refused
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            while True:
+                await connection.receive()
+    except Refused as unread:
+        return unread
+    except (LinkLost, TimeoutError) as lost:
+        return Refused(Fault.of("E104", url=connection.url, reason=lost), remote=False)
+
+
+def _find_refusal(error: BaseException) -> Refused | None:
+    if isinstance(error, Refused):
+        return error
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return next((found for one in inner if (found := _find_refusal(one)) is not None), None)
+
+
+def heals(fault: Fault) -> bool:
+    """Whether coming back may help. This machine's own errors (1xx) stay until its owner does something."""
+    return fault.code in PASSING or not (fault.code in CANNOT_HEAL or fault.code.startswith("E1"))
+
+
+def _delay_s(attempt: int, hint_s: float, random: Random) -> float:
+    ceiling = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 16))
+    return min(max(hint_s, 0.0), LONGEST_HINT_S) + random.uniform(0.0, ceiling)

@@ -1,0 +1,60 @@
+"""What a reducer gives out: every body exists once, and each receiver has a cursor into the one list (rule 35)."""
+
+import asyncio
+
+from peer_agent.network.link import Connection
+from peer_agent.protocol.messages import Message
+from peer_agent.protocol.wire import Frame
+
+
+class Outbox:
+    """The averaged chunks of one attempt, in the order in which they were finished.
+
+    A receiver that is slow has a cursor that is behind; it holds back nobody, and costs no memory beyond the one
+    body that its socket is taking. Not responsible for who receives, nor for what happens to those who are lost.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._bodies: list[Message | Frame] = []
+        self._room = max_bytes
+        self._closed = False
+        self._news = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many bodies there are."""
+        return len(self._bodies)
+
+    def publish(self, body: Message | Frame) -> None:
+        """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
+        if self._closed:
+            return
+        self._room -= len(body.payload) if isinstance(body, Frame) else 0
+        if self._room < 0:
+            raise ValueError("more averaged bytes than the plan has")
+        self._bodies.append(body)
+        self._wake()
+
+    def close(self) -> None:
+        """The attempt is over: free everything. Whoever is behind asks the log."""
+        self._closed = True
+        self._bodies.clear()
+        self._wake()
+
+    async def follow(self, connection: Connection, start: int = 0) -> int:
+        """Send everything from `start` on, also what is published meanwhile, until `close`.
+
+        Returns how many were sent up to then, counted from the first of the list. Raises LinkLost, Refused.
+        """
+        cursor = start
+        while not self._closed:
+            if cursor < len(self._bodies):
+                await connection.send(self._bodies[cursor])
+                cursor += 1
+            else:
+                await self._news.wait()
+        return cursor
+
+    def _wake(self) -> None:
+        # A fresh event each time, so that a receiver that comes to wait later waits for what is later.
+        news, self._news = self._news, asyncio.Event()
+        news.set()

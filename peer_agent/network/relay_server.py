@@ -1,0 +1,249 @@
+"""The listening side of data links: who may come in, how many at once, and how long a stranger may take."""
+
+import asyncio
+import errno
+import http
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+from websockets.asyncio.server import Server as WebSocketServer
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as serve_websockets
+from websockets.http11 import Request, Response
+
+from peer_agent.network.link import Connection, LinkLost, Refused, socket_options, tune
+from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, Credential
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.messages import MAX_MESSAGE
+from peer_agent.protocol.session import Identity, Link, Session, Side
+
+CREDENTIAL_S = 3.0  # from the opening of the socket to the proof (rule 40)
+HANDSHAKE_MESSAGE = 8 * 1024  # bytes: a stranger gets no more of our memory
+
+
+class Caps(Struct, frozen=True):
+    """How many sockets at once. A relay behind a proxy sees one address and needs a higher `per_address`."""
+
+    per_credential: int = 4
+    per_address: int = 64
+    unauthenticated: int = 64
+
+
+CAPS = Caps()
+
+
+class Doors:
+    """Counts sockets; it is told who comes, proves itself and goes. Knows sockets only as keys."""
+
+    def __init__(self, caps: Caps) -> None:
+        self._caps = caps
+        self._address_of: dict[ServerConnection, str] = {}
+        self._at: Counter[str] = Counter()
+        self.strangers: set[ServerConnection] = set()
+        self.links: dict[ServerConnection, Connection] = {}
+
+    def enter(self, socket: ServerConnection, address: str) -> bool:
+        """Whether there is room for one more stranger. It counts until it leaves, room or not."""
+        self._address_of[socket] = address
+        self._at[address] += 1
+        self.strangers.add(socket)
+        return self._at[address] <= self._caps.per_address and len(self.strangers) <= self._caps.unauthenticated
+
+    def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
+        """It has proved who it is. Returns the link that has to go for it.
+
+        The oldest goes, for it may be dead without our knowing, while the newest is certainly wanted.
+        """
+        self.strangers.discard(socket)
+        same = [key for key, other in self.links.items() if _owner(other) == _owner(link)]
+        self.links[socket] = link
+        return self.links.pop(same[0]) if len(same) >= self._caps.per_credential else None
+
+    def leave(self, socket: ServerConnection) -> None:
+        """It has gone."""
+        self.strangers.discard(socket)
+        self.links.pop(socket, None)
+        address = self._address_of.pop(socket)
+        self._at[address] -= 1
+        if not self._at[address]:
+            del self._at[address]
+
+
+def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
+    """Whose credential it is; a renewed one counts as the same."""
+    return (link.credential.peer, link.credential.run) if link.credential is not None else None
+
+
+class Server:
+    """A listening relay. `handle` has a link for as long as it runs; when it returns the link is closed."""
+
+    def __init__(
+        self,
+        *,
+        identity_of: Callable[[], Identity],
+        handle: Callable[[Connection], Awaitable[None]],
+        admit: Callable[[Credential], Fault | None],
+        doors: Doors,
+        credential_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._identity_of, self._handle, self._admit = identity_of, handle, admit
+        self._doors, self._credential_s, self._clock = doors, credential_s, clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: WebSocketServer
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        port: int = self._listening.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        """Stop listening, end every handler, close every link."""
+        self._listening.close(close_connections=False)
+        for stranger in self._doors.strangers:
+            stranger.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+        await self._listening.wait_closed()
+
+    async def dismiss(self, peer: PeerId, fault: Fault) -> None:
+        """Close all links of one peer with a numbered reason: a ban is felt at once."""
+        links = [link for link in self._doors.links.values() if link.credential and link.credential.peer == peer]
+        await asyncio.gather(*(link.close(fault) for link in links))
+
+    async def listen(self, host: str, port: int) -> None:
+        """Start. Raises Problem E401 where the port is taken, E407 where there is no listening there."""
+        options = socket_options(Link.DATA) | {"max_size": HANDSHAKE_MESSAGE}
+        try:
+            self._listening = await serve_websockets(
+                self._serve_one,
+                host,
+                port,
+                create_connection=_counted_by(self._doors),
+                process_request=_turn_away,
+                open_timeout=self._credential_s,
+                **options,
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise Problem.of("E401", port=port, holder="another program") from error
+            raise Problem.of("E407", host=host, port=port, reason=error.strerror or error) from error
+
+    async def _serve_one(self, socket: ServerConnection) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if (link := await self._let_in(socket)) is not None:
+                await self._lend(link)
+        finally:
+            self._tasks.discard(task)
+
+    async def _let_in(self, socket: ServerConnection) -> Connection | None:
+        """The open link; None where it did not come to that."""
+        assert isinstance(socket, _Counted)
+        identity = self._identity_of()
+        nonce = secrets.token_bytes(32)
+        session = Session(Side.LISTENING, Link.DATA, identity, nonce=nonce, server=identity.name, version="")
+        link = Connection(socket, session, url=str(socket.remote_address), clock=self._clock)
+
+        def admit(credential: Credential) -> Fault | None:
+            fault = self._admit(credential)
+            if fault is None:
+                socket.protocol.max_message_size = MAX_MESSAGE
+            return fault
+
+        try:
+            async with asyncio.timeout_at(socket.opened_at + self._credential_s):
+                await link.shake_hands(admit)
+        except (LinkLost, Refused):
+            return None
+        except TimeoutError:
+            link.abort()  # no courtesies: they would take as long again
+            return None
+        tune(socket)
+        if (oldest := self._doors.know(socket, link)) is not None:
+            oldest.abort()
+        return link
+
+    async def _lend(self, link: Connection) -> None:
+        assert link.credential is not None
+        lasts_s = link.credential.expires + CLOCK_TOLERANCE_S - self._clock()
+        expiry = asyncio.get_running_loop().call_later(max(lasts_s, 0), self._expire, link)
+        try:
+            await self._handle(link)
+        except* (LinkLost, Refused):
+            pass  # how links end; whoever came can come again
+        finally:
+            expiry.cancel()
+            await link.close()
+
+    def _expire(self, link: Connection) -> None:
+        """An open link outlives its credential no more than a new one would: who was revoked gets no other."""
+        closing = asyncio.create_task(link.close(Fault.of("E202")))
+        self._tasks.add(closing)
+        closing.add_done_callback(self._tasks.discard)
+
+
+class _Counted(ServerConnection):
+    """A socket that is counted from its first moment, when it has not even spoken HTTP."""
+
+    doors: Doors
+    has_room = False
+    opened_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        address = transport.get_extra_info("peername")
+        self.opened_at = self.loop.time()
+        self.has_room = self.doors.enter(self, str(address[0]) if address else "")
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.doors.leave(self)
+        super().connection_lost(exc)
+
+
+def _counted_by(counting: Doors) -> type[_Counted]:
+    class CountedHere(_Counted):
+        doors = counting
+
+    return CountedHere
+
+
+def _turn_away(socket: ServerConnection, _: Request) -> Response | None:
+    assert isinstance(socket, _Counted)
+    if socket.has_room:
+        return None
+    return socket.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections. Come again later.\n")
+
+
+async def serve_data(
+    host: str,
+    port: int,
+    *,
+    identity_of: Callable[[], Identity],
+    handle: Callable[[Connection], Awaitable[None]],
+    admit: Callable[[Credential], Fault | None],
+    caps: Caps = CAPS,
+    credential_s: float = CREDENTIAL_S,
+    clock: Callable[[], float] = time.time,
+) -> Server:
+    """A relay's listening side. `identity_of` is asked for each link, as the relay's credential is renewed.
+
+    `admit` decides about whoever has proved who it is, before it is welcomed. Raises Problem E401.
+    """
+    server = Server(
+        identity_of=identity_of,
+        handle=handle,
+        admit=admit,
+        doors=Doors(caps),
+        credential_s=credential_s,
+        clock=clock,
+    )
+    await server.listen(host, port)
+    return server

@@ -1,0 +1,136 @@
+"""How a machine becomes known to a site, and the short-lived credential it lives on."""
+
+import base64
+import platform
+import time
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Meta, Struct
+
+from peer_agent import __version__
+from peer_agent.config import Home, KnownSite
+from peer_agent.network.link import Connection, dial
+from peer_agent.network.site import post_json, sign_request
+from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Role, Signed, public_bytes, sign
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import Peer, PeerId, Run, RunId
+from peer_agent.protocol.session import Identity, Link
+
+RENEW_S = LIFETIME_S / 2
+
+Answer = TypeVar("Answer")
+PublicKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Enrolled(Struct, frozen=True):
+    """What a site says to a machine that it has approved."""
+
+    machine: Peer
+    person: str
+    site_key: PublicKey
+
+
+class Issued(Struct, frozen=True):
+    """What a site says to whoever asks for a credential, as far as it is used here."""
+
+    credential: str  # MessagePack of `Signed`, in base64
+    site_key: PublicKey
+    control: str
+    run: Run
+    title: str = ""
+
+
+def site_of(url: str) -> str:
+    """Scheme and host of an address, as sites are remembered by. Raises Problem E112."""
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
+    except ValueError as error:
+        raise Problem.of("E104", url=url, reason=error) from error
+    if not named:
+        raise Problem.of("E112", thing="An address that begins with https://")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
+    """An answer of the site. Raises Problem E110: something else may have given it."""
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise Problem.of("E110", url=url, reason=error) from error
+
+
+async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name: str = "") -> KnownSite:
+    """Make this machine known to a site by a one-time token. Raises Problem E215, E104, E110."""
+    site, key = site_of(url), home.key()
+    body = {
+        "name": (name or platform.node() or "a machine")[:60],
+        "public_key": public_bytes(key).hex(),
+        "kind": kind,
+        "proof": sign(key, REQUEST, token.encode()).signature.hex(),
+    }
+    url = f"{site}/api/v1/machines"
+    enrolled = _understood(await post_json(url, body, token=token), Enrolled, url)
+    known = KnownSite(site, enrolled.machine, enrolled.person, enrolled.site_key)
+    home.remember(known)
+    return known
+
+
+class Passport:
+    """A machine's standing in one run (for a relay: in all runs of a site): asks for credentials and renews them."""
+
+    def __init__(self, home: Home, site: KnownSite, role: Role, slug: str = "") -> None:
+        self.home, self.site, self.role, self.slug = home, site, role, slug
+        self.key: Ed25519PrivateKey = home.key()
+        self.site_key = bytes.fromhex(site.site_key)
+        self.credential: Signed | None = None
+        self.control = self.title = ""
+        self.run = RunId("")
+        self._asked_at = (0.0, 0.0)  # on the clock that never jumps, and on the one that goes on while a laptop sleeps
+
+    @property
+    def peer(self) -> PeerId:
+        """What this machine is called in the run."""
+        return self.site.machine
+
+    async def renew(self) -> None:
+        """Ask for a fresh credential, once half of the last one's life is over. Raises Problem."""
+        now = (time.monotonic(), time.time())
+        age_s = max(after - before for after, before in zip(now, self._asked_at, strict=True))
+        if self.credential is not None and age_s < RENEW_S:
+            return
+        where = f"runs/{self.slug}" if self.role is Role.TRAINER else "relays"
+        request = {"machine": self.peer, "role": self.role.value, "issued_at": time.time()}
+        body = msgspec.json.encode(request)
+        url = f"{self.site.url}/api/v1/{where}/credential"
+        issued = _understood(await post_json(url, body, headers=sign_request(self.key, body)), Issued, url)
+        if issued.site_key != self.site.site_key:
+            raise Problem.of("E217")
+        try:
+            self.credential = msgspec.msgpack.decode(base64.b64decode(issued.credential), type=Signed)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise Problem.of("E110", url=url, reason=error) from error
+        self.control, self.run, self.title = issued.control, issued.run, issued.title
+        self._asked_at = now
+
+    def identity(self) -> Identity:
+        """What this end brings to a link."""
+        return Identity(self.peer, self.key, self.credential, self.site_key)
+
+    def headers(self) -> dict[str, str]:
+        """What opens the run's files at the site."""
+        packed = base64.b64encode(msgspec.msgpack.encode(self.credential)).decode()
+        return {"Authorization": f"Credential {packed}"}
+
+    async def dial_control(self) -> Connection:
+        """An open control link."""
+        await self.renew()
+        return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
+
+    async def dial_relay(self, peer: PeerId, url: str) -> Connection:
+        """An open data link to a relay."""
+        await self.renew()
+        return await dial(url, link=Link.DATA, identity=self.identity(), server=peer, version=__version__)

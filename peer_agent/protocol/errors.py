@@ -1,0 +1,150 @@
+"""Every error a person can meet: a number, its cause, and what to do. `docs/errors.md` is printed from this table."""
+
+from typing import NamedTuple, Self
+
+from msgspec import Struct
+
+
+class Entry(NamedTuple):
+    """One error. `cause` and `remedy` are format strings."""
+
+    cause: str
+    remedy: str
+
+
+CATALOGUE: dict[str, Entry] = {
+    # 1xx: the agent on a volunteer's machine
+    "E101": Entry("This machine is not known to {site}.", "Run `manyhands login {site} --token TOKEN` first."),
+    "E102": Entry(
+        "Another agent (process {pid}) works in {home}.", "Stop it, or set MANYHANDS_HOME to another folder."
+    ),
+    "E103": Entry(
+        "Training needs packages that are not installed here: {missing}.",
+        "CPU: pip install 'manyhands[train]' --extra-index-url https://download.pytorch.org/whl/cpu\n"
+        "CUDA: pip install 'manyhands[train]'",
+    ),
+    "E104": Entry("{url} cannot be reached ({reason}).", "Check the address and your network. Nothing was lost."),
+    "E105": Entry("{url} is not encrypted and not on this machine or its local network.", "Use the https:// address."),
+    "E106": Entry(
+        "The disk that holds {path} is full or cannot be written ({reason}).",
+        "Free some space and start again. Accepted work is safe with the site.",
+    ),
+    "E107": Entry(
+        "There is not enough memory to train this model ({reason}).", "Close other programs and start again."
+    ),
+    "E108": Entry(
+        "A gradient computed here was not a finite number, so it was thrown away (samples {samples} of shard {shard}).",
+        "Nothing was lost: the samples went back. If it comes again, check this machine's memory and drivers.",
+    ),
+    "E109": Entry(
+        "This machine's copy of the model differed from everyone else's at step {step}.",
+        "It is being loaded again; accepted work is safe. If it comes again, check this machine's memory.",
+    ),
+    "E110": Entry("{url} answered with something unexpected ({reason}).", "Is it a Manyhands site? Check the address."),
+    "E111": Entry(
+        "The file {name} that came from {url} is damaged (its digest differs).", "Start again to fetch it anew."
+    ),
+    "E112": Entry("{thing} is missing from the command.", "See `manyhands --help`."),
+    "E113": Entry("Unknown value in {where}: {reason}.", "Mend it or delete the file, then log in again."),
+    "E114": Entry("No relay has the averaged bytes of step {step} now.", "The agent waits for a newer snapshot."),
+    # 2xx: credentials, sessions and frames
+    "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one."),
+    "E202": Entry("The credential has expired.", "The agent asks for a new one by itself; if not, join the run again."),
+    "E203": Entry("The credential begins {minutes} minutes from now.", "Set this computer's clock, then join again."),
+    "E204": Entry(
+        "This computer's clock differs from the site's by {minutes} minutes.",
+        "Set it (turn on automatic time), then join again.",
+    ),
+    "E205": Entry(
+        "This agent speaks protocol {theirs}, the other side speaks {ours}.",
+        "Update the agent from the site's download page.",
+    ),
+    "E206": Entry("A message could not be understood ({reason}).", "Update the agent; if it comes again, report it."),
+    "E207": Entry(
+        "A frame of {size} bytes came where the plan says {expected}.",
+        "Update the agent; if it comes again, report it.",
+    ),
+    "E208": Entry(
+        "A {message} came where the protocol does not allow one.", "Update the agent from the download page."
+    ),
+    "E209": Entry(
+        "The proof does not match the key in the credential.", "Run `manyhands login` again on this machine."
+    ),
+    "E210": Entry(
+        "A message of {size} bytes is longer than {limit}.", "Update the agent; if it comes again, report it."
+    ),
+    "E211": Entry(
+        "Chunk {chunk} is not what was committed to in the offer.",
+        "This work is left out of the round. Check this machine's memory and disk.",
+    ),
+    "E212": Entry(
+        "Chunk {chunk} holds values that are not finite numbers.",
+        "This work is left out of the round and its samples went back. Check this machine's memory and drivers.",
+    ),
+    "E213": Entry("The credential is for another run or role.", "Join this run by its own address."),
+    "E214": Entry("This machine was revoked.", "Its owner can approve it again on the machines page."),
+    "E215": Entry("The token is wrong or was used already.", "Make a new one on the site's machines page."),
+    "E216": Entry("The signature of the request does not match this machine's key.", "Run `manyhands login` again."),
+    "E217": Entry(
+        "The other side is not the machine it says it is.", "Join again; if it comes again, tell the organizer."
+    ),
+    "E218": Entry("A commit record was not signed by this site.", "Join again; if it comes again, tell the organizer."),
+    "E219": Entry("The offer claims more than was leased ({claimed} tokens of {leased}).", "Update the agent."),
+    # 3xx: what people give the site
+    "E301": Entry("The recipe is out of bounds: {reason}.", "Change the value and save again."),
+    "E302": Entry(
+        "The text is not UTF-8 (byte {position}: 0x{byte}).",
+        "Save it as UTF-8 (in most editors: Save as, encoding UTF-8) and upload it again.",
+    ),
+    "E303": Entry("The file is empty.", "Choose a file with text in it."),
+    "E304": Entry("The upload is {size} MB; this site takes up to {limit} MB.", "Upload a smaller file."),
+    "E305": Entry("There is no run at {address}.", "Check the address on the run's page."),
+    "E306": Entry("The run is finished.", "Its model can be downloaded from its page."),
+    "E307": Entry("The text gives {samples} samples; a step takes {needed}.", "Upload more text or lower the batch."),
+    "E308": Entry("The run is not open yet.", "Its organizer opens it on the manage page."),
+    "E309": Entry(
+        "The text could not be prepared ({reason}).", "Upload it again; if it comes again, tell the operator."
+    ),
+    "E310": Entry("The snapshot does not match what the run knows of step {step}.", "The agent loads its copy again."),
+    "E311": Entry("The upload has no length.", "Send a Content-Length header."),
+    "E312": Entry(
+        "The release could not be made ({reason}).", "Nothing was lost; it is tried again. See the site's log."
+    ),
+    # 4xx: operating a site
+    "E401": Entry("Port {port} is taken by {holder}.", "Stop that program or choose another port with --port."),
+    "E402": Entry("The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer."),
+    "E403": Entry("The demo did not finish: {reason}.", "The logs are in {folder}."),
+    "E404": Entry("Another site process ({pid}) uses the data folder {folder}.", "Stop it, or choose another folder."),
+    "E405": Entry("The setting {name} is not valid: {reason}.", "Correct it and start again."),
+    "E406": Entry("The relay did not start: {reason}.", "See {log}."),
+    "E407": Entry("{host}:{port} cannot be listened at ({reason}).", "Choose another --host or --port."),
+}
+
+
+class Fault(Struct, frozen=True):
+    """One numbered error with its details filled in."""
+
+    code: str
+    text: str
+
+    @classmethod
+    def of(cls, code: str, **details: object) -> Self:
+        """The fault `code` of the catalogue. Raises KeyError where a detail is missing."""
+        cause, remedy = CATALOGUE[code]
+        return cls(code, f"{cause} {remedy}".format(**details))
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}"
+
+
+class Problem(Exception):
+    """A numbered error on its way to the person who can do something about it."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+    @classmethod
+    def of(cls, code: str, **details: object) -> Self:
+        """The problem `code` of the catalogue."""
+        return cls(Fault.of(code, **details))

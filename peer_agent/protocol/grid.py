@@ -1,0 +1,39 @@
+"""The flat parameter vector cut in chunks. Every chunk belongs to exactly one span; all peers compute the same grid."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+ALIGNMENT = 4096  # elements; a block of the int8 codec never straddles two chunks
+SMALLEST, LARGEST = 16 * 1024, 256 * 1024  # elements: 64 KiB and 1 MiB of fp32 (rule 37)
+
+
+class Grid(Struct, frozen=True):
+    """`elements` float32 values in chunks of `chunk_elements`; the last chunk may be shorter."""
+
+    elements: int
+    chunk_elements: int
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are."""
+        return -(-self.elements // self.chunk_elements)
+
+    def bounds(self, chunk: int) -> tuple[int, int]:
+        """First element and end of a chunk."""
+        start = chunk * self.chunk_elements
+        return start, min(start + self.chunk_elements, self.elements)
+
+    def length(self, chunk: int) -> int:
+        """Elements in a chunk."""
+        start, stop = self.bounds(chunk)
+        return stop - start
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.chunks))
+
+
+def grid_of(elements: int) -> Grid:
+    """The grid of a vector: about 2048 chunks, between 64 KiB and 1 MiB each in fp32 (rule 37)."""
+    aligned = -(-elements // 2048 // ALIGNMENT) * ALIGNMENT
+    return Grid(elements, max(SMALLEST, min(aligned, LARGEST)))

@@ -1,0 +1,26 @@
+"""Which tokens a leased unit stands for: computed alike by trainers, auditors and the reference in the tests.
+
+A sample is `context` tokens of a shard; the shard's tail is a shorter sample if it has two tokens or more.
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peer_agent.protocol.identifiers import RunId
+
+
+def samples_in(tokens: int, context: int) -> int:
+    """How many samples a shard of that many tokens holds."""
+    return tokens // context + (tokens % context >= 2)
+
+
+def order_of(run: RunId, epoch: int, shard: int, samples: int) -> NDArray[np.int64]:
+    """The order of a shard's samples in one epoch: position -> sample.
+
+    Philox keyed by sha256 of (run, epoch, shard); its raw stream is the same in every version of numpy.
+    """
+    key = hashlib.sha256(f"{run}/{epoch}/{shard}".encode()).digest()
+    generator = np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8"))
+    return np.argsort(generator.random_raw(samples), kind="stable")

@@ -1,0 +1,42 @@
+"""The scalars of an update, computed once by the coordinator and written into the record as exact float32 (rule 13)."""
+
+import math
+
+import numpy as np
+
+from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.protocol.records import Scalars
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as a Python float."""
+    return float(np.float32(value))
+
+
+def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
+    """Learning rate of the update that makes `step` (from 1): linear warm-up, then decay to `final_ratio` of it."""
+    if step <= optimizer.warmup_steps:
+        return optimizer.learning_rate * step / optimizer.warmup_steps
+    length = max(target_steps - optimizer.warmup_steps, 1)
+    done = min((step - optimizer.warmup_steps) / length, 1.0)
+    remaining = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}
+    floor = 1.0 if optimizer.decay == "constant" else optimizer.final_ratio
+    return optimizer.learning_rate * (floor + (1.0 - floor) * remaining[optimizer.decay])
+
+
+def clip_factor(clip_norm: float, sum_squares: float) -> float:
+    """What the averaged gradient is multiplied with so that its norm is at most `clip_norm` (0: never clipped)."""
+    norm = math.sqrt(sum_squares)
+    return clip_norm / norm if 0 < clip_norm < norm else 1.0
+
+
+def scalars_of(recipe: Recipe, *, step: int, sum_squares: float, tokens: int) -> Scalars:
+    """Scalars of the update that makes `step`, from the spans' sum of squares (float64) and the round's loss tokens."""
+    optimizer = recipe.optimizer
+    return Scalars(
+        learning_rate=float32(learning_rate(optimizer, step, recipe.target_steps)),
+        clip=float32(clip_factor(optimizer.clip_norm, sum_squares)),
+        inverse_bias_1=float32(1.0 / (1.0 - optimizer.beta1**step)),
+        inverse_bias_2=float32(1.0 / (1.0 - optimizer.beta2**step)),
+        inverse_tokens=float32(1.0 / tokens),
+    )

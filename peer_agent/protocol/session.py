@@ -1,0 +1,250 @@
+"""One end of a link, without the link: bytes in, events out, bytes to send (sans-I/O).
+
+The same class serves the agent's and the relay's control link, the site's consumer, and both ends of a data
+link. Bad input is a result, never an exception: the session answers with a numbered refusal and closes.
+
+Theory of operation. The listening side challenges with a nonce; the dialling side answers with its credential
+and a signature over (server, nonce, its own nonce); the listening side welcomes with a signature of its own.
+Naming the server inside the proof keeps one relay from passing a challenge on to another. What may be received
+in which phase is the table `RECEIVABLE`, printed in docs/protocol.md.
+"""
+
+import math
+from enum import StrEnum
+from typing import get_args
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import (
+    CLOCK_TOLERANCE_S,
+    LINK,
+    Credential,
+    Role,
+    Signed,
+    is_signed_by,
+    sign,
+    verify,
+)
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.identifiers import ANY_RUN
+from peer_agent.protocol.wire import Frame, Kind, Malformed, decode, encode, encode_frame
+
+
+class Link(StrEnum):
+    """What a socket is for."""
+
+    CONTROL = "control"
+    DATA = "data"
+
+
+class Side(StrEnum):
+    """Who dialled."""
+
+    LISTENING = "listening"
+    DIALLING = "dialling"
+
+
+class Phase(StrEnum):
+    """How far the link is."""
+
+    AWAITING_CHALLENGE = "awaiting challenge"
+    AWAITING_PROOF = "awaiting proof"
+    AWAITING_WELCOME = "awaiting welcome"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+def _types(union: object) -> frozenset[type]:
+    return frozenset(get_args(union))
+
+
+RECEIVABLE: dict[tuple[Side, Link, Phase], frozenset[type]] = {
+    **{(Side.DIALLING, link, Phase.AWAITING_CHALLENGE): frozenset({m.Challenge, m.Refusal}) for link in Link},
+    **{(Side.DIALLING, link, Phase.AWAITING_WELCOME): frozenset({m.Welcome, m.Refusal}) for link in Link},
+    **{(Side.LISTENING, link, Phase.AWAITING_PROOF): frozenset({m.Authenticate, m.Refusal}) for link in Link},
+    (Side.LISTENING, Link.CONTROL, Phase.OPEN): _types(m.TO_SITE) | {m.Refusal},
+    (Side.DIALLING, Link.CONTROL, Phase.OPEN): _types(m.TO_PEER) | {m.Refusal},
+    (Side.LISTENING, Link.DATA, Phase.OPEN): _types(m.TO_RELAY) | {m.Refusal},
+    (Side.DIALLING, Link.DATA, Phase.OPEN): _types(m.FROM_RELAY) | {m.Refusal},
+}
+FRAMES: dict[tuple[Side, Link], Kind] = {
+    (Side.LISTENING, Link.DATA): Kind.GRADIENT,
+    (Side.DIALLING, Link.DATA): Kind.AVERAGE,
+}
+
+
+class Opened(Struct, frozen=True):
+    """The handshake succeeded. `credential`: the other side's (None: the site). `offset_s`: its clock minus ours."""
+
+    credential: Credential | None
+    offset_s: float
+
+
+class Received(Struct, frozen=True):
+    """A message or frame that is legal now."""
+
+    body: m.AnyMessage | Frame
+
+
+class Failed(Struct, frozen=True):
+    """The link is over. `remote`: the other side refused us; else we refused it, and `outgoing` says so."""
+
+    fault: Fault
+    remote: bool
+    retry_after_s: float = -1.0
+
+
+Event = Opened | Received | Failed
+
+
+class Identity(Struct, frozen=True):
+    """What one end brings: its name, key and credential (none for the site), and the site's public key."""
+
+    name: str
+    key: Ed25519PrivateKey
+    credential: Signed | None
+    site_key: bytes
+
+
+class Session:
+    """One end of one link. `now` is UTC seconds, `nonce` 32 fresh random bytes; both are passed in."""
+
+    def __init__(self, side: Side, link: Link, identity: Identity, *, nonce: bytes, server: str, version: str) -> None:
+        self.side, self.link, self.identity = side, link, identity
+        self.nonce, self.server, self.version = nonce, server, version
+        self.phase = Phase.AWAITING_PROOF if side is Side.LISTENING else Phase.AWAITING_CHALLENGE
+        self.peer: Credential | None = None
+        self._offset_s = 0.0
+        self._outgoing: list[bytes] = []
+
+    def start(self, now: float) -> None:
+        """The listening side speaks first."""
+        if self.side is Side.LISTENING:
+            challenge = m.Challenge(protocol=m.PROTOCOL, server=self.server, nonce=self.nonce, time=now)
+            self._outgoing.append(encode(challenge))
+
+    def outgoing(self) -> list[bytes]:
+        """What is to be sent, in order; each call empties it."""
+        ready, self._outgoing = self._outgoing, []
+        return ready
+
+    def send(self, body: m.Message | Frame) -> None:
+        """Queue a message or frame. Ignored on a link that is not open: the other end is told by hello."""
+        if self.phase is Phase.OPEN:
+            self._outgoing.append(encode_frame(body) if isinstance(body, Frame) else encode(body))
+
+    def refuse(self, fault: Fault, retry_after_s: float = -1.0) -> Failed:
+        """Close with a numbered reason."""
+        text = fault.text[:2000]  # a longer one would not be understood, and the reason lost
+        self._outgoing.append(encode(m.Refusal(code=fault.code, text=text, retry_after_s=retry_after_s)))
+        self.phase = Phase.CLOSED
+        return Failed(fault, remote=False, retry_after_s=retry_after_s)
+
+    def receive(self, data: bytes | memoryview, now: float) -> Event | None:
+        """One message of the socket. None where nothing is to be told."""
+        if self.phase is Phase.CLOSED:
+            return None
+        if len(data) > m.MAX_MESSAGE:
+            return self.refuse(Fault.of("E210", size=len(data), limit=m.MAX_MESSAGE))
+        body = decode(data)
+        match body:
+            case Malformed():
+                return self.refuse(Fault.of("E206", reason=body.reason))
+            case Frame():
+                if self.phase is Phase.OPEN and FRAMES.get((self.side, self.link)) is body.kind:
+                    return Received(body)
+                return self.refuse(Fault.of("E208", message="frame"))
+        if type(body) not in RECEIVABLE[self.side, self.link, self.phase]:
+            return self.refuse(Fault.of("E208", message=type(body).__name__))
+        return self._accept(body, now)
+
+    def _accept(self, body: m.AnyMessage, now: float) -> Event | None:
+        match body:
+            case m.Refusal():
+                self.phase = Phase.CLOSED
+                retry_after_s = body.retry_after_s if math.isfinite(body.retry_after_s) else -1.0
+                return Failed(Fault(body.code, body.text), remote=True, retry_after_s=retry_after_s)
+            case m.Challenge():
+                return self._answer(body, now)
+            case m.Authenticate():
+                return self._admit(body, now)
+            case m.Welcome():
+                return self._enter(body, now)
+        return Received(body)
+
+    def _answer(self, challenge: m.Challenge, now: float) -> Event | None:
+        if challenge.protocol != m.PROTOCOL:
+            return self.refuse(Fault.of("E205", theirs=m.PROTOCOL, ours=challenge.protocol))
+        if challenge.server != self.server:
+            return self.refuse(Fault.of("E217"))
+        if not math.isfinite(challenge.time):
+            return self.refuse(Fault.of("E206", reason="its clock is not a number"))
+        self._offset_s = challenge.time - now
+        if abs(self._offset_s) > CLOCK_TOLERANCE_S:
+            return self.refuse(Fault.of("E204", minutes=round(abs(self._offset_s) / 60)))
+        assert self.identity.credential is not None
+        proof = sign(self.identity.key, LINK, _claim(self.server, challenge.nonce, self.nonce))
+        self._outgoing.append(
+            encode(
+                m.Authenticate(
+                    protocol=m.PROTOCOL,
+                    version=self.version,
+                    credential=self.identity.credential,
+                    proof=proof.signature,
+                    nonce=self.nonce,
+                )
+            )
+        )
+        self._challenge = challenge
+        self.phase = Phase.AWAITING_WELCOME
+        return None
+
+    def _admit(self, body: m.Authenticate, now: float) -> Event | None:
+        if body.protocol != m.PROTOCOL:
+            return self.refuse(Fault.of("E205", theirs=body.protocol, ours=m.PROTOCOL))
+        credential = verify(body.credential, self.identity.site_key, now)
+        if isinstance(credential, Fault):
+            return self.refuse(credential)
+        claim = _claim(self.server, self.nonce, body.nonce)
+        if not is_signed_by(credential.key, LINK, Signed(claim, body.proof)):
+            return self.refuse(Fault.of("E209"))
+        self.peer = credential
+        proof = sign(self.identity.key, LINK, _claim("welcome", self.nonce, body.nonce))
+        self._outgoing.append(encode(m.Welcome(credential=self.identity.credential, proof=proof.signature)))
+        self.phase = Phase.OPEN
+        return Opened(credential, 0.0)
+
+    def _enter(self, body: m.Welcome, now: float) -> Event | None:
+        key = self.identity.site_key
+        if self.link is Link.DATA:
+            relay = self._relay(body.credential, now)
+            if isinstance(relay, Fault):
+                return self.refuse(relay)
+            self.peer, key = relay, relay.key
+        claim = _claim("welcome", self._challenge.nonce, self.nonce)
+        if not is_signed_by(key, LINK, Signed(claim, body.proof)):
+            return self.refuse(Fault.of("E217"))
+        self.phase = Phase.OPEN
+        return Opened(self.peer, self._offset_s)
+
+    def _relay(self, signed: Signed | None, now: float) -> Credential | Fault:
+        """The listening relay's credential: signed by the site, for a relay, for the one that was dialled.
+
+        Judged by our clock: a relay that could set the time could make its own credential last.
+        """
+        if signed is None:
+            return Fault.of("E217")
+        credential = verify(signed, self.identity.site_key, now)
+        if isinstance(credential, Fault):
+            return credential
+        expected = (Role.RELAY, self.server, ANY_RUN)
+        if (credential.role, credential.machine, credential.run) != expected:
+            return Fault.of("E217")
+        return credential
+
+
+def _claim(server: str, nonce: bytes, own: bytes) -> bytes:
+    return msgspec.msgpack.encode((server, nonce, own))

@@ -1,0 +1,89 @@
+"""One message of a link is a kind byte and a body: a struct in MessagePack, or a frame with a chunk."""
+
+import struct
+from enum import IntEnum
+
+import msgspec
+from msgspec import Struct
+
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.messages import AnyMessage, Message
+
+
+class Kind(IntEnum):
+    """The first byte."""
+
+    MESSAGE = 1
+    GRADIENT = 2  # contributor to reducer
+    AVERAGE = 3  # reducer (or log) to receiver
+
+
+HEADER = struct.Struct(">B16sQIHHIH")  # kind, run, step, fence, attempt, span, chunk, slot
+
+LOGGED = 0  # the fence of frames out of a log, whose step is an index there; claims count from 1
+
+
+class Frame(Struct, frozen=True):
+    """A chunk on its way. Its header places it and is believed no further (a weight is never in a frame)."""
+
+    kind: Kind
+    run: RunId
+    step: int
+    fence: int
+    attempt: int
+    span: int
+    chunk: int
+    slot: int
+    payload: memoryview | bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frame) and encode_frame(self) == encode_frame(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Malformed(Struct, frozen=True):
+    """Bytes that are no message: `reason` for the log and the sender."""
+
+    reason: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    """A message as it travels."""
+    return bytes([Kind.MESSAGE]) + _encoder.encode(message)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """A frame as it travels: 39 bytes of header, then the encoded chunk."""
+    header = HEADER.pack(
+        frame.kind,
+        bytes.fromhex(frame.run),
+        frame.step,
+        frame.fence,
+        frame.attempt,
+        frame.span,
+        frame.chunk,
+        frame.slot,
+    )
+    return b"".join((header, frame.payload))  # one copy, whatever kind of buffer the chunk is
+
+
+def decode(data: bytes | memoryview) -> AnyMessage | Frame | Malformed:
+    """What came. Never raises: bad bytes are a result."""
+    if not data:
+        return Malformed("empty")
+    match data[0]:
+        case Kind.MESSAGE:
+            try:
+                return _decoder.decode(memoryview(data)[1:])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                return Malformed(str(error)[:200])
+        case Kind.GRADIENT | Kind.AVERAGE if len(data) >= HEADER.size:
+            kind, run, step, fence, attempt, span, chunk, slot = HEADER.unpack_from(data)
+            payload = memoryview(data)[HEADER.size :]
+            return Frame(Kind(kind), RunId(run.hex()), step, fence, attempt, span, chunk, slot, payload)
+    return Malformed(f"unknown kind {data[0]} or short header")

@@ -1,0 +1,138 @@
+"""The model card: what people read before they use a model, from facts the site knows."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe
+
+
+class Person(Struct, frozen=True):
+    """Someone who helped, and their share of all tokens (0 to 1)."""
+
+    name: str
+    share: float
+    samples: int = 0
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What the site knows of a run. `loss` and `unigram_entropy` in nats per token."""
+
+    slug: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
+    title: str
+    steps: int
+    loss: float
+    purpose: str = ""
+    address: str = ""
+    heldout_loss: float | None = None
+    unigram_entropy: float | None = None
+    samples: int = 0
+    tokens: int = 0
+    people: tuple[Person, ...] = ()
+    data_title: str = ""
+    data_licence: str = ""
+    state_digest: str = ""
+    log_digest: str = ""
+    snapshot: str = ""
+
+
+def parse_facts(data: bytes) -> Facts:
+    """Facts from JSON; what this version does not know is passed over. Raises Problem E312."""
+    try:
+        return msgspec.json.decode(data, type=Facts)
+    except msgspec.DecodeError as error:
+        raise Problem.of("E312", reason=error) from error
+
+
+def write_card(recipe: Recipe, facts: Facts, *, parameters: int) -> str:
+    """The README.md of a release."""
+    sections = (
+        _front_matter(),
+        f"# {plain(facts.title)}",
+        plain(facts.purpose),
+        _summary(recipe, facts, parameters),
+        _use(facts),
+        _training(recipe, facts),
+        _people(facts),
+        _proof(facts),
+    )
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def plain(text: str) -> str:
+    """Words of a person on one line, with nothing in them that Markdown or HTML would act on."""
+    return re.sub(r"([\\`*_\[\]<>|#~!&])", r"\\\1", " ".join(text.split()))
+
+
+def _front_matter() -> str:
+    tags = json.dumps(["manyhands", "collaborative-training"])
+    return f"---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: {tags}\n---"
+
+
+def _summary(recipe: Recipe, facts: Facts, parameters: int) -> str:
+    model = recipe.model
+    where = f" The run's page: <{facts.address}>." if re.fullmatch(r"https?://[^\s<>]+", facts.address) else ""
+    return (
+        f"A {model.family} language model with {parameters:,} parameters ({model.layers} layers, width {model.width}, "
+        f"{recipe.vocab:,} tokens, context {model.context}), trained together by {max(len(facts.people), 1):,} "
+        f"{'person' if len(facts.people) < 2 else 'people'} with Manyhands.{where}"
+    )
+
+
+def _use(facts: Facts) -> str:
+    folder = json.dumps(facts.slug)
+    return (
+        "## Use it\n\n```python\n"
+        "from transformers import pipeline\n"
+        f"write = pipeline('text-generation', model={folder})  # the folder of this file\n"
+        "print(write('<|endoftext|>')[0]['generated_text'])\n```"
+    )
+
+
+def _training(recipe: Recipe, facts: Facts) -> str:
+    optimizer = recipe.optimizer
+    rows = [
+        ("Steps", f"{facts.steps:,}"),
+        ("Samples", f"{facts.samples:,}"),
+        ("Tokens", f"{facts.tokens:,}"),
+        ("Loss, last steps", _nats(facts.loss)),
+        ("Loss, held-out text", _nats(facts.heldout_loss)),
+        ("Loss of token frequencies alone", _nats(facts.unigram_entropy)),
+        ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.decay} decay"),
+        ("Samples in a step", f"{recipe.target_batch:,}"),
+        ("Data", plain(facts.data_title) or "not named"),
+        ("Licence of the data", plain(facts.data_licence) or "not stated"),
+    ]
+    return "## Training\n\n" + _table(("", ""), rows)
+
+
+def _nats(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.3f} nats per token"
+
+
+def _people(facts: Facts) -> str:
+    if not facts.people:
+        return ""
+    rows = [(plain(person.name), f"{person.samples:,}", f"{person.share:.1%}") for person in facts.people]
+    return "## People\n\n" + _table(("Who", "Samples", "Share"), rows)
+
+
+def _proof(facts: Facts) -> str:
+    known = (
+        ("Snapshot, sha256", facts.snapshot),
+        ("State digest", facts.state_digest),
+        ("Log digest", facts.log_digest),
+    )
+    rows = [(name, f"`{plain(value)}`") for name, value in known if value]
+    text = "## Check it\n\n`SHA256SUMS` lists the digest of every file (`sha256sum -c SHA256SUMS`)."
+    return text + ("\n\n" + _table(("", ""), rows) if rows else "")
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

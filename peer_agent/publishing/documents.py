@@ -1,0 +1,107 @@
+"""A text file as documents of about 2,000 characters, checked and cut in one pass, read back one by one.
+
+Only where each document begins is kept in memory, so the text may be larger than memory.
+"""
+
+import codecs
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peer_agent.protocol.errors import Problem
+
+BLOCK = 1 << 20  # bytes read at a time
+SHORTEST, LONGEST = 1000, 2400  # characters of a document, but for the last
+MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, best first
+ORDER_KEY = 0x4D616E7968616E64  # fixed: the same text gives the same shards
+
+
+class Documents:
+    """The documents of a file by number. Close it, or use it in a `with` statement."""
+
+    def __init__(self, file: IO[bytes], offsets: NDArray[np.int64], characters: int) -> None:
+        """`offsets`: where each document begins, and the end of the last."""
+        self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._offsets = offsets
+        self.characters = characters
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bytes.close()
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, number: int) -> str:
+        return self._bytes[self._offsets[number] : self._offsets[number + 1]].decode()
+
+    @property
+    def bytes(self) -> int:
+        """Size of all documents together."""
+        return int(self._offsets[-1] - self._offsets[0])
+
+    def size(self, number: int) -> int:
+        """Size of one document in bytes."""
+        return int(self._offsets[number + 1] - self._offsets[number])
+
+    def order(self) -> list[int]:
+        """All numbers, shuffled by a fixed key, so that neighbours in the text part ways."""
+        draws = np.random.Philox(key=ORDER_KEY).random_raw(len(self))
+        return [int(number) for number in np.argsort(draws, kind="stable")]
+
+
+def open_documents(path: Path) -> Documents:
+    """Check a text and cut it. Raises Problem E302 where it is not UTF-8, E303 where it is empty."""
+    with path.open("rb") as file:
+        begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+        file.seek(begin)
+        offsets, characters = [begin], 0
+        for document in _documents(_checked_text(file, begin)):
+            offsets.append(offsets[-1] + len(document.encode()))
+            characters += len(document)
+        if not characters:
+            raise Problem.of("E303")
+        return Documents(file, np.array(offsets, dtype=np.int64), characters)
+
+
+def _checked_text(file: IO[bytes], position: int) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    while True:
+        block = file.read(BLOCK)
+        begin = position - len(decoder.getstate()[0])  # a character may straddle two blocks
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            byte = f"{error.object[error.start]:02x}"
+            raise Problem.of("E302", position=begin + error.start, byte=byte) from error
+        if not block:
+            return
+        position += len(block)
+        yield text
+
+
+def _documents(texts: Iterator[str]) -> Iterator[str]:
+    rest = ""
+    for text in texts:
+        rest, start = rest + text, 0
+        while len(rest) - start > LONGEST:
+            stop = _end_of_document(rest, start)
+            yield rest[start:stop]
+            start = stop
+        rest = rest[start:]
+    if rest:
+        yield rest
+
+
+def _end_of_document(text: str, start: int) -> int:
+    for mark in MARKS:
+        at = text.rfind(mark, start + SHORTEST, start + LONGEST)
+        if at >= 0:
+            return at + len(mark)
+    return start + LONGEST

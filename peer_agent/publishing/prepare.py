@@ -1,0 +1,103 @@
+"""From an uploaded text to a tokenizer, shards and a held-out part. Streams: memory does not grow with the text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.documents import Documents, open_documents
+from peer_agent.publishing.shards import TokenFile, entropy_of, in_shards, write_heldout, write_shard
+from peer_agent.publishing.tokenizer import encode_documents, save_tokenizer, train_tokenizer
+
+SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
+TRAINED_ON = 64 << 20  # bytes of text from which the tokenizer learns, at most
+HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so many tokens …
+HELD_OUT_AT_MOST = 0.2  # … if that is no more than this share
+PIECE = 200  # characters shown of a random place
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """What preparation made of a text. `tokens` are the shards' tokens; `heldout` is None for a tiny text."""
+
+    vocab: int
+    tokens: int
+    characters: int
+    bytes: int
+    shards: list[TokenFile]
+    heldout: TokenFile | None
+    unigram_entropy: float  # nats per token of the shards
+    pieces: list[str]
+
+
+def prepare(text: Path, out: Path, *, vocab: int) -> Prepared:
+    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E302, E303."""
+    if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
+        raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
+    with open_documents(text) as documents:
+        try:
+            return _prepare(documents, out, vocab)
+        except OSError as error:
+            raise Problem.of("E106", path=out, reason=error.strerror or error) from error
+
+
+def _prepare(documents: Documents, out: Path, vocab: int) -> Prepared:
+    order = documents.order()
+    tokenizer = train_tokenizer(_learned_from(documents, order), vocab=vocab)
+    save_tokenizer(tokenizer, out / "tokenizer")
+    encoded = encode_documents(tokenizer, (documents[number] for number in order))
+    held = _set_aside(documents, order, encoded)
+    heldout = write_heldout(np.array(held, dtype=np.uint16), out / "heldout.safetensors") if held else None
+    shards, entropy = _write_shards(encoded, out / "shards", tokenizer.get_vocab_size())
+    return Prepared(
+        vocab=tokenizer.get_vocab_size(),
+        tokens=sum(shard.tokens for shard in shards),
+        characters=documents.characters,
+        bytes=documents.bytes,
+        shards=shards,
+        heldout=heldout,
+        unigram_entropy=entropy,
+        pieces=[_piece(documents[number]) for number in order[-3:]],
+    )
+
+
+def _learned_from(documents: Documents, order: list[int]) -> Iterator[str]:
+    """A fair sample, from the end of the order: what is held out lies at its beginning."""
+    left = TRAINED_ON
+    for number in reversed(order):
+        left -= documents.size(number)
+        if left < 0:
+            return
+        yield documents[number]
+
+
+def _set_aside(documents: Documents, order: list[int], encoded: Iterator[list[int]]) -> list[int]:
+    """Take the held-out documents off the front; the rest stays in the iterator."""
+    held: list[int] = []
+    size = 0
+    for number in order:
+        enough = size >= HELD_OUT * documents.bytes and len(held) >= HELD_OUT_TOKENS
+        size += documents.size(number)
+        if enough or size > HELD_OUT_AT_MOST * documents.bytes:
+            break
+        held += next(encoded)
+    return held
+
+
+def _write_shards(encoded: Iterator[list[int]], folder: Path, vocab: int) -> tuple[list[TokenFile], float]:
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = np.zeros(vocab, dtype=np.int64)
+    shards = []
+    for tokens in in_shards(encoded):
+        shards.append(write_shard(tokens, folder))
+        counts += np.bincount(tokens, minlength=vocab)
+    return shards, entropy_of(counts)
+
+
+def _piece(document: str) -> str:
+    """The beginning of a document, to its last whole word."""
+    words = " ".join(document.split())
+    if len(words) <= PIECE:
+        return words
+    return words[: max(words.rfind(" ", 0, PIECE), 0) or PIECE]

@@ -1,0 +1,122 @@
+"""What all virtual peers share: being alive, being frozen, and a session that can be lost with what was under way."""
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId
+from peer_agent.protocol.messages import Message, Plan
+
+if TYPE_CHECKING:
+    from peer_agent.simulation.world import World
+
+
+def name_of(*parts: object) -> str:
+    """32 hexadecimal digits for a thing of the simulation."""
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+class Peer:
+    """One virtual peer. `life` counts its processes: what an earlier one scheduled does nothing in a later one."""
+
+    role: Role
+
+    def __init__(self, world: "World", peer: PeerId, latency_s: float) -> None:
+        self.world, self.peer, self.latency_s = world, peer, latency_s
+        self.alive, self.frozen = True, False
+        self.life = 0
+        self.session: int | None = None
+        self.fence = 0
+        self._missed: list[Callable[[], None]] = []  # what happened while it was frozen
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later, if this process still lives then; a frozen one does it when it wakes."""
+        life = self.life
+
+        def act() -> None:
+            if not self.alive or self.life != life:
+                return
+            if self.frozen:
+                self._missed.append(act)
+            else:
+                action()
+
+        self.world.clock.after(delay_s, act)
+
+    def start(self) -> None:
+        """A new process: it remembers nothing, and connects."""
+        self.alive, self.frozen, self.life = True, False, self.life + 1
+        self._missed.clear()
+        self.fence = 0
+        self.forget()
+        self.connect()
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.alive:
+            self.alive = False
+            self.disconnect()
+
+    def freeze(self) -> None:
+        """SIGSTOP, or a closed lid: the session stays, as far as the host can see."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT: everything that was due happens now."""
+        if not self.frozen:
+            return
+        self.frozen = False
+        missed, self._missed = self._missed, []
+        for act in missed:
+            act()
+
+    def connect(self) -> None:
+        """Open a session and say hello; try again while there is no host."""
+        if not self.alive or self.session is not None:
+            return
+        if self.world.open_session(self):
+            self.say(self.hello())
+        else:
+            self.after(0.5 + self.world.chance.random(), self.connect)
+
+    def disconnect(self) -> None:
+        """The session ends; what was under way in it is lost."""
+        if self.session is not None:
+            self.session = None
+            self.world.lose_session(self.peer)
+
+    def reconnect(self, delay_s: float) -> None:
+        """Lose the session (Wi-Fi, a laptop's sleep) and open another later, with everything else kept."""
+        self.disconnect()
+        self.after(delay_s, self.connect)
+
+    def say(self, message: m.TO_SITE) -> None:
+        """Send to the host, in order."""
+        if self.session is not None:
+            self.world.to_host(self, message)
+
+    def deliver(self, message: Message | Plan) -> None:
+        """A message has arrived; a frozen process reads it when it wakes."""
+        if self.frozen:
+            self._missed.append(lambda: self.receive(message))
+        else:
+            self.receive(message)
+
+    def forget(self) -> None:
+        """Start with nothing."""
+        raise NotImplementedError
+
+    def hello(self) -> m.Hello:
+        """All that this peer holds."""
+        raise NotImplementedError
+
+    def receive(self, message: Message | Plan) -> None:
+        """React to the host."""
+        raise NotImplementedError
+
+    def new_accumulator(self) -> AccumulatorId:
+        """An identifier that no accumulator had before."""
+        self.world.names += 1
+        return AccumulatorId(name_of(self.world.seed, "accumulator", self.world.names))

@@ -1,0 +1,114 @@
+"""Files of a run that lie with the site: shards and snapshots, content-addressed, kept in the cache."""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from pathlib import Path
+
+from peer_agent.config import Home
+from peer_agent.network.link import PASSING
+from peer_agent.network.site import download, upload
+from peer_agent.passport import Passport
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Problem
+from peer_agent.training.data import Tokens, load_shard
+from peer_agent.training.snapshots import State
+from peer_agent.view import View
+
+log = logging.getLogger(__name__)
+
+HEADER_BYTES = 64 * 1024  # beside the tokens in a shard
+HAND_IN_TRIES, PAUSE_S, LONGEST_PAUSE_S = 5, 1.0, 30.0
+STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
+
+
+class Shards:
+    """The run's shards by position, fetched when first asked for. Asked from the thread that computes."""
+
+    def __init__(
+        self, home: Home, passport: Passport, shards: tuple[m.Shard, ...], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.home, self.passport, self.shards, self.loop = home, passport, shards, loop
+        self._open: dict[int, Tokens] = {}
+
+    def __getitem__(self, shard: int, /) -> Tokens:
+        """Its tokens. Raises Problem."""
+        if shard not in self._open:
+            path = asyncio.run_coroutine_threadsafe(self._fetch(self.shards[shard]), self.loop).result()
+            try:
+                self._open[shard] = load_shard(path)
+            except Problem:
+                path.unlink(missing_ok=True)  # so that it is fetched anew
+                raise
+        return self._open[shard]
+
+    async def _fetch(self, shard: m.Shard) -> Path:
+        path = self.home.cache / "shards" / f"{shard.digest}.safetensors"
+        await _fetch(self.passport, f"shards/{shard.digest}", path, shard.digest, 2 * shard.tokens + HEADER_BYTES)
+        return path
+
+
+async def fetch_snapshot(home: Home, passport: Passport, snapshot: m.Snapshot) -> Path:
+    """The file of a snapshot; older ones leave the cache, and what was fetched of them."""
+    path = home.cache / "snapshots" / f"{snapshot.file}.safetensors"
+    await _fetch(passport, f"snapshots/{snapshot.file}", path, snapshot.file, snapshot.size)
+    for other in path.parent.iterdir():
+        if other != path:
+            other.unlink(missing_ok=True)
+    return path
+
+
+async def _fetch(passport: Passport, name: str, path: Path, sha256: str, size_limit: int) -> None:
+    """Have a file of the site. A site that is being restarted is waited for, as on the control link."""
+    tries: Counter[str] = Counter()
+    while not await asyncio.to_thread(path.exists):
+        try:
+            await passport.renew()
+            url = f"{passport.site.url}/api/v1/files/{name}"
+            await download(url, path, sha256=sha256, size_limit=size_limit, headers=passport.headers())
+        except Problem as problem:
+            tries[problem.fault.code] += 1
+            if problem.fault.code not in PASSING or tries["E110"] >= STRANGE_TRIES:
+                raise
+            log.info("%s", problem)
+            await asyncio.sleep(min(PAUSE_S * 2 ** min(tries.total(), 16), LONGEST_PAUSE_S))
+
+
+async def hand_in(home: Home, passport: Passport, state: State, view: View) -> None:
+    """Give the site this replica's state. It is taken once most replicas have reported the same digest."""
+    path = home.cache / f"state-{state.step}.safetensors"
+    try:
+        await asyncio.to_thread(_save, state, path)
+        if not await _upload(passport, path, state.step):
+            view.say(f"The site did not take this machine's copy of step {state.step}; another machine hands it in.")
+    except Problem as problem:
+        view.say(f"{problem} Another machine hands in the copy of step {state.step}.")
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _save(state: State, path: Path) -> None:
+    """Also clears away what an agent that was killed had left."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob("state-*"):
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        raise Problem.of("E106", path=path.parent, reason=error.strerror or error) from error
+    state.save(path)
+
+
+async def _upload(passport: Passport, path: Path, step: int) -> bool:
+    """Whether the site took it in the end."""
+    for attempt in range(HAND_IN_TRIES):
+        try:
+            await passport.renew()
+            await upload(f"{passport.site.url}/api/v1/runs/{passport.slug}/snapshots/{step}", path, passport.headers())
+        except Problem as problem:
+            log.info("snapshot of step %s: %s", step, problem)
+            await asyncio.sleep(PAUSE_S * 2**attempt)
+        else:
+            return True
+    return False

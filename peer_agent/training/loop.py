@@ -1,0 +1,143 @@
+"""The inner loop of a trainer: leased units in, one gradient sum out. It never changes the replica."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from msgspec import Struct
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.messages import DoneUnit
+from peer_agent.protocol.records import Unit
+from peer_agent.protocol.sampling import samples_in
+from peer_agent.training.data import IGNORED, Batch, Shards, Tokens, batch_of, loss_tokens_in, rows_of
+from peer_agent.training.model import parameters_of
+from peer_agent.training.replica import Replica
+
+
+class Computed(Struct, frozen=True):
+    """A unit whose gradient has been computed. `loss_sum` is in nats over `loss_tokens`."""
+
+    unit: Unit
+    base_step: int
+    loss_sum: float
+    loss_tokens: int
+
+
+class NonFinite(Struct, frozen=True):
+    """A unit whose gradient was not finite and was thrown away."""
+
+    unit: Unit
+
+
+class Taken(Struct, frozen=True):
+    """Everything since the last hand-over: the flat gradient of the summed loss, and what it is made of."""
+
+    gradient_sum: NDArray[np.float32]
+    loss_tokens: int
+    loss_sum: float
+    units: tuple[DoneUnit, ...]
+
+
+def pick_device() -> torch.device:
+    """A CUDA device where there is one, else the CPU. Apple's GPU is not used: its optimizer would differ (rule 13)."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Trainer:
+    """Adds up gradients of one replica on its device. One call at a time, and none while the replica applies."""
+
+    def __init__(self, replica: Replica, run: RunId, shards: Shards, *, threads: int = 0) -> None:
+        """`threads`: how many CPU threads torch may use in this process; 0 leaves it as it is."""
+        if threads:
+            torch.set_num_threads(threads)
+        self.replica, self.run, self.shards = replica, run, shards
+        with memory_or_problem():
+            self._sum = torch.zeros_like(replica.parameters)
+            self._fresh = torch.zeros_like(replica.parameters)
+        for piece, parameter in parameters_of(replica.model, replica.layout):
+            parameter.grad = piece.of(self._fresh)  # backward adds in place, so the buffer fills by itself
+        self._forget()
+
+    def _forget(self) -> None:
+        self._units: list[DoneUnit] = []
+        self._loss_tokens, self._loss_sum = 0, 0.0
+
+    def compute(self, unit: Unit) -> Computed | NonFinite:
+        """Forward and backward of a unit's summed loss on the replica as it is; `keep` adds it to the sum.
+
+        Two calls, because a unit that is finished after the cut is not kept. Raises Problem E107.
+        """
+        context = self.replica.recipe.model.context
+        batch = batch_of(unit, run=self.run, tokens=self.shards[unit.shard], context=context)
+        with memory_or_problem():
+            self._fresh.zero_()
+            loss = self._loss_of(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if not (torch.isfinite(loss) and torch.isfinite(self._fresh).all()):
+                return NonFinite(unit)
+        return Computed(unit, self.replica.step, float(loss.detach()), loss_tokens_in(batch[1]))
+
+    def _loss_of(self, batch: Batch) -> torch.Tensor:
+        """Summed nats: every token but a sample's first is predicted from those before it."""
+        ids, labels = (torch.from_numpy(part).to(self.replica.device) for part in batch)
+        logits = self.replica.model(input_ids=ids, use_cache=False).logits[:, :-1]
+        return functional.cross_entropy(
+            logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+
+    def keep(self, done: Computed) -> None:
+        """Add the gradient that was computed last to the sum."""
+        self._sum.add_(self._fresh)
+        self._units.append(DoneUnit(done.unit, done.base_step))
+        self._loss_tokens += done.loss_tokens
+        self._loss_sum += done.loss_sum
+
+    @property
+    def units(self) -> tuple[DoneUnit, ...]:
+        """What is in the sum."""
+        return tuple(self._units)
+
+    def take(self) -> Taken:
+        """Hand out the sum, in CPU memory, and begin a new one from zero."""
+        gradient = self._sum.to("cpu", copy=True).numpy()
+        taken = Taken(gradient, self._loss_tokens, self._loss_sum, tuple(self._units))
+        self.discard()
+        return taken
+
+    def discard(self) -> None:
+        """Begin a new sum; what was in the old one is lost."""
+        self._sum.zero_()
+        self._forget()
+
+    def evaluate(self, tokens: Tokens) -> float:
+        """Mean nats over the loss tokens of a held-out text. Raises Problem E107, ValueError for a text without any."""
+        recipe = self.replica.recipe
+        samples = np.arange(samples_in(len(tokens), recipe.model.context))
+        loss_sum, loss_tokens = 0.0, 0
+        with torch.no_grad(), memory_or_problem():
+            for start in range(0, len(samples), recipe.micro_batch):
+                part = samples[start : start + recipe.micro_batch]
+                batch = rows_of(part, tokens=tokens, context=recipe.model.context)
+                loss_sum += float(self._loss_of(batch))
+                loss_tokens += loss_tokens_in(batch[1])
+        if not loss_tokens:
+            raise ValueError("the text is too short to be evaluated")
+        return loss_sum / loss_tokens
+
+
+@contextmanager
+def memory_or_problem() -> Iterator[None]:
+    """Turn what torch says when memory runs out, on a GPU or on the CPU, into Problem E107."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        short = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+        if not short:
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise Problem.of("E107", reason=reason) from error

@@ -1,0 +1,88 @@
+"""LAMB and AdamW in single IEEE operations, so that every CPU and GPU gets the same bits (rule 13).
+
+Allowed: mul, add, sub, div of two tensors, sqrt. Not allowed: `alpha=`, addcmul, lerp, foreach, fused, compile (each
+may round once where another machine rounds twice), `sum` and `norm` (their order depends on threads and vector width),
+division by a Python number (CUDA multiplies with a rounded reciprocal). Every scalar is an exact float32.
+
+One update of one tensor w with averaged gradient a, each operation rounded to float32, in this order:
+
+    g = a * clip
+    m = (m * b1) + (g * c1)                          c1 = float32(1 - beta1)
+    v = (v * b2) + ((g * g) * c2)                    c2 = float32(1 - beta2)
+    u = (m * ib1) / (sqrt(v * ib2) + eps)
+    u = u + (w * wd)                                 where w has two dimensions or more
+    AdamW: w = w - (u * lr)
+    LAMB:  w = w - (u * ((|w| / |u|) * lr))          the ratio is 1 where |w| or |u| is 0
+
+Weight decay leaves biases and the gains of norms alone, as is usual in the field. LAMB's ratio is taken per tensor, of
+all tensors (arXiv 1904.00962, algorithm 2): it also holds down tensors whose true gradient is 0, such as the bias of
+attention keys, which would otherwise be moved by rounding noise.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from peer_agent.protocol.recipe import Optimizer
+from peer_agent.protocol.records import Scalars
+from peer_agent.protocol.schedule import float32
+from peer_agent.training.model import Layout
+
+
+class Moving(NamedTuple):
+    """The same tensor's view of the three state vectors."""
+
+    weight: torch.Tensor
+    moment1: torch.Tensor
+    moment2: torch.Tensor
+
+
+def update(optimizer: Optimizer, scalars: Scalars, layout: Layout, state: Moving, averaged: torch.Tensor) -> None:
+    """Change flat state vectors in place by one averaged gradient."""
+    move = {"lamb": _lamb, "adamw": _adamw}[optimizer.name]
+    with torch.no_grad():
+        for piece in layout.pieces:
+            views = Moving(*(piece.of(vector) for vector in state))
+            direction = _direction(optimizer, scalars, views, piece.of(averaged))
+            move(views.weight, direction, scalars.learning_rate)
+
+
+def halving_sum(values: torch.Tensor) -> torch.Tensor:
+    """Sum as a fixed tree: padded with zeros to a power of two, then half onto half until one is left."""
+    size = 1 << max(values.numel() - 1, 0).bit_length()
+    level = torch.zeros(size, dtype=torch.float32, device=values.device)
+    level[: values.numel()] = values.reshape(-1)
+    while size > 1:
+        size //= 2
+        level = level[:size] + level[size:]
+    return level[0]
+
+
+def _direction(optimizer: Optimizer, scalars: Scalars, views: Moving, averaged: torch.Tensor) -> torch.Tensor:
+    """Moves the moments; returns u."""
+    gradient = averaged.mul(scalars.clip)
+    _decay_towards(views.moment1, gradient, optimizer.beta1)
+    _decay_towards(views.moment2, gradient.mul(gradient), optimizer.beta2)
+    denominator = views.moment2.mul(scalars.inverse_bias_2).sqrt_().add_(float32(optimizer.epsilon))
+    direction = views.moment1.mul(scalars.inverse_bias_1).div_(denominator)
+    if views.weight.ndim >= 2:
+        direction.add_(views.weight.mul(float32(optimizer.weight_decay)))
+    return direction
+
+
+def _decay_towards(moment: torch.Tensor, value: torch.Tensor, beta: float) -> None:
+    moment.mul_(float32(beta)).add_(value.mul(float32(1.0 - beta)))
+
+
+def _adamw(weight: torch.Tensor, direction: torch.Tensor, learning_rate: float) -> None:
+    weight.sub_(direction.mul_(learning_rate))
+
+
+def _lamb(weight: torch.Tensor, direction: torch.Tensor, learning_rate: float) -> None:
+    weight.sub_(direction.mul_(_trust_ratio(weight, direction).mul(learning_rate)))
+
+
+def _trust_ratio(weight: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    norms = [halving_sum(tensor.mul(tensor)).sqrt() for tensor in (weight, direction)]
+    ratio = norms[0].div(norms[1])
+    return torch.where((norms[0] > 0) & (norms[1] > 0), ratio, torch.ones_like(ratio))

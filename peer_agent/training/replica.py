@@ -1,0 +1,97 @@
+"""A peer's copy of the run's state. It changes by averages and the optimizer, or by a snapshot; by nothing more."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.records import GENESIS, Record
+from peer_agent.training.digests import state_digest
+from peer_agent.training.model import build_model, layout_of, parameters_of
+from peer_agent.training.optimizers import Moving, update
+from peer_agent.training.snapshots import State, read_state
+
+
+class OutOfOrder(ValueError):
+    """A record that is not the one after this replica's state. Nothing was changed."""
+
+
+class Replica:
+    """Flat float32 vectors on one device; the model's parameters are views into the first.
+
+    `step` and `index` count committed updates and log entries, `log_digest` is the digest of the last record.
+    """
+
+    def __init__(self, recipe: Recipe, device: torch.device | str = "cpu") -> None:
+        """The state at step 0 of this recipe."""
+        self.recipe = recipe
+        self.device = torch.device(device)
+        self.model = build_model(recipe).to(self.device)  # type: ignore[arg-type]  # wrapped without its overloads
+        self.layout = layout_of(self.model)
+        self.parameters = torch.zeros(self.layout.elements, dtype=torch.float32, device=self.device)
+        self.moment1 = torch.zeros_like(self.parameters)
+        self.moment2 = torch.zeros_like(self.parameters)
+        self.step, self.index, self.log_digest = 0, 0, GENESIS
+        self._move_model_into_vector()
+
+    def _move_model_into_vector(self) -> None:
+        for piece, parameter in parameters_of(self.model, self.layout):
+            view = piece.of(self.parameters)
+            view.copy_(parameter.detach())
+            parameter.data = view
+
+    def apply(self, record: Record, digest: str, gradient: NDArray[np.float32]) -> None:
+        """Make the update of `record` (`digest`: of its sealed bytes) with its averaged gradient. Raises OutOfOrder."""
+        self._check_follows(record)
+        if gradient.shape != (self.layout.elements,):
+            raise ValueError(f"a gradient of {gradient.shape} for {self.layout.elements} parameters")
+        averaged = torch.tensor(gradient, dtype=torch.float32, device=self.device)
+        state = Moving(self.parameters, self.moment1, self.moment2)
+        update(self.recipe.optimizer, record.scalars, self.layout, state, averaged)
+        self.step, self.index, self.log_digest = record.step, record.index, digest
+
+    def _check_follows(self, record: Record) -> None:
+        if record.kind != "update":
+            raise OutOfOrder(f"entry {record.index} is a {record.kind}, not an update")
+        if (record.step, record.index) != (self.step + 1, self.index + 1):
+            raise OutOfOrder(
+                f"step {record.step} (entry {record.index}) cannot follow step {self.step} (entry {self.index})"
+            )
+        if record.previous != self.log_digest:
+            raise OutOfOrder(f"step {record.step} follows {record.previous[:12]}, not {self.log_digest[:12]}")
+
+    def digest(self) -> str:
+        """The cheap digest over parameters and moments, equal to `protocol.digests.state_digest` of them."""
+        return state_digest(self.parameters, self.moment1, self.moment2)
+
+    def copy_state(self) -> State:
+        """A copy in CPU memory, to be saved by a thread while training goes on."""
+        return State(
+            layout=self.layout,
+            step=self.step,
+            index=self.index,
+            log_digest=self.log_digest,
+            parameters=_cpu_copy(self.parameters),
+            moment1=_cpu_copy(self.moment1),
+            moment2=_cpu_copy(self.moment2),
+        )
+
+    def save(self, path: Path) -> str:
+        """Write a snapshot; its sha256 in hexadecimal. Raises Problem E106."""
+        return self.copy_state().save(path)
+
+    def load(self, path: Path) -> None:
+        """Take over the state of a snapshot. Raises Problem E310, changing nothing, if it is of another model."""
+        state = read_state(path)
+        if state.layout != self.layout:
+            raise Problem.of("E310", step=state.step)
+        for name in ("parameters", "moment1", "moment2"):
+            getattr(self, name).copy_(torch.from_numpy(getattr(state, name)))
+        self.step, self.index, self.log_digest = state.step, state.index, state.log_digest
+
+
+def _cpu_copy(vector: torch.Tensor) -> NDArray[np.float32]:
+    return vector.to("cpu", copy=True).numpy()

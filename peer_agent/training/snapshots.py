@@ -1,0 +1,101 @@
+"""A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and what they are.
+
+Written here and not by the safetensors library, which orders metadata by chance: a content-addressed file has to have
+the same bytes whoever writes it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.training.model import Layout
+
+VECTORS = ("parameters", "moment1", "moment2")
+BLOCK = 1 << 22  # elements written at a time
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """A replica's state in CPU memory, apart from the replica: three flat float32 vectors and where the log stood."""
+
+    layout: Layout
+    step: int
+    index: int
+    log_digest: str
+    parameters: NDArray[np.float32]
+    moment1: NDArray[np.float32]
+    moment2: NDArray[np.float32]
+
+    def save(self, path: Path) -> str:
+        """Write the file whole or not at all; its sha256 in hexadecimal. Raises Problem E106."""
+        part = path.with_name(path.name + ".part")
+        try:
+            digest = self._write(part)
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise Problem.of("E106", path=path.parent, reason=error.strerror or error) from error
+        return digest
+
+    def _write(self, path: Path) -> str:
+        sha256 = hashlib.sha256()
+        with path.open("wb") as file:
+            for block in self._blocks():
+                sha256.update(block)
+                file.write(block)
+        return sha256.hexdigest()
+
+    def _blocks(self) -> Iterator[bytes | memoryview]:
+        header = self._header()
+        yield len(header).to_bytes(8, "little") + header
+        for name in VECTORS:
+            vector = getattr(self, name)
+            for start in range(0, vector.size, BLOCK):
+                yield np.ascontiguousarray(vector[start : start + BLOCK], dtype="<f4").data
+
+    def _header(self) -> bytes:
+        size = 4 * self.layout.elements
+        metadata = {
+            "step": str(self.step),
+            "index": str(self.index),
+            "log_digest": self.log_digest,
+            "layout": msgspec.json.encode(self.layout).decode(),
+        }
+        tensors = {
+            name: {"dtype": "F32", "shape": [self.layout.elements], "data_offsets": [size * i, size * (i + 1)]}
+            for i, name in enumerate(VECTORS)
+        }
+        header = msgspec.json.encode({"__metadata__": metadata, **tensors})
+        return header + b" " * (-len(header) % 8)
+
+
+def read_state(path: Path) -> State:
+    """The state in a snapshot file. Raises Problem E310 where it is not one."""
+    step = "?"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            step = metadata["step"]
+            layout = msgspec.json.decode(metadata["layout"], type=Layout)
+            vectors = {name: _vector(file.get_tensor(name), layout) for name in VECTORS}
+            return State(
+                layout=layout,
+                step=int(step),
+                index=int(metadata["index"]),
+                log_digest=metadata["log_digest"],
+                **vectors,
+            )
+    except (SafetensorError, KeyError, ValueError, msgspec.DecodeError) as error:
+        raise Problem.of("E310", step=step) from error
+
+
+def _vector(values: NDArray[np.float32], layout: Layout) -> NDArray[np.float32]:
+    if values.dtype != np.float32 or values.shape != (layout.elements,):
+        raise ValueError("not a flat float32 vector of the layout")
+    return values

@@ -1,0 +1,109 @@
+"""Tables of people, their machines and their tokens."""
+
+import uuid
+from typing import Any, ClassVar
+
+from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
+from django.contrib.auth.models import PermissionsMixin
+from django.core.validators import RegexValidator
+from django.db import models
+from django.db.models.functions import Lower
+from django.utils import timezone
+
+from peer_agent.protocol.identifiers import PeerId
+
+KEY_BYTES = 32
+NAME_RULE = RegexValidator(
+    r"^\w[\w.-]{1,29}\Z", "Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit."
+)
+
+
+class PersonManager(BaseUserManager["Person"]):
+    """Makes people; `createsuperuser` uses it too."""
+
+    def create_user(self, username: str, password: str | None = None, **fields: Any) -> "Person":
+        """A person; without a password nobody can log in as them."""
+        person = self.model(username=self.model.normalize_username(username), **fields)
+        person.set_password(password)
+        person.save(using=self._db)
+        return person
+
+    def create_superuser(self, username: str, password: str | None = None, **fields: Any) -> "Person":
+        """An operator."""
+        return self.create_user(username, password, is_staff=True, is_superuser=True, **fields)
+
+
+class Person(AbstractBaseUser, PermissionsMixin):
+    """Someone. `username` is the public name; nothing else is asked for."""
+
+    username = models.CharField("name", max_length=30, unique=True, validators=[NAME_RULE])
+    is_staff = models.BooleanField(default=False)  # an operator of this site
+    is_active = models.BooleanField(default=True)
+    date_joined = models.DateTimeField(default=timezone.now)
+
+    objects = PersonManager()
+
+    USERNAME_FIELD = "username"
+    REQUIRED_FIELDS: ClassVar[list[str]] = []
+
+    class Meta:
+        verbose_name_plural = "people"
+        constraints = (
+            models.UniqueConstraint(
+                Lower("username"), name="person_name_unique_in_any_case", violation_error_message="This name is taken."
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.username
+
+
+class Machine(models.Model):
+    """A device that a person has approved. In protocol messages it is called by `peer_id`."""
+
+    class Kind(models.TextChoices):
+        AGENT = "agent"
+        RELAY = "relay"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    person = models.ForeignKey(Person, models.PROTECT, related_name="machines")
+    name = models.CharField(max_length=60)
+    public_key = models.BinaryField(max_length=KEY_BYTES, unique=True)  # Ed25519, 32 bytes
+    kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.AGENT)
+    created_at = models.DateTimeField(default=timezone.now)
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("created_at",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def peer_id(self) -> PeerId:
+        """The machine's name on the wire: 32 hexadecimal digits."""
+        return PeerId(self.id.hex)
+
+
+class Token(models.Model):
+    """A secret that was shown once. Only its sha256 is kept, which suffices for 256 random bits."""
+
+    class Purpose(models.TextChoices):
+        MACHINE = "machine"  # enrols one machine, once
+        API = "api"  # reads and writes as the person
+
+    person = models.ForeignKey(Person, models.CASCADE, related_name="tokens")
+    purpose = models.CharField(max_length=8, choices=Purpose.choices)
+    label = models.CharField(max_length=60, blank=True)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return self.label or f"{self.purpose} token"

@@ -1,0 +1,39 @@
+"""What is read about people and machines."""
+
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from accounts.models import Machine, Person, Token
+from peer_agent.protocol.errors import Problem
+
+
+def machines_of(person: Person) -> QuerySet[Machine]:
+    """A person's machines, those in use first."""
+    return person.machines.order_by("revoked_at", "created_at")
+
+
+def machine_of(person: Person, machine_id: UUID) -> Machine | None:
+    """One of the person's own machines."""
+    return person.machines.filter(pk=machine_id).first()
+
+
+def open_tokens_of(person: Person) -> QuerySet[Token]:
+    """Personal access tokens that still work."""
+    return person.tokens.filter(purpose=Token.Purpose.API, revoked_at=None).exclude(expires_at__lte=timezone.now())
+
+
+def working_machine(peer_id: str, *, site: str) -> Machine:
+    """A machine that may ask for something. Raises Problem E101 (unknown), E214 (revoked, or its person banned)."""
+    machine = Machine.objects.select_related("person").filter(pk=peer_id).first()
+    if machine is None:
+        raise Problem.of("E101", site=site)
+    if machine.revoked_at or not machine.person.is_active:
+        raise Problem.of("E214")
+    return machine
+
+
+def has_operator() -> bool:
+    """Whether somebody has taken charge of this site."""
+    return Person.objects.filter(is_superuser=True).exists()

@@ -1,0 +1,167 @@
+"""What changes people, machines and tokens, and the one place where credentials are signed."""
+
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.keys import site_key
+from accounts.models import KEY_BYTES, Machine, Person, Token
+from peer_agent.protocol import credentials
+from peer_agent.protocol.credentials import Credential, Role, Signed
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import RunId
+
+MACHINE_TOKEN_LIFETIME = timedelta(hours=24)
+RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; nobody can log in as it
+
+
+class IssuedToken(NamedTuple):
+    """A token and its secret, which is shown now and never again."""
+
+    token: Token
+    secret: str
+
+
+def sign_up(*, username: str, password: str) -> Person:
+    """A new person. Raises ValidationError with the fields that are wrong."""
+    if username.lower() == RELAY_KEEPER:
+        raise ValidationError({"username": "This name is taken."})
+    return _add_person(Person(username=Person.normalize_username(username)), password)
+
+
+def make_first_operator(*, username: str, password: str) -> Person:
+    """The site's first superuser. Raises ValidationError; PermissionError once there is one."""
+    if Person.objects.filter(is_superuser=True).exists():
+        raise PermissionError("this site has an operator")
+    return _add_person(Person(username=Person.normalize_username(username), is_staff=True, is_superuser=True), password)
+
+
+def relay_keeper() -> Person:
+    """The account that owns the site's own relay."""
+    keeper = Person.objects.filter(username=RELAY_KEEPER).first()
+    return keeper or Person.objects.create_user(RELAY_KEEPER, None, is_staff=True)
+
+
+def create_token(
+    *, person: Person, purpose: Token.Purpose, label: str = "", lifetime: timedelta | None = None
+) -> IssuedToken:
+    """A token of `mh_` and 256 random bits; without a lifetime it is good until it is revoked."""
+    secret = f"mh_{secrets.token_urlsafe(32)}"
+    expires_at = timezone.now() + lifetime if lifetime else None
+    token = Token.objects.create(
+        person=person, purpose=purpose, label=label, digest=digest_of(secret), expires_at=expires_at
+    )
+    return IssuedToken(token, secret)
+
+
+def create_machine_token(*, person: Person) -> IssuedToken:
+    """A token that enrols one machine within a day."""
+    return create_token(person=person, purpose=Token.Purpose.MACHINE, lifetime=MACHINE_TOKEN_LIFETIME)
+
+
+def revoke_token(*, token: Token) -> None:
+    """From now on the token opens nothing."""
+    Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def digest_of(secret: str) -> str:
+    """What is kept of a token's secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@transaction.atomic
+def enrol_machine(
+    *, secret: str, name: str, public_key: bytes, proof: bytes, kind: Machine.Kind = Machine.Kind.AGENT
+) -> Machine:
+    """The machine that holds `public_key`, now approved by the token's person.
+
+    `proof` signs the token's secret for the purpose REQUEST. A key that is known already keeps its machine and its
+    history. Raises Problem E215 (token), E216 (proof).
+    """
+    now = timezone.now()
+    token = _usable_token(secret, Token.Purpose.MACHINE, now)
+    if not is_proof(secret=secret, public_key=public_key, proof=proof):
+        raise Problem.of("E216")
+    if not Token.objects.filter(pk=token.pk, used_at=None, revoked_at=None).update(used_at=now):
+        raise Problem.of("E215")
+    facts = {"person": token.person, "name": name, "kind": kind, "revoked_at": None}
+    machine, _ = Machine.objects.update_or_create(public_key=public_key, defaults=facts)
+    return machine
+
+
+def is_proof(*, secret: str, public_key: bytes, proof: bytes) -> bool:
+    """Whether the holder of the key has signed this token's secret."""
+    signed = Signed(secret.encode(), proof)
+    return len(public_key) == KEY_BYTES and credentials.is_signed_by(public_key, credentials.REQUEST, signed)
+
+
+def person_of_token(*, secret: str, now: datetime | None = None) -> Person:
+    """Whom a personal access token speaks for. Raises Problem E215."""
+    now = now or timezone.now()
+    token = _usable_token(secret, Token.Purpose.API, now)
+    Token.objects.filter(pk=token.pk).update(used_at=now)
+    return token.person
+
+
+def rename_machine(*, machine: Machine, name: str) -> None:
+    """Give a machine another name."""
+    machine.name = name
+    machine.full_clean(exclude=["public_key"])
+    machine.save(update_fields=["name"])
+
+
+def revoke_machine(*, machine: Machine) -> None:
+    """From now on the machine gets no credential; a new token approves it again."""
+    Machine.objects.filter(pk=machine.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> Signed:
+    """The site's word, for an hour, that this machine speaks for its person in this run (or `*`: in every run)."""
+    credential = Credential(
+        person=machine.person.username,
+        machine=machine.peer_id,
+        run=run,
+        role=role,
+        key=bytes(machine.public_key),
+        not_before=now,
+        expires=now + credentials.LIFETIME_S,
+    )
+    Machine.objects.filter(pk=machine.pk).update(last_seen_at=timezone.now())
+    return credentials.issue(site_key(), credential)
+
+
+def _add_person(person: Person, password: str) -> Person:
+    """Check name and password together, so that both are mended in one go."""
+    faults: dict[str, list[str]] = {}
+    try:
+        person.full_clean(exclude=["password"])
+    except ValidationError as error:
+        named = error.message_dict
+        faults["username"] = [text for texts in named.values() for text in texts]
+    try:
+        validate_password(password, person)
+    except ValidationError as error:
+        faults["password"] = error.messages
+    if faults:
+        raise ValidationError(faults)
+    person.set_password(password)
+    person.save()
+    return person
+
+
+def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
+    """A token that is neither spent nor over. Raises Problem E215."""
+    token = Token.objects.select_related("person").filter(digest=digest_of(secret), purpose=purpose).first()
+    if token is None or token.revoked_at or not token.person.is_active:
+        raise Problem.of("E215")
+    is_over = token.expires_at is not None and token.expires_at <= now
+    is_spent = purpose == Token.Purpose.MACHINE and token.used_at is not None
+    if is_over or is_spent:
+        raise Problem.of("E215")
+    return token

@@ -1,0 +1,21 @@
+"""The ASGI application: pages and API through Django behind the guard of lengths, sockets through the coordination."""
+
+import os
+import warnings
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.core.asgi import get_asgi_application
+
+http = get_asgi_application()  # sets Django up, before models are imported
+
+from coordination.routing import websocket_urlpatterns  # noqa: E402
+from web.lengths import LengthGuard  # noqa: E402
+
+# whitenoise reads a style sheet whole before it is sent; our own downloads are streamed (web.downloads).
+warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
+
+sockets: list[Any] = [*websocket_urlpatterns]  # Channels' stubs want its own kind of pattern
+application = ProtocolTypeRouter({"http": LengthGuard(http), "websocket": URLRouter(sockets)})

@@ -1,0 +1,103 @@
+"""Typed values from the environment. What is set and not understood stops the site at once (E405)."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from peer_agent.protocol.errors import Problem
+
+# FULL, not NORMAL: a commit that was announced must outlive a power cut (rule 16).
+SQLITE_OPTIONS = {
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
+}
+POOL = {"min_size": 1, "max_size": 16, "timeout": 20}
+
+
+def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.environ) -> str:
+    """The value of NAME, or the content of the file that NAME_FILE names. Raises Problem E405."""
+    if file := environ.get(f"{name}_FILE"):
+        try:
+            return Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Problem.of("E405", name=f"{name}_FILE", reason=error) from error
+    return environ.get(name, default)
+
+
+def number(name: str, default: int, *, least: int, most: int, environ: Mapping[str, str] = os.environ) -> int:
+    """A whole number within [least, most]. Raises Problem E405."""
+    value = text(name, environ=environ)
+    if not value:
+        return default
+    if not value.isdecimal() or not least <= int(value) <= most:
+        raise Problem.of("E405", name=name, reason=f"“{value}” is not a whole number from {least} to {most}")
+    return int(value)
+
+
+def flag(name: str, *, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether NAME is switched on. Raises Problem E405 on anything but 0 and 1."""
+    value = text(name, environ=environ)
+    if value not in ("", "0", "1"):
+        raise Problem.of("E405", name=name, reason=f"“{value}” is neither 0 nor 1")
+    return value == "1"
+
+
+def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """An absolute folder; it need not exist yet."""
+    return Path(text(name, environ=environ) or default).expanduser().resolve()
+
+
+def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ) -> str:
+    """An http(s) address without a path. Raises Problem E405."""
+    value = text(name, default, environ=environ).rstrip("/")
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+        raise Problem.of("E405", name=name, reason=f"“{value}” is not like https://hands.example")
+    return value
+
+
+def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
+    """A Redis address, or nothing for the embedded default. Raises Problem E405."""
+    value = text(name, environ=environ)
+    if value and not value.startswith(("redis://", "rediss://")):
+        raise Problem.of("E405", name=name, reason="it does not begin with redis:// or rediss://")
+    return value
+
+
+def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Django's description of a database: SQLite in the data folder, or what the URL names. Raises Problem E405."""
+    value = text(name, environ=environ)
+    if not value:
+        return sqlite(str(data / "db.sqlite3"))
+    scheme = value.partition("://")[0]
+    if scheme == "sqlite":
+        return sqlite(urlsplit(value).path.removeprefix("/") or ":memory:")
+    if scheme in ("postgres", "postgresql"):
+        return postgresql(value)
+    raise Problem.of("E405", name=name, reason="it begins with neither postgresql:// nor sqlite://")
+
+
+def sqlite(path: str) -> dict[str, Any]:
+    """SQLite with write-ahead log; `path` as sqlite3 takes it."""
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": path, "OPTIONS": dict(SQLITE_OPTIONS)}
+
+
+def postgresql(url: str) -> dict[str, Any]:
+    """PostgreSQL behind psycopg's pool. `?host=/folder` names a Unix socket; other parameters go to libpq."""
+    parts = urlsplit(url)
+    options: dict[str, Any] = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    host = options.pop("host", parts.hostname or "")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.removeprefix("/")) or "postgres",
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": host,
+        "PORT": parts.port or "",
+        "CONN_MAX_AGE": 0,
+        "CONN_HEALTH_CHECKS": True,  # a connection of before a restart is replaced, not used
+        "OPTIONS": {**options, "pool": dict(POOL)},
+    }

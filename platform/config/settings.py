@@ -1,0 +1,131 @@
+"""All settings of the site. What differs between places comes from the environment; docs name each value once, here."""
+
+from pathlib import Path
+
+from django.utils.functional import lazy
+
+from accounts.keys import kept_secret
+from config import environment
+from config.public import public_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# From the environment
+DATA = environment.folder("MANYHANDS_DATA", ROOT / "var" / "data")  # database, storage, keys
+PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # as people's browsers see it
+UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
+REDIS_URL = environment.broker("REDIS_URL")  # without it one process holds channel layer and task queue
+DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
+DEBUG = environment.flag("MANYHANDS_DEBUG")
+# Made when first needed, so that a lint or a type check leaves no keys behind.
+SECRET_KEY = lazy(
+    lambda: environment.text("MANYHANDS_SECRET_KEY") or kept_secret(DATA / "keys" / "django").hex(), str
+)()
+
+# Hosts, origins, secure cookies
+globals().update(public_settings(PUBLIC_URL))
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "accounts",
+    "runs",
+    "coordination",
+    "web",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "web.headers.content_security_policy",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+FORM_RENDERER = "django.forms.renderers.DjangoTemplates"
+
+# People
+AUTH_USER_MODEL = "accounts.Person"
+LOGIN_URL = "web:login"
+LOGIN_REDIRECT_URL = "web:runs"
+LOGOUT_REDIRECT_URL = "web:runs"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+
+# Cookies and headers; the content security policy is in web.headers
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+CSRF_FAILURE_VIEW = "web.failures.csrf_failure"
+
+# Uploads go to disk; only short bodies are held in memory
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
+FILE_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
+
+# Words and times
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+# Static files
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [ROOT / "frontend" / "static"]
+WHITENOISE_USE_FINDERS = True  # nothing has to be collected before `serve`
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+
+# Messages between sockets
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL]},
+    }
+    if REDIS_URL
+    else {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"capacity": 10_000}}
+}
+
+# Background tasks
+CELERY_BROKER_URL = REDIS_URL or "memory://here"
+CELERY_BROKER_TRANSPORT_OPTIONS = {} if REDIS_URL else {"polling_interval": 0.02}  # the default polls once a second
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_IGNORE_RESULT = True  # the truth is in rows
+CELERY_WORKER_REDIRECT_STDOUTS = False
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname:7} {name}: {message}", "style": "{"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "loggers": {"celery": {"level": "WARNING"}, "uvicorn": {"level": "WARNING"}, "django.request": {"level": "ERROR"}},
+}

@@ -1,0 +1,12 @@
+"""Addresses of the site, and who answers where none fits."""
+
+from django.urls import include, path
+
+from web.api import api
+
+urlpatterns = [path("api/v1/", api.urls), path("", include("web.urls"))]
+
+handler400 = "web.failures.not_understood"
+handler403 = "web.failures.not_allowed"
+handler404 = "web.failures.nothing_here"
+handler500 = "web.failures.broken"

@@ -1,0 +1,1 @@
+"""Hosts the pure coordinator: sockets, persistence, dispatch. Decides nothing itself."""

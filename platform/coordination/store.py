@@ -1,0 +1,218 @@
+"""A run's rows as its host reads and writes them. Every write is idempotent or one transaction."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+from django.db import DatabaseError, connection, transaction
+from django.db.models import Q
+
+from accounts.keys import site_key
+from accounts.models import Machine
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Mark
+from peer_agent.protocol.coordinator.leases import restored
+from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.credentials import Signed, public_bytes
+from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.records import Record, Unit, digest_of
+from peer_agent.protocol.sampling import samples_in
+from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, Snapshot
+
+log = logging.getLogger(__name__)
+
+Outcome = Literal["committed", "stale", "failed"]
+
+
+class Stale(Exception):
+    """The head is not where this host left it."""
+
+
+def load(run: Run, fence: int) -> RunState:
+    """The run as the database knows it: head, snapshot, marks, and units that are in no update yet."""
+    recipe = run.parsed_recipe
+    head, snapshot = run.head, run.snapshots.order_by("-index").first()
+    assert snapshot is not None
+    last = run.log.filter(index=head.index).first()
+    shards = tuple(m.Shard(shard.digest, shard.tokens) for shard in run.dataset.shards.order_by("position"))
+    sizes = [samples_in(shard.tokens, recipe.model.context) for shard in shards]
+    marks = [Mark(mark.epoch, mark.shard, mark.mark) for mark in run.marks.order_by("epoch", "shard")]
+    state = RunState(
+        run=run.run_id,
+        slug=run.slug,
+        title=run.title,
+        fence=fence,
+        recipe=recipe,
+        recipe_bytes=run.recipe.encode(),
+        elements=run.elements,
+        shards=shards,
+        site_key=public_bytes(site_key()),
+        snapshot=as_message(snapshot),
+        leases=restored(sizes, recipe.micro_batch, marks, settled_units(run)),
+        index=head.index,
+        step=head.step,
+        digest=head.digest,
+        goal="paused" if run.state == Run.State.PAUSED else "running",
+        started=head.step > 0,
+        sealed=sealed_of(last) if last else None,
+    )
+    state.orphans_until = head.step + 2
+    return state
+
+
+def as_message(snapshot: Snapshot) -> m.Snapshot:
+    """A snapshot row as peers are told of it."""
+    return m.Snapshot(
+        index=snapshot.index,
+        step=snapshot.step,
+        digest=snapshot.digest,
+        state_digest=snapshot.state_digest,
+        file=snapshot.file,
+        size=snapshot.size,
+    )
+
+
+def sealed_of(entry: LogEntry) -> Signed:
+    """A log row's signed record."""
+    return Signed(bytes(entry.record), bytes(entry.signature))
+
+
+def settled_units(run: Run) -> Iterator[Unit]:
+    """Units in committed updates of the newest two epochs; what an older epoch left over is lost coverage.
+
+    Reads records from the newest back to the first that holds only older epochs: grows with the steps of two epochs.
+    """
+    newest: int | None = None
+    for entry in run.log.order_by("-index").iterator(chunk_size=200):
+        record = msgspec.json.decode(bytes(entry.record), type=Record)
+        units = [unit for contribution in record.contributions for unit in contribution.units]
+        if units:
+            highest = max(unit.epoch for unit in units)
+            newest = highest if newest is None else max(newest, highest)
+            if highest < newest - 1:
+                return
+        yield from units
+
+
+def commit(run: Run, sealed: Signed, record: Record, *, duration_s: float, attempts: int) -> Outcome:
+    """Rule 3: one transaction moves the head by one, under this fence, and writes log and ledger with it.
+
+    A database that did not answer is asked again what it holds; only that decides.
+    """
+    try:
+        with transaction.atomic():
+            _write(run, sealed, record, duration_s, attempts)
+    except Stale:
+        return _decide(run, sealed, record)
+    except DatabaseError:
+        log.exception("commit of step %s: the database did not answer", record.step)
+        connection.close()
+        return _decide(run, sealed, record)
+    return "committed"
+
+
+def _write(run: Run, sealed: Signed, record: Record, duration_s: float, attempts: int) -> None:
+    moved = Head.objects.filter(
+        run=run, index=record.index - 1, step=record.step - 1, digest=record.previous, fence=record.fence
+    ).update(index=record.index, step=record.step, digest=digest_of(sealed))
+    if moved != 1:
+        raise Stale
+    entry = LogEntry.objects.create(
+        run=run,
+        index=record.index,
+        step=record.step,
+        record=sealed.payload,
+        signature=sealed.signature,
+        digest=digest_of(sealed),
+        loss=record.loss,
+        tokens=record.tokens,
+        samples=record.samples,
+        peers=len(record.contributions),
+        duration_s=duration_s,
+        attempts=attempts,
+        exact=record.exact,
+    )
+    persons = dict(Machine.objects.filter(id__in=[c.peer for c in record.contributions]).values_list("id", "person_id"))
+    machines = {machine.hex: (machine, person) for machine, person in persons.items()}
+    LedgerEntry.objects.bulk_create(
+        LedgerEntry(
+            run=run,
+            entry=entry,
+            step=record.step,
+            person_id=machines[c.peer][1],
+            machine_id=machines[c.peer][0],
+            samples=c.samples,
+            tokens=c.tokens,
+            credit=c.credit,
+            weight=c.weight,
+        )
+        for c in record.contributions
+    )
+
+
+def _decide(run: Run, sealed: Signed, record: Record) -> Outcome:
+    head = Head.objects.get(run=run)
+    if head.index >= record.index:
+        entry = LogEntry.objects.filter(run=run, index=record.index).first()
+        return "committed" if entry is not None and entry.digest == digest_of(sealed) else "stale"
+    return "failed" if head.fence == record.fence else "stale"
+
+
+def raise_marks(run: Run, marks: Iterable[Mark]) -> None:
+    """Raise lease marks before anything under them is granted (rule 11). None is ever lowered."""
+    asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
+    with transaction.atomic():
+        Head.objects.select_for_update().get(run=run)  # a host that was deposed meanwhile waits, and then looks again
+        held = {(row.epoch, row.shard): row.mark for row in run.marks.filter(epoch__in={epoch for epoch, _ in asked})}
+        rows = [
+            LeaseMark(run=run, epoch=epoch, shard=shard, mark=mark)
+            for (epoch, shard), mark in asked.items()
+            if mark > held.get((epoch, shard), 0)
+        ]
+        LeaseMark.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=["mark"]
+        )
+
+
+def agree(run: Run, step: int, digest: str) -> None:
+    """What most replicas report of their state at a step. A step 0 has no row."""
+    LogEntry.objects.filter(run=run, step=step).update(state_digest=digest)
+
+
+def sealed_from(run: Run, first: int) -> list[Signed]:
+    """Sealed records from an index on."""
+    return [sealed_of(entry) for entry in LogEntry.objects.filter(run=run, index__gte=first).order_by("index")]
+
+
+def tell(run: Run, kind: str, text: str) -> None:
+    """A line of the timeline."""
+    Happening.objects.create(run=run, kind=kind[:20], text=text[:300])
+
+
+def set_waiting(run: Run, reason: str) -> None:
+    """Why nothing moves, in words."""
+    Run.objects.filter(pk=run.pk).update(waiting_for=reason)
+
+
+def goal_of(run: Run) -> Literal["running", "paused"]:
+    """What the organizer wants now."""
+    state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
+    return "paused" if state == Run.State.PAUSED else "running"
+
+
+def newest_snapshot(run: Run) -> m.Snapshot | None:
+    """The newest verified snapshot."""
+    snapshot = Snapshot.objects.filter(run=run).order_by("-index").first()
+    return as_message(snapshot) if snapshot else None
+
+
+def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
+    """Those of these machines that may not work any more."""
+    gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
+    return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
+
+
+def run_named(run_id: RunId) -> Run:
+    """The run of an id. Raises Run.DoesNotExist."""
+    return Run.objects.select_related("dataset", "head").get(pk=run_id)

@@ -1,0 +1,1 @@
+"""A run as people see it: purpose, data, recipe, snapshots, release, ledger. Decides nothing about rounds."""

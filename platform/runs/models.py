@@ -1,0 +1,279 @@
+"""Tables of runs. A run is a replicated log: `LogEntry` is the log, `Head` its end, `Snapshot` where replicas begin."""
+
+import uuid
+from typing import Any, NoReturn
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.protocol.records import GENESIS
+
+Person = settings.AUTH_USER_MODEL
+
+
+class Dataset(models.Model):
+    """A text that somebody may share, and what its preparation made of it."""
+
+    class State(models.TextChoices):
+        UPLOADED = "uploaded"
+        PREPARING = "preparing"
+        READY = "ready"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    organizer = models.ForeignKey(Person, models.PROTECT, related_name="datasets")
+    title = models.CharField(max_length=120)
+    licence = models.CharField(max_length=200)
+    filename = models.CharField(max_length=200)
+    size = models.BigIntegerField()  # bytes
+    sha256 = models.CharField(max_length=64)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.UPLOADED)
+    fault_code = models.CharField(max_length=8, blank=True)
+    fault_text = models.TextField(blank=True)
+    vocab = models.IntegerField(null=True, blank=True)
+    tokens = models.BigIntegerField(null=True, blank=True)
+    characters = models.BigIntegerField(null=True, blank=True)
+    unigram_entropy = models.FloatField(null=True, blank=True)  # nats per token
+    pieces = models.JSONField(null=True, blank=True)
+    heldout = models.JSONField(null=True, blank=True)  # {digest, tokens}
+    folder = models.CharField(max_length=200)  # relative to the storage folder
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class Shard(models.Model):
+    """One content-addressed file of tokens: `<folder>/shards/<digest>.safetensors`."""
+
+    dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="shards")
+    position = models.IntegerField()
+    digest = models.CharField(max_length=64, db_index=True)
+    tokens = models.BigIntegerField()
+
+    class Meta:
+        ordering = ("position",)
+        constraints = (models.UniqueConstraint(fields=("dataset", "position"), name="shard_position_once"),)
+
+    def __str__(self) -> str:
+        return f"shard {self.position}"
+
+
+class Run(models.Model):
+    """One collaboration. `wanted` is what the organizer asked for last, `state` what is."""
+
+    class State(models.TextChoices):
+        DRAFT = "draft"
+        PREPARING = "preparing"
+        OPEN = "open"
+        PAUSED = "paused"
+        FINISHING = "finishing"
+        FINISHED = "finished"
+
+    class Wanted(models.TextChoices):
+        NOTHING = ""
+        OPEN = "open"
+        PAUSED = "paused"
+
+    class Visibility(models.TextChoices):
+        PUBLIC = "public"
+        UNLISTED = "unlisted"
+        PRIVATE = "private"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.SlugField(max_length=60, unique=True)
+    title = models.CharField(max_length=120)
+    purpose = models.TextField(blank=True)
+    organizer = models.ForeignKey(Person, models.PROTECT, related_name="runs")
+    dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
+    recipe = models.TextField()  # canonical JSON
+    visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
+    wanted = models.CharField(max_length=10, choices=Wanted.choices, default=Wanted.NOTHING, blank=True)
+    elements = models.BigIntegerField(default=0)  # of the flat parameter vector; known with the initial snapshot
+    created_at = models.DateTimeField(default=timezone.now)
+    opened_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    waiting_for = models.TextField(blank=True)  # why nothing moves, in words; empty while it moves
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def run_id(self) -> RunId:
+        """The run's name on the wire: 32 hexadecimal digits."""
+        return RunId(self.id.hex)
+
+    @property
+    def parsed_recipe(self) -> Recipe:
+        """The recipe as a struct; it was checked when it was stored."""
+        return parse_recipe(self.recipe)
+
+
+class Head(models.Model):
+    """The end of a run's log, and the claim of the one process that may move it (rules 3 and 16)."""
+
+    run = models.OneToOneField(Run, models.PROTECT, primary_key=True, related_name="head")
+    index = models.BigIntegerField(default=0)  # entries committed
+    step = models.BigIntegerField(default=0)  # updates committed
+    digest = models.CharField(max_length=64, default=GENESIS)  # of the last record
+    fence = models.IntegerField(default=0)
+    owner = models.CharField(max_length=200, blank=True)
+    claim_expires = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"step {self.step}"
+
+
+class LogEntry(models.Model):
+    """One sealed commit record, with the facts that pages and lists need beside it."""
+
+    run = models.ForeignKey(Run, models.PROTECT, related_name="log")
+    index = models.BigIntegerField()
+    step = models.BigIntegerField()
+    at = models.DateTimeField(default=timezone.now)
+    record = models.BinaryField()
+    signature = models.BinaryField()
+    digest = models.CharField(max_length=64)
+    loss = models.FloatField()  # mean nats over the round's loss tokens
+    tokens = models.BigIntegerField()
+    samples = models.BigIntegerField()
+    peers = models.IntegerField()
+    duration_s = models.FloatField()
+    attempts = models.IntegerField()
+    exact = models.BooleanField()
+    state_digest = models.CharField(max_length=16, blank=True)
+
+    class Meta:
+        ordering = ("index",)
+        verbose_name_plural = "log entries"
+        constraints = (models.UniqueConstraint(fields=("run", "index"), name="log_index_once"),)
+        indexes = (models.Index(fields=("run", "step"), name="log_by_step"),)
+
+    def __str__(self) -> str:
+        return f"entry {self.index}"
+
+
+class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
+    """Rows are added and read, nothing else."""
+
+    def update(self, **_: Any) -> NoReturn:
+        """Raises TypeError."""
+        raise TypeError("the ledger is append-only")
+
+    def delete(self) -> NoReturn:
+        """Raises TypeError."""
+        raise TypeError("the ledger is append-only")
+
+
+class LedgerEntry(models.Model):
+    """One machine's averaged-in work in one committed entry. Credit is read from here and from nowhere else."""
+
+    run = models.ForeignKey(Run, models.PROTECT, related_name="ledger")
+    entry = models.ForeignKey(LogEntry, models.PROTECT, related_name="contributions")
+    step = models.BigIntegerField()
+    person = models.ForeignKey(Person, models.PROTECT, related_name="contributions")
+    machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="contributions")
+    samples = models.BigIntegerField()
+    tokens = models.BigIntegerField()
+    credit = models.BigIntegerField()  # token-elements
+    weight = models.BigIntegerField()  # loss tokens
+
+    objects = LedgerQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("id",)
+        verbose_name_plural = "ledger entries"
+        constraints = (models.UniqueConstraint(fields=("entry", "machine"), name="ledger_machine_once_an_entry"),)
+        indexes = (models.Index(fields=("run", "person"), name="ledger_by_person"),)
+
+    def __str__(self) -> str:
+        return f"{self.samples} samples in step {self.step}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Raises TypeError on a row that exists."""
+        if not self._state.adding:
+            raise TypeError("the ledger is append-only")
+        super().save(*args, **kwargs)
+
+    def delete(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises TypeError."""
+        raise TypeError("the ledger is append-only")
+
+
+class LeaseMark(models.Model):
+    """How far a shard's samples have ever been leased in an epoch: raised before a lease is granted (rule 11)."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="marks")
+    epoch = models.BigIntegerField()
+    shard = models.IntegerField()
+    mark = models.BigIntegerField()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run", "epoch", "shard"), name="lease_mark_once"),)
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, shard {self.shard}: {self.mark}"
+
+
+class Snapshot(models.Model):
+    """A verified state at `step`: `runs/<run>/snapshots/<file>.safetensors` in storage."""
+
+    run = models.ForeignKey(Run, models.PROTECT, related_name="snapshots")
+    index = models.BigIntegerField()
+    step = models.BigIntegerField()
+    digest = models.CharField(max_length=64, default=GENESIS)  # of the log there
+    state_digest = models.CharField(max_length=16)
+    file = models.CharField(max_length=64, db_index=True)  # sha256, hex
+    size = models.BigIntegerField()  # bytes
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-index",)
+        constraints = (models.UniqueConstraint(fields=("run", "index"), name="snapshot_index_once"),)
+
+    def __str__(self) -> str:
+        return f"snapshot at step {self.step}"
+
+
+class Happening(models.Model):
+    """One line of a run's timeline, in words."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="happenings")
+    at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=20)
+    text = models.CharField(max_length=300)
+
+    class Meta:
+        ordering = ("-at", "-id")
+        indexes = (models.Index(fields=("run", "-at"), name="happening_by_time"),)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Release(models.Model):
+    """What people download once the run has reached its last step."""
+
+    class State(models.TextChoices):
+        PREPARING = "preparing"
+        READY = "ready"
+        FAILED = "failed"
+
+    run = models.OneToOneField(Run, models.PROTECT, related_name="release")
+    state = models.CharField(max_length=10, choices=State.choices, default=State.PREPARING)
+    folder = models.CharField(max_length=200, blank=True)  # relative to the storage folder
+    files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
+    archive = models.CharField(max_length=200, blank=True)  # name of the file that holds all others
+    sample = models.TextField(blank=True)  # what the model writes
+    created_at = models.DateTimeField(default=timezone.now)
+    fault = models.TextField(blank=True)
+
+    def __str__(self) -> str:
+        return f"release of {self.run_id}"

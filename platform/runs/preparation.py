@@ -1,0 +1,201 @@
+"""The long work itself: a text becomes shards, a recipe the first parameters, a finished run a release.
+
+Every function takes an id, may be done twice, and writes its outcome, good or bad, into rows. Files are made in a
+workspace and moved when they are whole; rows follow in one transaction.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.records import GENESIS
+from runs import storage
+from runs.batches import require_batch, samples_of
+from runs.child import ChildStopped, run_child
+from runs.models import Dataset, Release, Run, Shard, Snapshot
+from runs.release_facts import release_facts
+from runs.timeline import tell
+
+logger = logging.getLogger(__name__)
+
+NOT_OPENED = (Run.State.DRAFT, Run.State.PREPARING)
+
+
+# A text
+
+
+def prepare_dataset(dataset_id: UUID) -> None:
+    """Train the tokenizer and cut the text in shards."""
+    unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
+    if not Dataset.objects.filter(pk=dataset_id, state__in=unprepared).update(state=Dataset.State.PREPARING):
+        return
+    dataset = Dataset.objects.get(pk=dataset_id)
+    with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"), storage.workspace() as work:
+        out = work / "out"
+        made = run_child(["prepare", str(storage.text_path(dataset)), str(out), "--vocab", str(dataset.vocab)])
+        target = storage.text_path(dataset).parent / work.name
+        storage.put(out, target)
+        _keep_dataset(dataset, made, target)
+
+
+@transaction.atomic
+def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> None:
+    facts = ("vocab", "tokens", "characters", "unigram_entropy", "pieces", "heldout")
+    changed = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING).update(
+        state=Dataset.State.READY, folder=storage.relative(folder), **{name: made[name] for name in facts}
+    )
+    if not changed:  # another worker was faster, with the same result
+        return
+    Shard.objects.bulk_create(
+        Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["tokens"])
+        for position, shard in enumerate(made["shards"])
+    )
+    dataset.refresh_from_db()
+    for run in dataset.runs.filter(state__in=NOT_OPENED):
+        _fit_recipe(run, dataset)
+
+
+def _fit_recipe(run: Run, dataset: Dataset) -> None:
+    """A small text may have fewer different pieces than were asked for; the model has exactly one row for each."""
+    recipe = msgspec.structs.replace(run.parsed_recipe, vocab=dataset.vocab)
+    run.recipe = encode_recipe(recipe).decode()
+    run.save(update_fields=["recipe"])
+    tell(run=run, kind="prepared", text=f"The text is ready: {dataset.tokens:,} tokens, {dataset.vocab:,} pieces.")
+
+
+@transaction.atomic
+def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
+    Dataset.objects.filter(pk=dataset.pk).update(
+        state=Dataset.State.FAILED, fault_code=fault.code, fault_text=fault.text
+    )
+    for run in dataset.runs.filter(state__in=NOT_OPENED):
+        _back_to_draft(run, fault)
+
+
+# The first parameters
+
+
+def prepare_run(run_id: UUID) -> None:
+    """Make the snapshot of step 0, then open the run."""
+    waiting = Run.objects.filter(pk=run_id, state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
+    run = waiting.select_related("dataset").first()
+    if run is None:
+        return
+    with faults_to(lambda fault: _back_to_draft(run, fault), "E309"), storage.workspace() as work:
+        recipe = run.parsed_recipe
+        require_batch(recipe, samples=samples_of(run.dataset, recipe))
+        made = run_child(["initial", str(_recipe_file(run, work)), str(work)])
+        storage.put(work / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
+        _open(run, made)
+
+
+@transaction.atomic
+def _open(run: Run, made: dict[str, Any]) -> None:
+    changed = Run.objects.filter(pk=run.pk, state=Run.State.PREPARING).update(
+        state=Run.State.OPEN, opened_at=timezone.now(), elements=made["elements"], waiting_for=""
+    )
+    if not changed:
+        return
+    Snapshot.objects.create(
+        run=run,
+        index=0,
+        step=0,
+        digest=GENESIS,
+        state_digest=made["state_digest"],
+        file=made["file"],
+        size=made["size"],
+    )
+    tell(run=run, kind="opened", text=f"The run is open: a model of {made['elements']:,} parameters.")
+
+
+@transaction.atomic
+def _back_to_draft(run: Run, fault: Fault) -> None:
+    Run.objects.filter(pk=run.pk, state__in=NOT_OPENED).update(state=Run.State.DRAFT, waiting_for=str(fault))
+    tell(run=run, kind="failed", text=str(fault))
+
+
+# The release
+
+
+def make_release(run_id: UUID) -> Release.State:
+    """Make what people download from the newest snapshot, and how that went. The run is finished when it is there."""
+    release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
+    if release.state == Release.State.READY:
+        return Release.State.READY
+    run = release.run
+    with faults_to(lambda fault: _fail_release(release, fault), "E312"), storage.workspace() as work:
+        snapshot = run.snapshots.order_by("-index")[0]
+        facts = work / "facts.json"
+        facts.write_bytes(msgspec.json.encode(release_facts(run, snapshot)))
+        made = run_child(
+            [
+                "release",
+                str(_recipe_file(run, work)),
+                str(storage.snapshot_path(run, snapshot.file)),
+                str(storage.tokenizer_folder(run.dataset)),
+                str(work / "out"),
+                "--facts",
+                str(facts),
+            ]
+        )
+        target = storage.root() / "runs" / run.id.hex / f"release-{work.name}"
+        storage.put(work / "out", target)
+        _keep_release(release, made, target)
+    release.refresh_from_db()
+    return Release.State(release.state)
+
+
+@transaction.atomic
+def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> None:
+    Release.objects.filter(pk=release.pk).exclude(state=Release.State.READY).update(
+        state=Release.State.READY,
+        folder=storage.relative(folder),
+        files=made["files"],
+        archive=made["archive"],
+        sample=made["sample"],
+        fault="",
+    )
+    changed = Run.objects.filter(pk=release.run_id).exclude(state=Run.State.FINISHED)
+    if changed.update(state=Run.State.FINISHED, finished_at=timezone.now(), waiting_for=""):
+        tell(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
+
+
+@transaction.atomic
+def _fail_release(release: Release, fault: Fault) -> None:
+    if fault.code != "E312":
+        fault = Fault.of("E312", reason=fault)
+    Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
+    Run.objects.filter(pk=release.run_id).update(waiting_for=str(fault))
+    tell(run=release.run, kind="failed", text=str(fault))
+
+
+# What both need
+
+
+@contextmanager
+def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
+    """Record what goes wrong in the block; `code` numbers what nobody foresaw. A site that goes down is no fault."""
+    try:
+        yield
+    except ChildStopped:
+        logger.info("stopped with the site; done again at the next start")
+    except Problem as problem:
+        record(problem.fault)
+    except Exception as error:
+        logger.exception("unforeseen")
+        record(Fault.of(code, reason=f"{type(error).__name__}: {error}"))
+
+
+def _recipe_file(run: Run, work: Path) -> Path:
+    path = work / "recipe.json"
+    path.write_text(run.recipe)
+    return path

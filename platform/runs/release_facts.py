@@ -1,0 +1,47 @@
+"""What a release's card says about where the model comes from, read from log and ledger."""
+
+from django.conf import settings
+from django.db.models import Sum
+
+from peer_agent.publishing.card import Facts, Person
+from runs.models import LedgerEntry, Run, Snapshot
+
+LAST_STEPS = 5
+
+
+def release_facts(run: Run, snapshot: Snapshot) -> Facts:
+    """Facts as of a snapshot."""
+    people = people_of(run)
+    totals = LedgerEntry.objects.filter(run=run).aggregate(
+        samples=Sum("samples", default=0), tokens=Sum("tokens", default=0)
+    )
+    losses = list(run.log.order_by("-index").values_list("loss", flat=True)[:LAST_STEPS])
+    return Facts(
+        slug=run.slug,
+        title=run.title,
+        purpose=run.purpose,
+        address=f"{settings.PUBLIC_URL}/runs/{run.slug}/",
+        steps=snapshot.step,
+        loss=sum(losses) / max(len(losses), 1),
+        unigram_entropy=run.dataset.unigram_entropy,
+        samples=totals["samples"],
+        tokens=totals["tokens"],
+        people=people,
+        data_title=run.dataset.filename,
+        data_licence=run.dataset.licence,
+        state_digest=snapshot.state_digest,
+        log_digest=snapshot.digest,
+        snapshot=snapshot.file,
+    )
+
+
+def people_of(run: Run) -> tuple[Person, ...]:
+    """Everyone in the ledger and their share of all tokens, the largest first."""
+    rows = (
+        LedgerEntry.objects.filter(run=run)
+        .values_list("person__username")
+        .annotate(tokens=Sum("tokens"), samples=Sum("samples"))
+        .order_by("-tokens", "person__username")
+    )
+    whole = max(sum(tokens for _, tokens, _ in rows), 1)
+    return tuple(Person(name=name, share=tokens / whole, samples=samples) for name, tokens, samples in rows)

@@ -1,0 +1,168 @@
+"""What is read about runs. Everything a page shows comes in a handful of queries."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Sum, Window
+from django.db.models.functions import Mod, Rank
+
+from runs.access import Viewer, listed_runs
+from runs.models import Dataset, Happening, LedgerEntry, LogEntry, Release, Run, Snapshot
+
+POINTS = 1200  # of the curve, thinned in the database; the chart takes fewer
+RECENT, RECENT_STEPS = 7, 3  # lines of the timeline: what else happened, and the newest steps
+STEP = "step"  # the kind of a line that a commit writes
+
+
+class Point(NamedTuple):
+    """The loss of one committed step."""
+
+    step: int
+    loss: float
+
+
+class Hand(NamedTuple):
+    """One row of the leaderboard. Equal samples share a rank."""
+
+    rank: int
+    name: str
+    samples: int
+    tokens: int
+    rounds: int
+    machines: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """A run on a list."""
+
+    run: Run
+    step: int
+    target_steps: int
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPicture:
+    """A run's page: the truth about it at one moment, but for who is online."""
+
+    run: Run
+    dataset: Dataset
+    step: int
+    index: int
+    target_steps: int
+    target_batch: int
+    last: LogEntry | None
+    pace_s: float | None  # seconds a step, over the last twenty
+    points: list[Point]
+    hands: list[Hand]
+    people: int
+    machines: int
+    samples: int
+    tokens: int
+    happenings: list[Happening]
+    release: Release | None
+
+    @property
+    def loss(self) -> float | None:
+        """Of the last committed step, in nats per token."""
+        return self.last.loss if self.last else None
+
+
+def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunLine]:
+    """Runs for the front page, newest first, each with its last loss: one query."""
+    newest = LogEntry.objects.filter(run=OuterRef("pk")).order_by("-index").values("loss")[:1]
+    runs = listed_runs(viewer).select_related("head", "organizer", "dataset").annotate(last_loss=Subquery(newest))
+    return [
+        RunLine(run=run, step=run.head.step, target_steps=run.parsed_recipe.target_steps, loss=run.last_loss)
+        for run in runs[offset : offset + limit]
+    ]
+
+
+def last_loss(run: Run) -> float | None:
+    """Mean nats per token of the last step."""
+    return run.log.order_by("-index").values_list("loss", flat=True).first()
+
+
+def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
+    """Everything of a run's page that rows know: nine queries at any length of the run."""
+    recipe = run.parsed_recipe
+    newest = list(run.log.order_by("-index")[:20])
+    totals = LedgerEntry.objects.filter(run=run).aggregate(
+        people=Count("person", distinct=True),
+        machines=Count("machine", distinct=True),
+        samples=Sum("samples", default=0),
+        tokens=Sum("tokens", default=0),
+    )
+    return RunPicture(
+        run=run,
+        dataset=run.dataset,
+        step=run.head.step,
+        index=run.head.index,
+        target_steps=recipe.target_steps,
+        target_batch=recipe.target_batch,
+        last=newest[0] if newest else None,
+        pace_s=pace([entry.at for entry in newest]),
+        points=loss_points(run),
+        hands=leaderboard(run, limit=hands),
+        happenings=happenings(run),
+        release=Release.objects.filter(run=run).first(),
+        **totals,
+    )
+
+
+def happenings(run: Run) -> list[Happening]:
+    """The timeline, newest first: commits come every second and leave room for everything else."""
+    steps_made = run.happenings.filter(kind=STEP)[:RECENT_STEPS]
+    others = run.happenings.exclude(kind=STEP)[:RECENT]
+    return sorted([*steps_made, *others], key=lambda line: (line.at, line.pk), reverse=True)
+
+
+def pace(newest_first: list[datetime]) -> float | None:
+    """Seconds between commits: the median, so that one long pause does not count."""
+    gaps = sorted((late - early).total_seconds() for late, early in pairwise(newest_first))
+    return gaps[len(gaps) // 2] if gaps else None
+
+
+def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
+    """The curve, evenly thinned by the database, always with the newest point."""
+    stride = max(1, -(-run.head.index // most))
+    thinned = run.log.annotate(part=Mod(F("index"), stride)).filter(part=0).order_by("index")
+    points = [Point(step, loss) for step, loss in thinned.values_list("step", "loss")]
+    newest = run.log.order_by("-index").values_list("step", "loss").first() if stride > 1 else None
+    return [*points, Point(*newest)] if newest and points[-1:] != [Point(*newest)] else points
+
+
+def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[Hand]:
+    """People by samples, read from the ledger and nothing else."""
+    summed = (
+        LedgerEntry.objects.filter(run=run)
+        .values("person__username")
+        .annotate(
+            all_samples=Sum("samples"),
+            all_tokens=Sum("tokens"),
+            rounds=Count("entry", distinct=True),
+            machines=Count("machine", distinct=True),
+            rank=Window(Rank(), order_by=F("all_samples").desc()),
+        )
+        .order_by("rank", "person__username")
+        .values_list("rank", "person__username", "all_samples", "all_tokens", "rounds", "machines")
+    )
+    return [Hand(*row) for row in summed[offset : offset + limit]]
+
+
+def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
+    """Contributions in the order they were written, behind the row `after`."""
+    return run.ledger.filter(pk__gt=after).select_related("person", "machine").order_by("pk")
+
+
+def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
+    """The log in order, behind the index `after`; without the sealed bytes."""
+    return run.log.filter(index__gt=after).defer("record", "signature").order_by("index")
+
+
+def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
+    """Snapshots in order, behind the index `after`."""
+    return run.snapshots.filter(index__gt=after).order_by("index")

@@ -1,0 +1,142 @@
+"""What an organizer does to a run. Long work is left to tasks; they are enqueued when the transaction has committed."""
+
+import secrets
+import shutil
+import uuid
+from collections.abc import Iterable
+
+from django.db import transaction
+from django.utils.text import slugify
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
+from peer_agent.protocol.sampling import samples_in
+from runs import tasks
+from runs.batches import require_batch, samples_of
+from runs.models import Dataset, Head, Release, Run
+from runs.storage import text_path
+from runs.timeline import tell
+from runs.uploads import too_long, upload_limit, write_text
+
+RESERVED = {"new"}  # /runs/new/ is the form
+
+
+def store_upload(
+    *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
+) -> Dataset:
+    """Keep a text. Raises Problem E311, E303, E304 before the first chunk is read, and E302."""
+    if size is None:
+        raise Problem.of("E311")
+    if size == 0:
+        raise Problem.of("E303")
+    if size > upload_limit():
+        raise Problem(too_long(size, upload_limit()))
+    dataset = Dataset(
+        id=uuid.uuid4(), organizer=organizer, title=title, licence=licence, filename=filename[-200:], size=size
+    )
+    path = text_path(dataset)
+    dataset.folder = f"datasets/{dataset.id.hex}"
+    try:
+        dataset.sha256 = write_text(chunks, path, size=size)
+        dataset.save(force_insert=True)
+    except BaseException:
+        shutil.rmtree(path.parent, ignore_errors=True)
+        raise
+    return dataset
+
+
+@transaction.atomic
+def create_run(
+    *,
+    organizer: Person,
+    dataset: Dataset,
+    title: str,
+    purpose: str,
+    recipe: Recipe,
+    visibility: Run.Visibility = Run.Visibility.PUBLIC,
+) -> Run:
+    """A draft on a text; its preparation begins at once. Raises Problem E301, E307."""
+    checked(recipe)
+    # A token is at least one byte, so this many samples at the most; the exact count follows the tokenizer.
+    require_batch(recipe, samples=samples_in(dataset.size, recipe.model.context))
+    dataset.vocab = recipe.vocab
+    dataset.save(update_fields=["vocab"])
+    run = Run.objects.create(
+        slug=free_slug(title),
+        title=title,
+        purpose=purpose,
+        organizer=organizer,
+        dataset=dataset,
+        recipe=encode_recipe(recipe).decode(),
+        visibility=visibility,
+    )
+    Head.objects.create(run=run)
+    tell(run=run, kind="created", text=f"{organizer.username} made this run from “{dataset.filename}”.")
+    enqueue_preparation(dataset)
+    return run
+
+
+@transaction.atomic
+def open_run(*, run: Run) -> None:
+    """Let people in as soon as the first parameters exist. Does nothing where the run is open or on its way there.
+
+    Raises Problem with what is wrong with the text, or E307.
+    """
+    if run.state == Run.State.PAUSED:
+        resume_run(run=run)
+    if run.state != Run.State.DRAFT:
+        return
+    if run.dataset.state == Dataset.State.FAILED:
+        raise Problem(Fault(run.dataset.fault_code, run.dataset.fault_text))
+    if run.dataset.state == Dataset.State.READY:
+        require_batch(run.parsed_recipe, samples=samples_of(run.dataset, run.parsed_recipe))
+    changed = Run.objects.filter(pk=run.pk, state=Run.State.DRAFT).update(
+        state=Run.State.PREPARING, wanted=Run.Wanted.OPEN, waiting_for=""
+    )
+    run.refresh_from_db()
+    if changed:
+        transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_run, run.pk))
+
+
+@transaction.atomic
+def pause_run(*, run: Run) -> None:
+    """No further round begins; one that is under way may still commit."""
+    changed = Run.objects.filter(pk=run.pk, state=Run.State.OPEN).update(
+        state=Run.State.PAUSED, wanted=Run.Wanted.PAUSED
+    )
+    run.refresh_from_db()
+    if changed:
+        tell(run=run, kind="paused", text=f"{run.organizer.username} paused the run.")
+
+
+@transaction.atomic
+def resume_run(*, run: Run) -> None:
+    """Rounds go on."""
+    changed = Run.objects.filter(pk=run.pk, state=Run.State.PAUSED).update(state=Run.State.OPEN, wanted=Run.Wanted.OPEN)
+    run.refresh_from_db()
+    if changed:
+        tell(run=run, kind="resumed", text=f"{run.organizer.username} let the run go on.")
+
+
+@transaction.atomic
+def finish_run(*, run: Run) -> None:
+    """The last step has a verified snapshot: make what people download. Saying it twice does it once."""
+    Run.objects.filter(pk=run.pk).exclude(state=Run.State.FINISHED).update(state=Run.State.FINISHING, waiting_for="")
+    release, _ = Release.objects.get_or_create(run=run)
+    run.refresh_from_db()
+    if release.state != Release.State.READY:
+        transaction.on_commit(lambda: tasks.enqueue(tasks.make_release, run.pk))
+
+
+def enqueue_preparation(dataset: Dataset) -> None:
+    """Have the text prepared once this transaction has committed."""
+    transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_dataset, dataset.pk))
+
+
+def free_slug(title: str) -> str:
+    """An address made of the title, with four random characters where it is taken or has no Latin letters."""
+    wanted = slugify(title)[:50].strip("-")
+    if wanted and wanted not in RESERVED and not Run.objects.filter(slug=wanted).exists():
+        return wanted
+    return f"{wanted or 'run'}-{secrets.token_hex(2)}"

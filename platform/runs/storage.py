@@ -1,0 +1,69 @@
+"""Where large files lie: under the data folder, named by what they hold."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.conf import settings
+
+from runs.models import Dataset, Release, Run
+
+
+def root() -> Path:
+    """The storage folder."""
+    return Path(settings.DATA) / "storage"
+
+
+def text_path(dataset: Dataset) -> Path:
+    """The text as it was uploaded."""
+    return root() / "datasets" / dataset.id.hex / "text"
+
+
+def shard_path(dataset: Dataset, digest: str) -> Path:
+    """One shard's file."""
+    return root() / dataset.folder / "shards" / f"{digest}.safetensors"
+
+
+def heldout_path(dataset: Dataset) -> Path:
+    """The tokens that nobody trains on."""
+    return root() / dataset.folder / "heldout.safetensors"
+
+
+def tokenizer_folder(dataset: Dataset) -> Path:
+    """The tokenizer that was made from the text."""
+    return root() / dataset.folder / "tokenizer"
+
+
+def snapshot_path(run: Run, file: str) -> Path:
+    """A snapshot's file by its sha256."""
+    return root() / "runs" / run.id.hex / "snapshots" / f"{file}.safetensors"
+
+
+def release_path(release: Release, name: str) -> Path:
+    """One file of a release."""
+    return root() / release.folder / name
+
+
+def relative(path: Path) -> str:
+    """A path as rows hold it."""
+    return path.relative_to(root()).as_posix()
+
+
+def put(source: Path, target: Path) -> None:
+    """Move a finished file or folder of this storage to its place; what lies there already is the same and stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        source.rename(target)
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A folder beside the finished files (so that moving is a rename), gone afterwards."""
+    folder = root() / "work" / uuid.uuid4().hex
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

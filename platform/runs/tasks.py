@@ -1,0 +1,52 @@
+"""Celery's side of long work: ids in, nothing out, safe to do twice. What is lost on a restart is enqueued again."""
+
+from uuid import UUID
+
+from celery import Task, shared_task
+
+from runs import preparation
+from runs.models import Dataset, Release, Run
+
+RETRY_S = 60
+RETRIES = 5
+
+
+@shared_task
+def prepare_dataset(dataset_id: str) -> None:
+    """Tokenize a text, then go on with the runs that wait for it."""
+    preparation.prepare_dataset(UUID(dataset_id))
+    for run_id in Run.objects.filter(dataset=UUID(dataset_id), state=Run.State.PREPARING).values_list("pk", flat=True):
+        enqueue(prepare_run, run_id)
+
+
+@shared_task
+def prepare_run(run_id: str) -> None:
+    """Make the first parameters and open the run."""
+    preparation.prepare_run(UUID(run_id))
+
+
+@shared_task(bind=True, max_retries=RETRIES)
+def make_release(self: "Task[..., None]", run_id: str) -> None:
+    """Make what people download; tried again after a minute where it fails."""
+    if preparation.make_release(UUID(run_id)) == Release.State.FAILED:
+        raise self.retry(countdown=RETRY_S)
+
+
+def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
+    """Hand a row to a task."""
+    task.delay(row_id.hex)
+
+
+def requeue_unfinished() -> int:
+    """Enqueue everything that rows say is not done yet, and how many that was. Called when the site starts."""
+    datasets = Dataset.objects.filter(state__in=(Dataset.State.UPLOADED, Dataset.State.PREPARING), runs__isnull=False)
+    runs = Run.objects.filter(state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
+    releases = Release.objects.exclude(state=Release.State.READY)
+    waiting: list[tuple[Task[..., None], UUID]] = [
+        *((prepare_dataset, pk) for pk in datasets.distinct().values_list("pk", flat=True)),
+        *((prepare_run, pk) for pk in runs.values_list("pk", flat=True)),
+        *((make_release, pk) for pk in releases.values_list("run_id", flat=True)),
+    ]
+    for task, row_id in waiting:
+        enqueue(task, row_id)
+    return len(waiting)

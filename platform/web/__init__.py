@@ -1,0 +1,1 @@
+"""Everything that a browser or an API client sees. Parses, checks access, calls one function, answers."""

@@ -1,0 +1,101 @@
+"""What agents and relays ask: to be enrolled, and for a credential that lasts an hour."""
+
+import time
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router
+
+from accounts.keys import site_key
+from accounts.models import Machine
+from accounts.requests import verified_request
+from accounts.services import enrol_machine, issue_credential
+from peer_agent.protocol.credentials import Role, public_bytes
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import ANY_RUN, RunId
+from runs.access import access_joinable_run
+from web.api.identity import bearer_secret, encoded, site_of
+from web.api.schemas import CredentialOut, FaultOut, MachineIn, MachineOut
+
+router = Router(tags=["agents"])
+SIGNATURE = "X-Manyhands-Signature"
+CONTROL = "/ws/agents/"
+ASKING: dict[Any, Any] = {400: FaultOut, 401: FaultOut, 403: FaultOut, 404: FaultOut, 409: FaultOut, 422: FaultOut}
+SIGNED_BODY = {
+    "parameters": [{"in": "header", "name": SIGNATURE, "required": True, "schema": {"type": "string"}}],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["machine", "role", "issued_at"],
+                    "properties": {
+                        "machine": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+                        "role": {"enum": [role.value for role in Role]},
+                        "issued_at": {"type": "number", "description": "seconds of UTC"},
+                    },
+                }
+            }
+        },
+    },
+}
+
+
+@router.post("machines", response={200: MachineOut, 400: FaultOut, 401: FaultOut, 422: FaultOut})
+def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
+    """Approve this machine with a one-time token (Bearer) of the machines page."""
+    machine = enrol_machine(
+        secret=bearer_secret(request),
+        name=body.name,
+        public_key=bytes.fromhex(body.public_key),
+        proof=bytes.fromhex(body.proof),
+        kind=Machine.Kind(body.kind),
+    )
+    key = public_bytes(site_key()).hex()
+    return {"machine": machine.peer_id, "person": machine.person.username, "site_key": key}
+
+
+@router.post("runs/{slug:slug}/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
+def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
+    """A credential for one run. The header signs the raw body with the machine's key."""
+    machine, role = _asker(request)
+    run = access_joinable_run(slug=slug, viewer=machine.person)
+    if role == Role.RELAY:
+        _require_relay(machine)
+    return _answer(request, machine, role, run.run_id, slug=run.slug, title=run.title)
+
+
+@router.post("relays/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
+def relay_credential(request: HttpRequest) -> dict[str, Any]:
+    """A credential for every run of this site: for relays of its operators."""
+    machine, role = _asker(request)
+    if role != Role.RELAY:
+        raise Problem.of("E213")
+    _require_relay(machine)
+    return _answer(request, machine, role, ANY_RUN, slug="", title="")
+
+
+def _asker(request: HttpRequest) -> tuple[Machine, Role]:
+    signature = request.headers.get(SIGNATURE, "")
+    return verified_request(body=request.body, signature=signature, site=site_of(request), now=time.time())
+
+
+def _require_relay(machine: Machine) -> None:
+    """Others' gradients pass through a relay: only an operator's own machine is one. Raises Problem E213."""
+    if machine.kind != Machine.Kind.RELAY or not machine.person.is_staff:
+        raise Problem.of("E213")
+
+
+def _answer(request: HttpRequest, machine: Machine, role: Role, run: RunId, *, slug: str, title: str) -> dict[str, Any]:
+    now = time.time()
+    credential = issue_credential(machine=machine, run=run, role=role, now=int(now))
+    return {
+        "credential": encoded(credential),
+        "site_key": public_bytes(site_key()).hex(),
+        "time": now,
+        "run": run,
+        "control": f"{'wss' if request.is_secure() else 'ws'}://{request.get_host()}{CONTROL}",
+        "slug": slug,
+        "title": title,
+    }

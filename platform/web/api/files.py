@@ -1,0 +1,84 @@
+"""Files that peers need: shards and snapshots down, a replica's state up. For holders of a credential of the run."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+from ninja import Path, Router
+
+from coordination import snapshots as coordination
+from peer_agent.protocol.credentials import Credential
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import ANY_RUN
+from runs import storage
+from runs.models import Dataset, Run, Snapshot
+from runs.offers import forget_snapshot, read_offer, write_body
+from web.admission import admit_snapshot
+from web.api.identity import credential_in, site_of
+from web.api.schemas import FaultOut, FileDigest, SnapshotTaken
+from web.downloads import send_file
+
+router = Router(tags=["files"])
+FETCHING: dict[Any, Any] = {200: None, 206: None, 401: FaultOut, 403: FaultOut, 404: FaultOut, 416: None, 422: FaultOut}
+OFFERING: dict[Any, Any] = {
+    200: SnapshotTaken,
+    **dict.fromkeys((400, 401, 403, 404, 409, 411, 413, 422), FaultOut),
+}
+SAFETENSORS_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.get("files/shards/{digest}", response=FETCHING)
+def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
+    """Tokens of the run that the credential is for."""
+    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
+    if dataset is None:
+        raise Http404
+    return send_file(request, storage.shard_path(dataset, digest), sha256=digest, name=f"{digest}.safetensors")
+
+
+@router.get("files/snapshots/{digest}", response=FETCHING)
+def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
+    """A verified state of the run that the credential is for."""
+    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
+    if found is None:
+        raise Http404
+    return send_file(request, storage.snapshot_path(found.run, digest), sha256=digest, name=f"{digest}.safetensors")
+
+
+@router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
+def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]:
+    """A replica's state at `step`, as the agent writes it; it is kept where it matches the log."""
+    authorization, site = request.headers.get("Authorization"), site_of(request)
+    length = request.META.get("CONTENT_LENGTH") or None
+    run = admit_snapshot(slug=slug, authorization=authorization, content_length=length, site=site)
+    with storage.workspace() as work:
+        path = work / "offered"
+        file = write_body(request, path)
+        offered = read_offer(path, elements=run.elements, step=step)
+        size = path.stat().st_size
+        storage.put(path, storage.snapshot_path(run, file))
+        fault = coordination.offer_snapshot(
+            run=run,
+            step=step,
+            index=offered.log_index,
+            log_digest=offered.log_digest,
+            state_digest=offered.state_digest,
+            file=file,
+            size=size,
+        )
+        if fault:
+            forget_snapshot(run, file)
+            raise Problem(fault)
+    return {"step": step, "file": file, "state_digest": offered.state_digest, "size": size}
+
+
+def _runs_of(credential: Credential) -> QuerySet[Run]:
+    return Run.objects.all() if credential.run == ANY_RUN else Run.objects.filter(pk=credential.run)

@@ -1,0 +1,72 @@
+"""Who asks: a person by session or personal token, a machine by a credential of this site."""
+
+import base64
+import binascii
+import time
+
+import msgspec
+from django.http import HttpRequest
+
+from accounts.keys import site_key
+from accounts.selectors import working_machine
+from accounts.services import person_of_token
+from peer_agent.protocol.credentials import Credential, Signed, public_bytes, verify
+from peer_agent.protocol.errors import Fault, Problem
+from runs.access import Viewer
+from runs.models import Run
+
+BEARER, CREDENTIAL = "Bearer ", "Credential "
+
+
+def viewer_of(request: HttpRequest) -> Viewer:
+    """The person behind a token or a session, or nobody. Raises Problem E215 on a token that does not work."""
+    header = request.headers.get("Authorization", "")
+    if header.startswith(BEARER):
+        return person_of_token(secret=header.removeprefix(BEARER).strip())
+    return request.user
+
+
+def bearer_secret(request: HttpRequest) -> str:
+    """The secret of a Bearer header. Raises Problem E215 without one."""
+    header = request.headers.get("Authorization", "")
+    if not header.startswith(BEARER):
+        raise Problem.of("E215")
+    return header.removeprefix(BEARER).strip()
+
+
+def credential_in(header: str | None, *, site: str) -> Credential:
+    """The valid credential in an Authorization header; its machine still works here.
+
+    Raises Problem E201, E202, E203, E101, E214.
+    """
+    credential = verify(_signed(header), public_bytes(site_key()), time.time())
+    if isinstance(credential, Fault):
+        raise Problem(credential)
+    working_machine(credential.machine, site=site)
+    return credential
+
+
+def require_run(credential: Credential, run: Run) -> None:
+    """Raises Problem E213 where the credential is for another run."""
+    if not credential.covers(run.run_id):
+        raise Problem.of("E213")
+
+
+def site_of(request: HttpRequest) -> str:
+    """The address under which the asker knows this site."""
+    return request.build_absolute_uri("/").rstrip("/")
+
+
+def encoded(signed: Signed) -> str:
+    """A signed thing as JSON and headers carry it."""
+    return base64.b64encode(msgspec.msgpack.encode(signed)).decode()
+
+
+def _signed(header: str | None) -> Signed:
+    if header is None or not header.startswith(CREDENTIAL):
+        raise Problem.of("E201")
+    try:
+        data = base64.b64decode(header.removeprefix(CREDENTIAL).strip(), validate=True)
+        return msgspec.msgpack.decode(data, type=Signed)
+    except (binascii.Error, msgspec.DecodeError, ValueError) as error:
+        raise Problem.of("E201") from error

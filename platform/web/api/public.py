@@ -1,0 +1,131 @@
+"""What anyone may read of a public run, and its people of an unlisted or private one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+from ninja import Router
+
+from runs import selectors
+from runs.access import access_run
+from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.storage import release_path
+from web import presence
+from web.api.identity import viewer_of
+from web.api.schemas import (
+    ITEMS,
+    Cursor,
+    FaultOut,
+    HandList,
+    LedgerList,
+    Limit,
+    Offset,
+    RunList,
+    RunOut,
+    SnapshotList,
+    StepList,
+)
+from web.downloads import send_file
+
+Row = TypeVar("Row")
+router = Router(tags=["runs"])
+
+READING: dict[Any, Any] = {401: FaultOut, 404: FaultOut, 422: FaultOut}
+
+
+@router.get("runs", response={200: RunList, 401: FaultOut, 422: FaultOut})
+def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
+    """Public runs, and one's own."""
+    lines = selectors.run_lines(viewer_of(request), offset=cursor, limit=limit + 1)
+    facts = [_run_facts(line.run, line.loss) for line in lines[:limit]]
+    return {"items": facts, "next": str(cursor + limit) if len(lines) > limit else None}
+
+
+@router.get("runs/{slug:slug}", response={200: RunOut, **READING})
+def run(request: HttpRequest, slug: str) -> dict[str, Any]:
+    """One run."""
+    found = access_run(slug=slug, viewer=viewer_of(request))
+    return _run_facts(found, selectors.last_loss(found))
+
+
+@router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
+def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
+    """The run's log."""
+    found = access_run(slug=slug, viewer=viewer_of(request))
+    rows = selectors.steps(found, after=-1 if cursor is None else cursor)[: limit + 1]
+    return _page(list(rows), limit, _step_facts, lambda row: row.index)
+
+
+@router.get("runs/{slug:slug}/leaderboard", response={200: HandList, **READING})
+def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
+    """People and what the ledger says they gave."""
+    found = access_run(slug=slug, viewer=viewer_of(request))
+    hands = selectors.leaderboard(found, offset=cursor, limit=limit + 1)
+    items = [hand._asdict() for hand in hands[:limit]]
+    return {"items": items, "next": str(cursor + limit) if len(hands) > limit else None}
+
+
+@router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})
+def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = ITEMS) -> dict[str, Any]:
+    """Every contribution that was ever averaged in."""
+    found = access_run(slug=slug, viewer=viewer_of(request))
+    rows = selectors.ledger_rows(found, after=cursor)[: limit + 1]
+    return _page(list(rows), limit, _ledger_facts, lambda row: row.pk)
+
+
+@router.get("runs/{slug:slug}/snapshots", response={200: SnapshotList, **READING})
+def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
+    """Verified states from which a replica may begin."""
+    found = access_run(slug=slug, viewer=viewer_of(request))
+    rows = selectors.snapshots(found, after=-1 if cursor is None else cursor)[: limit + 1]
+    return _page(list(rows), limit, _snapshot_facts, lambda row: row.index)
+
+
+@router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 416: None, **READING})
+@router.api_operation(["HEAD"], "runs/{slug:slug}/release/{name}", include_in_schema=False)
+def release_file(request: HttpRequest, slug: str, name: str) -> HttpResponseBase:
+    """One file of the release; ranges are served, `X-Sha256` is of the whole file."""
+    found = access_run(slug=slug, viewer=viewer_of(request))
+    release = Release.objects.filter(run=found, state=Release.State.READY).first()
+    file = next((file for file in release.files if file["name"] == name), None) if release else None
+    if release is None or file is None:
+        raise Http404
+    return send_file(request, release_path(release, name), sha256=file["sha256"], name=name)
+
+
+def _run_facts(run: Run, loss: float | None) -> dict[str, Any]:
+    return {
+        "slug": run.slug,
+        "title": run.title,
+        "state": run.state,
+        "step": run.head.step,
+        "target_steps": run.parsed_recipe.target_steps,
+        "loss": loss,
+        "peers_online": len(presence.online(run)),
+        "waiting_for": run.waiting_for,
+        "unigram_entropy": run.dataset.unigram_entropy,
+    }
+
+
+def _step_facts(entry: LogEntry) -> dict[str, Any]:
+    names = ("step", "at", "loss", "tokens", "samples", "peers", "duration_s", "attempts", "exact", "state_digest")
+    return {"update_digest": entry.digest, **{name: getattr(entry, name) for name in names}}
+
+
+def _ledger_facts(entry: LedgerEntry) -> dict[str, Any]:
+    amounts = {name: getattr(entry, name) for name in ("step", "samples", "tokens", "weight")}
+    return {"person": entry.person.username, "machine": entry.machine.name, **amounts}
+
+
+def _snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
+    names = ("index", "step", "digest", "state_digest", "file", "size", "created_at")
+    return {name: getattr(snapshot, name) for name in names}
+
+
+def _page(
+    rows: Sequence[Row], limit: int, facts: Callable[[Row], dict[str, Any]], place: Callable[[Row], int]
+) -> dict[str, Any]:
+    """A list of at most `limit` items from one row more, and the cursor behind its last."""
+    shown: Iterable[Row] = rows[:limit]
+    return {"items": [facts(row) for row in shown], "next": str(place(rows[limit - 1])) if len(rows) > limit else None}

@@ -1,0 +1,160 @@
+"""Shapes of the API. They are promises to other people's programs: fields are added, never changed."""
+
+from datetime import datetime
+from typing import Annotated
+
+from ninja import Schema
+from pydantic import Field
+
+MOST_ITEMS, ITEMS = 1000, 100
+LARGEST_ROW = 2**63 - 1
+
+Limit = Annotated[int, Field(ge=1, le=MOST_ITEMS)]
+Cursor = Annotated[int, Field(ge=0, le=LARGEST_ROW)]
+Offset = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Hex64 = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
+FileDigest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Hex128 = Annotated[str, Field(pattern="^[0-9a-fA-F]{128}$")]
+
+
+class FaultOut(Schema):
+    """A numbered error: `docs/errors.md` has them all."""
+
+    code: str
+    text: str
+
+
+class RunOut(Schema):
+    """A run. `loss` is of the last step, in nats per token; `unigram_entropy` is what guessing by frequency costs."""
+
+    slug: str
+    title: str
+    state: str
+    step: int
+    target_steps: int
+    loss: float | None
+    peers_online: int
+    waiting_for: str
+    unigram_entropy: float | None
+
+
+class StepOut(Schema):
+    """A committed update. `update_digest` is the sha256 of its signed record."""
+
+    step: int
+    at: datetime
+    loss: float
+    tokens: int
+    samples: int
+    peers: int
+    duration_s: float
+    attempts: int
+    exact: bool
+    update_digest: str
+    state_digest: str
+
+
+class HandOut(Schema):
+    """A person's sum over the ledger."""
+
+    rank: int
+    name: str
+    samples: int
+    tokens: int
+    rounds: int
+
+
+class LedgerOut(Schema):
+    """One machine's part in one step. `weight` is in loss tokens."""
+
+    step: int
+    person: str
+    machine: str
+    samples: int
+    tokens: int
+    weight: int
+
+
+class SnapshotOut(Schema):
+    """A verified state. `file` is its sha256, `digest` that of the log there."""
+
+    index: int
+    step: int
+    digest: str
+    state_digest: str
+    file: str
+    size: int
+    created_at: datetime
+
+
+class SnapshotTaken(Schema):
+    """An uploaded state that was believed."""
+
+    step: int
+    file: str
+    state_digest: str
+    size: int
+
+
+class RunList(Schema):
+    """Runs, newest first."""
+
+    items: list[RunOut]
+    next: str | None
+
+
+class StepList(Schema):
+    """Steps, oldest first."""
+
+    items: list[StepOut]
+    next: str | None
+
+
+class HandList(Schema):
+    """People, most samples first."""
+
+    items: list[HandOut]
+    next: str | None
+
+
+class LedgerList(Schema):
+    """The ledger in the order it was written."""
+
+    items: list[LedgerOut]
+    next: str | None
+
+
+class SnapshotList(Schema):
+    """Snapshots, oldest first."""
+
+    items: list[SnapshotOut]
+    next: str | None
+
+
+class MachineIn(Schema):
+    """A machine that wants to be approved. `proof` signs the token's secret (purpose `manyhands request`)."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    public_key: Hex64
+    kind: Annotated[str, Field(pattern="^(agent|relay)$")] = "agent"
+    proof: Hex128
+
+
+class MachineOut(Schema):
+    """What the machine is called from now on, and the key with which this site signs."""
+
+    machine: str
+    person: str
+    site_key: str
+
+
+class CredentialOut(Schema):
+    """A credential for an hour, and where to use it. `credential` is base64 of MessagePack of the signed bytes."""
+
+    credential: str
+    site_key: str
+    time: float
+    run: str
+    control: str
+    slug: str
+    title: str

@@ -1,0 +1,58 @@
+"""The API's one object: its parts, and how every error leaves it as `{"code", "text"}`."""
+
+import logging
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from ninja import NinjaAPI
+from ninja.errors import HttpError, ValidationError
+
+from peer_agent.protocol.errors import Fault, Problem
+from web.api import agents, files, public
+from web.faults import answer
+
+logger = logging.getLogger(__name__)
+
+api = NinjaAPI(
+    title="Manyhands",
+    version="1",
+    description="Runs as programs see them. Times are UTC; lists are `{items, next}`, and `?cursor=` takes `next`.",
+    docs_url=None,
+    urls_namespace="api",
+)
+api.add_router("", public.router)
+api.add_router("", agents.router)
+api.add_router("", files.router)
+
+
+@api.exception_handler(Problem)
+def _problem(request: HttpRequest, problem: Any) -> HttpResponse:
+    return answer(request, problem.fault)
+
+
+@api.exception_handler(ValidationError)
+def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
+    reasons = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors)
+    return answer(request, Fault.of("E206", reason=reasons), status=422)
+
+
+@api.exception_handler(Http404)
+def _nothing(request: HttpRequest, _: Any) -> HttpResponse:
+    return answer(request, Fault("404", "There is nothing at this address."), status=404)
+
+
+@api.exception_handler(PermissionDenied)
+def _forbidden(request: HttpRequest, _: Any) -> HttpResponse:
+    return answer(request, Fault("403", "This is not yours to see."), status=403)
+
+
+@api.exception_handler(HttpError)
+def _refused(request: HttpRequest, error: Any) -> HttpResponse:
+    return answer(request, Fault(str(error.status_code), str(error)), status=error.status_code)
+
+
+@api.exception_handler(Exception)
+def _broken(request: HttpRequest, error: Any) -> HttpResponse:
+    logger.error("%s %s", request.method, request.path, exc_info=error)
+    return answer(request, Fault("500", "The cause is in the site's log. What was committed is safe."), status=500)

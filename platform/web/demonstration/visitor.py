@@ -1,0 +1,90 @@
+"""A person with a browser, as far as forms go: cookies, CSRF tokens, redirects. Standard library only."""
+
+import http.cookiejar
+import json
+import re
+import secrets
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 60.0
+CSRF = re.compile(r'name="csrfmiddlewaretoken" value="([^"]+)"')
+TOKEN = re.compile(r"\bmh_[A-Za-z0-9_-]{20,}")
+
+
+class Refused(Exception):
+    """The site answered with an error; the text is its own."""
+
+
+class Visitor:
+    """One browser session at one site."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
+        self.address = site
+
+    def read(self, path: str) -> str:
+        """A page."""
+        return self._open(urllib.request.Request(self.site + path)).decode()  # noqa: S310 (our own site)
+
+    def read_json(self, path: str) -> dict[str, Any]:
+        """An answer of the API."""
+        found: dict[str, Any] = json.loads(self.read(f"/api/v1/{path}"))
+        return found
+
+    def read_items(self, path: str) -> list[dict[str, Any]]:
+        """All items of a list of the API."""
+        items: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            page = self.read_json(f"{path}?limit=1000{cursor}")
+            items += page["items"]
+            if page["next"] is None:
+                return items
+            cursor = f"&cursor={page['next']}"
+
+    def submit(self, path: str, fields: Mapping[str, str], files: Mapping[str, tuple[str, bytes]] | None = None) -> str:
+        """Fill in the form at a path and send it; the page one lands on. Raises Refused."""
+        csrf = CSRF.search(self.read(path))
+        if csrf is None:
+            raise Refused(f"there is no form at {path}")
+        body, kind = _encoded({**fields, "csrfmiddlewaretoken": csrf[1]}, files or {})
+        headers = {"Content-Type": kind, "Referer": self.site + path}
+        request = urllib.request.Request(self.site + path, body, headers)  # noqa: S310
+        return self._open(request).decode()
+
+    def download(self, path: str, target: Path) -> None:
+        """A file."""
+        target.write_bytes(self._open(urllib.request.Request(self.site + path)))  # noqa: S310
+
+    def _open(self, request: urllib.request.Request) -> bytes:
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+                self.address = response.url
+                content: bytes = response.read()
+                return content
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Refused(f"{request.full_url}: HTTP {error.code}") from error
+        except OSError as error:
+            raise Refused(f"{request.full_url}: {error}") from error
+
+
+def _encoded(fields: Mapping[str, str], files: Mapping[str, tuple[str, bytes]]) -> tuple[bytes, str]:
+    if not files:
+        return urllib.parse.urlencode(fields).encode(), "application/x-www-form-urlencoded"
+    boundary = secrets.token_hex(16)
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+        for name, value in fields.items()
+    ]
+    for name, (filename, content) in files.items():
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{filename}"\r\n'
+        parts.append(head.encode() + b"Content-Type: text/plain\r\n\r\n" + content + b"\r\n")
+    return b"".join([*parts, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"

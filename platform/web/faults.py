@@ -1,0 +1,53 @@
+"""Numbered errors on their way out: which HTTP status each has, and the same words for people and programs."""
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+
+from peer_agent.protocol.errors import Fault
+
+STATUS = {
+    "E101": 401,
+    "E201": 401,
+    "E202": 401,
+    "E203": 401,
+    "E213": 403,
+    "E214": 403,
+    "E215": 401,
+    "E216": 401,
+    "E304": 413,
+    "E305": 404,
+    "E306": 409,
+    "E308": 409,
+    "E310": 409,
+    "E311": 411,
+}
+UNLISTED = 400
+HEADLINES = {
+    400: "This cannot be understood",
+    401: "This needs a proof of who asks",
+    403: "This is not yours to see",
+    404: "There is nothing at this address",
+    409: "Not in this state",
+    411: "An upload without a length",
+    413: "Too much at once",
+    500: "Something here broke",
+}
+
+
+def status_of(code: str) -> int:
+    """The HTTP status that goes with a numbered error."""
+    return STATUS.get(code, UNLISTED)
+
+
+def is_for_program(path: str) -> bool:
+    """Whether who asks reads JSON rather than words."""
+    return path.startswith("/api/")
+
+
+def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> HttpResponse:
+    """The fault as JSON under /api/, as a page elsewhere."""
+    status = status or status_of(fault.code)
+    if is_for_program(request.path):
+        return JsonResponse({"code": fault.code, "text": fault.text}, status=status)
+    facts = {"fault": fault, "status": status, "headline": HEADLINES.get(status, HEADLINES[400])}
+    return render(request, "web/fault.html", facts, status=status)

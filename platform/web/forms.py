@@ -1,0 +1,147 @@
+"""Forms. Bounds and defaults of the recipe are read from the recipe itself; nothing is typed twice."""
+
+from typing import Any, cast
+
+from django import forms
+from django.contrib.auth.forms import AuthenticationForm
+from django.core.validators import MaxValueValidator, MinValueValidator
+
+from peer_agent.protocol.errors import CATALOGUE, Fault
+from peer_agent.protocol.recipe import Recipe
+from runs.models import Run
+from web.recipe_fields import DETAILS, FIELDS, RecipeField, recipe_from
+
+
+class SignUpForm(forms.Form):
+    """A public name and a password."""
+
+    username = forms.CharField(
+        label="Name",
+        max_length=30,
+        help_text="Others see it beside your work. 2 to 30 letters, digits, dots, dashes or underscores.",
+        widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
+    )
+    password = forms.CharField(
+        strip=False,
+        help_text="At least 10 characters. There is no e-mail to reset it: keep it in a password manager.",
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+
+
+class LoginForm(AuthenticationForm):
+    """Django's, in our words."""
+
+    error_messages = {  # noqa: RUF012  (Django's own way)
+        "invalid_login": "Name and password do not go together. Mind capital letters.",
+        "inactive": "This account was closed by an operator.",
+    }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["username"].label = "Name"
+
+
+class TokenForm(forms.Form):
+    """What a personal token is for."""
+
+    label = forms.CharField(label="What is it for?", max_length=60)
+
+
+class MachineNameForm(forms.Form):
+    """What a machine is called."""
+
+    name = forms.CharField(max_length=60)
+
+
+class NewRunForm(forms.Form):
+    """Everything a run begins with, on one page."""
+
+    title = forms.CharField(max_length=120, help_text="People see it in lists: “A small model of Yoruba proverbs”.")
+    purpose = forms.CharField(
+        max_length=2000,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text="Why is it worth other people's electricity? Two sentences are enough.",
+    )
+    visibility = forms.ChoiceField(
+        choices=[
+            (Run.Visibility.PUBLIC, "Public: on the list"),
+            (Run.Visibility.UNLISTED, "Unlisted: for those who know the address"),
+            (Run.Visibility.PRIVATE, "Private: for you alone"),
+        ],
+        initial=Run.Visibility.PUBLIC,
+        label="Who can see it",
+    )
+    text = forms.FileField(allow_empty_file=True, widget=forms.FileInput(attrs={"accept": ".txt,.md,text/plain"}))
+    licence = forms.CharField(
+        max_length=200, help_text="As in “CC BY-SA 4.0” or “public domain”. It goes on the model's card."
+    )
+    may_share = forms.BooleanField(
+        label="I may share this text", help_text="Every machine that helps gets a copy of parts of it."
+    )
+
+    def __init__(self, *args: Any, upload_limit_mb: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["text"].help_text = f"One file of UTF-8 text, up to {upload_limit_mb:,} MB."
+        for field in FIELDS:
+            self.fields[field.name] = form_field(field)
+
+    @property
+    def about(self) -> list[forms.BoundField]:
+        """The fields that say what the run is."""
+        return [self[name] for name in ("title", "purpose", "visibility")]
+
+    @property
+    def material(self) -> list[forms.BoundField]:
+        """The fields that bring the text."""
+        return [self[name] for name in ("text", "licence", "may_share")]
+
+    @property
+    def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
+        """The recipe's fields under their headings; the last group is for those who know."""
+        titles = list(dict.fromkeys(field.group for field in FIELDS))
+        return [(title, [self[field.name] for field in FIELDS if field.group == title]) for title in titles]
+
+    @property
+    def has_detail_faults(self) -> bool:
+        """Whether a field of the folded group needs attention."""
+        return any(field.name in self.errors for field in FIELDS if field.group == DETAILS)
+
+    def recipe(self) -> Recipe:
+        """The recipe that was filled in. Raises Problem E301 where values do not go together."""
+        return recipe_from(self.cleaned_data)
+
+    def blame(self, fault: Fault) -> None:
+        """Put a numbered error beside the field it is about."""
+        self.add_error(culprit(fault), str(fault))
+
+
+def form_field(field: RecipeField) -> forms.Field:
+    """The form's field of a recipe's field; out of bounds is E301 with the bounds."""
+    facts: dict[str, Any] = {"label": field.label, "help_text": field.help, "initial": field.default, "required": False}
+    if field.choices:
+        return forms.ChoiceField(choices=[(choice, choice) for choice in field.choices], **facts)
+    kind = forms.IntegerField if field.is_whole else forms.FloatField
+    made = kind(**facts)
+    made.widget.attrs |= {"min": field.least, "max": field.most, "step": "1" if field.is_whole else "any"}
+    cause, remedy = CATALOGUE["E301"]
+    reason = f"{field.label.lower()} must be from {field.least:,} to {field.most:,}"
+    message = f"E301: {cause.format(reason=reason)} {remedy}"
+    made.validators += [MinValueValidator(field.least, message), MaxValueValidator(field.most, message)]
+    return cast("forms.Field", made)
+
+
+CULPRITS = (
+    ("width", "width"),
+    ("llama", "width"),
+    ("micro batch", "micro_batch"),
+    ("warm-up", "warmup_steps"),
+    ("2^31", "layers"),
+)
+
+
+def culprit(fault: Fault) -> str | None:
+    """The field that a numbered error is about; None for the form as a whole."""
+    if fault.code == "E301":
+        return next((name for words, name in CULPRITS if words in fault.text), None)
+    return "text" if fault.code in ("E302", "E303", "E304", "E307", "E311") else None

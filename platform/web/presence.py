@@ -1,0 +1,33 @@
+"""Who is in a run now, as its host shows it. Pages and API ask here and nowhere else."""
+
+from typing import NamedTuple
+
+from coordination import presence
+from coordination.presence import Step
+from runs.models import Run
+
+TRAINER = "trainer"
+HOSTED = (Run.State.OPEN, Run.State.PAUSED, Run.State.FINISHING)
+
+
+class Present(NamedTuple):
+    """One peer that is connected. `done` is in samples of the step that is being made; `name` is its person's."""
+
+    peer: str
+    name: str
+    role: str
+    state: str
+    done: int
+    samples_per_s: float
+
+
+def online(run: Run) -> list[Present]:
+    """Those connected to the run, in the order they are shown."""
+    if run.state not in HOSTED:
+        return []
+    return [Present(**peer) for peer in presence.online(run)]
+
+
+def current_step(run: Run) -> Step | None:
+    """How far the step is that is being made, None where nobody drives the run."""
+    return presence.current_step(run) if run.state in HOSTED else None

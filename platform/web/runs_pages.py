@@ -1,0 +1,143 @@
+"""Pages of runs: the list, the form, the run, and what its organizer can do to it."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.safestring import mark_safe
+from django.views.decorators.http import require_http_methods, require_safe
+
+from peer_agent.protocol.errors import Problem
+from runs import selectors, services
+from runs.access import access_managed_run, access_run, may_manage
+from runs.models import Run
+from web import presence, words
+from web.chart import NARROW, WIDE, loss_chart, summary
+from web.forms import NewRunForm
+from web.step_bars import StepBars, step_bars
+from web.visitors import person_in
+
+MOVING = (Run.State.PREPARING, Run.State.OPEN, Run.State.FINISHING)
+REFRESH_S = 5
+ACTIONS = {"open": services.open_run, "pause": services.pause_run, "resume": services.resume_run}
+
+
+@require_safe
+def run_list(request: HttpRequest) -> HttpResponse:
+    """The front page."""
+    lines = selectors.run_lines(request.user)
+    return render(request, "web/runs.html", {"lines": lines, "site": site_of(request)})
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def new_run(request: HttpRequest) -> HttpResponse:
+    """One form from the text to the draft."""
+    form = NewRunForm(request.POST or None, request.FILES or None, upload_limit_mb=settings.UPLOAD_LIMIT_MB)
+    if request.method == "POST" and form.is_valid():
+        try:
+            run = _create(request, form)
+        except Problem as problem:
+            form.blame(problem.fault)
+        else:
+            return redirect("web:run", slug=run.slug)
+    return render(request, "web/new_run.html", {"form": form}, status=400 if form.errors else 200)
+
+
+@require_safe
+def run_page(request: HttpRequest, slug: str) -> HttpResponse:
+    """What everybody sees of a run."""
+    run = found(access_run, request, slug)
+    return render(request, "web/run.html", run_facts(request, run))
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
+    """What the organizer does to it."""
+    run = found(access_managed_run, request, slug)
+    fault = None
+    if request.method == "POST":
+        action = ACTIONS.get(request.POST.get("action", ""))
+        if action is None:
+            raise Http404
+        try:
+            action(run=run)
+        except Problem as problem:
+            fault = problem.fault
+        else:
+            return redirect("web:manage", slug=slug)
+    return render(request, "web/manage.html", run_facts(request, run) | {"fault": fault}, status=400 if fault else 200)
+
+
+def found(door: Any, request: HttpRequest, slug: str) -> Run:
+    """The run behind a door; what the viewer may not see is not there. Raises Http404."""
+    try:
+        run: Run = door(slug=slug, viewer=request.user)
+    except Problem as problem:
+        nothing = Http404()
+        nothing.fault = problem.fault  # type: ignore[attr-defined]  # read by web.failures
+        raise nothing from problem
+    return run
+
+
+def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
+    """Everything on a run's page."""
+    picture = selectors.run_picture(run)
+    peers = presence.online(run)
+    entropy = picture.dataset.unigram_entropy
+    trainers = [peer for peer in peers if peer.role == presence.TRAINER]
+    return {
+        "run": run,
+        "picture": picture,
+        "recipe": run.parsed_recipe,
+        "truth": words.truth(picture, peers),
+        "state_word": words.state_word(picture, trainers),
+        "to_go": words.to_go(picture),
+        "trend": words.trend(picture.points),
+        "summary": summary(picture.points, entropy),
+        # The chart is made of numbers and fixed words alone.
+        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE)),  # noqa: S308
+        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW)),  # noqa: S308
+        "bars": bars_of(run, picture, peers),
+        "online_names": {peer.name for peer in trainers},
+        "refresh_s": REFRESH_S if run.state in MOVING else None,
+        "is_organizer": may_manage(run, request.user),
+        "can_join": run.state in (Run.State.OPEN, Run.State.PAUSED),
+        "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
+        "site": site_of(request),
+    }
+
+
+def bars_of(run: Run, picture: selectors.RunPicture, peers: list[presence.Present]) -> StepBars:
+    """The step that is being made, machine by machine."""
+    step = presence.current_step(run)
+    return step_bars(peers, target=picture.target_batch, phase=step["phase"] if step else "")
+
+
+def site_of(request: HttpRequest) -> str:
+    """The address under which the visitor knows this site."""
+    return request.build_absolute_uri("/").rstrip("/")
+
+
+def _create(request: HttpRequest, form: NewRunForm) -> Run:
+    """Store the text and make the draft. Raises Problem."""
+    person, text, recipe = person_in(request), form.cleaned_data["text"], form.recipe()
+    dataset = services.store_upload(
+        organizer=person,
+        title=form.cleaned_data["title"],
+        licence=form.cleaned_data["licence"],
+        filename=text.name,
+        size=text.size,
+        chunks=text.chunks(),
+    )
+    return services.create_run(
+        organizer=person,
+        dataset=dataset,
+        title=form.cleaned_data["title"],
+        purpose=form.cleaned_data["purpose"],
+        recipe=recipe,
+        visibility=Run.Visibility(form.cleaned_data["visibility"]),
+    )

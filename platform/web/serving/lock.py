@@ -1,0 +1,66 @@
+"""Each site process has a place of its own in the data folder: a lock, an announcement, a home for its relay.
+
+SQLite and the in-memory queue belong to one process, so there the first place is the only one. A process that is
+started again finds the first free place, and with it the key and the log of a relay. The lock ends with its process.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from peer_agent.protocol.errors import Problem
+
+
+class Place(NamedTuple):
+    """Where one process keeps what is not shared. `number` counts from 1."""
+
+    folder: Path
+    number: int
+
+    def path(self, name: str, ending: str = "") -> Path:
+        """A file or folder of this place: `name` in the first one, `name-2` in the second."""
+        return self.folder / (f"{name}{ending}" if self.number == 1 else f"{name}-{self.number}{ending}")
+
+    @property
+    def announcement(self) -> Path:
+        """Tells other programs where this site is."""
+        return self.path("serve", ".json")
+
+    @property
+    def relay_home(self) -> Path:
+        """Where the relay keeps its key and its part of the log."""
+        return self.path("relay")
+
+    @property
+    def relay_log(self) -> Path:
+        """Where the relay's words go."""
+        return self.path("relay", ".log")
+
+
+@contextmanager
+def own_place(folder: Path, *, alone: bool) -> Iterator[Place]:
+    """Hold the first free place. Raises Problem E404 with the process that has it, where there can be only one."""
+    for number in count(1):
+        place = Place(folder, number)
+        with place.path("serve", ".lock").open("a+") as file:
+            if _try_lock(file):
+                yield place
+                return
+            if alone:
+                file.seek(0)
+                raise Problem.of("E404", pid=file.read().strip() or "unknown", folder=folder)
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return True

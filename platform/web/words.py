@@ -1,0 +1,114 @@
+"""The one sentence of truth at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
+
+from collections.abc import Sequence
+
+from runs.models import Dataset, Run
+from runs.selectors import Point, RunPicture
+from web.presence import TRAINER, Present
+
+WITHOUT_PACE_S = 3600.0
+
+
+def truth(picture: RunPicture, peers: Sequence[Present]) -> str:
+    """What the run does now."""
+    match picture.run.state:
+        case Run.State.DRAFT:
+            return draft_truth(picture)
+        case Run.State.PREPARING:
+            return preparing_truth(picture)
+        case Run.State.OPEN:
+            return open_truth(picture, [peer for peer in peers if peer.role == TRAINER])
+        case Run.State.PAUSED:
+            return f"Paused by {picture.run.organizer} at step {picture.step:,}. Nothing is lost; it goes on from here."
+        case Run.State.FINISHING:
+            return picture.run.waiting_for or f"All {picture.step:,} steps are made. The release is being packed."
+        case _:
+            hands = counted(picture.people, "person", "people")
+            return f"Finished: {picture.step:,} steps by {hands}. The model is yours to take home."
+
+
+def draft_truth(picture: RunPicture) -> str:
+    """Why nobody can join yet."""
+    if picture.run.waiting_for:
+        return f"This run could not be opened. {picture.run.waiting_for}"
+    if picture.dataset.state == Dataset.State.FAILED:
+        return f"The text could not be prepared. {picture.dataset.fault_code}: {picture.dataset.fault_text}"
+    if picture.dataset.state != Dataset.State.READY:
+        return "Not open yet: the text is being prepared. This takes seconds to minutes."
+    return "Not open yet: everything is ready, and its organizer opens it on the manage page."
+
+
+def preparing_truth(picture: RunPicture) -> str:
+    """What must be there before the first step."""
+    if picture.dataset.state != Dataset.State.READY:
+        return "Getting ready: the text is being cut into tokens. The run opens by itself."
+    return "Getting ready: the first parameters are being made. The run opens by itself."
+
+
+def open_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
+    """Who makes which step, or whom the run waits for."""
+    if picture.step >= picture.target_steps:
+        return f"All {picture.step:,} steps are made. The last state is being handed in."
+    if not trainers:
+        rest = f"rests at step {picture.step:,}" if picture.step else "is open and waits for its first hands"
+        return f"Nobody is training right now. The run {rest} and moves as soon as a machine joins."
+    if picture.run.waiting_for:
+        return f"{company(trainers)} here. {sentence(picture.run.waiting_for)}"
+    pace = f" A step takes about {duration(picture.pace_s)}." if picture.pace_s else ""
+    return f"{company(trainers)} making step {picture.step + 1:,}.{pace}"
+
+
+def company(trainers: Sequence[Present]) -> str:
+    """“3 people on 4 machines are”."""
+    people = len({peer.name for peer in trainers})
+    machines = counted(len(trainers), "machine", "machines")
+    return f"{counted(people, 'person', 'people')} on {machines} {'is' if people == 1 else 'are'}"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it, rounded to what is known."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{round(hours / 24)} days"
+
+
+def to_go(picture: RunPicture) -> str:
+    """How long the rest takes at the present pace; empty where nothing moves."""
+    left = picture.target_steps - picture.step
+    if picture.run.state != Run.State.OPEN or not picture.pace_s or left <= 0 or picture.pace_s > WITHOUT_PACE_S:
+        return ""
+    return f"about {duration(left * picture.pace_s)} to go"
+
+
+def trend(points: Sequence[Point], steps: int = 100) -> str:
+    """How the loss moved over the last steps: “↓ 0.11 in 100 steps”."""
+    if len(points) < 2:
+        return ""
+    last = points[-1]
+    before = next((point for point in reversed(points) if point.step <= last.step - steps), points[0])
+    change = last.loss - before.loss
+    arrow = "↓" if change < 0 else "↑"
+    return f"{arrow} {abs(change):.2f} in {counted(last.step - before.step, 'step', 'steps')}"
+
+
+def state_word(picture: RunPicture, trainers: Sequence[Present]) -> str:
+    """The run's state in one word, as its badge shows it."""
+    if picture.run.state == Run.State.OPEN:
+        return "running" if trainers and not picture.run.waiting_for else "waiting"
+    return picture.run.state

@@ -1,0 +1,280 @@
+"""Write docs/protocol.md and docs/errors.md from the code that they describe; `--check` says whether they are current.
+
+Run as `python -m scripts.generate_docs [--check]`.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+from msgspec import NODEFAULT, inspect
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.advance import TRANSITIONS
+from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.errors import CATALOGUE
+from peer_agent.protocol.records import Included, Unit
+from peer_agent.protocol.session import FRAMES, RECEIVABLE, Link
+from peer_agent.protocol.wire import HEADER, Kind
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTE = "<!-- Written by `python -m scripts.generate_docs`; change the code or the frame there, not this file. -->\n"
+HEADER_FIELDS = ("kind", "run", "step", "fence", "attempt", "span", "chunk", "slot")
+HEADER_TYPES = {"B": "unsigned", "16s": "bytes", "Q": "unsigned", "I": "unsigned", "H": "unsigned"}
+GROUPS = {
+    "The handshake": (m.HANDSHAKE_TO_SERVER | m.HANDSHAKE_TO_CLIENT | m.Refusal),
+    "Peer to site": m.TO_SITE,
+    "Site to peer": m.TO_PEER,
+    "To a relay": m.TO_RELAY,
+    "From a relay": m.FROM_RELAY,
+}
+PARTS = (
+    *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.RelayAddress),
+    *(m.Plan, m.Slot, m.PlannedSpan, Unit, Included, Signed),
+)
+
+PROTOCOL = """# The protocol, version {version}
+
+A run is a replicated log: a snapshot of the model and the updates committed since. A *round* makes one update. Trainers
+accumulate gradients on samples leased to them; when together they have the target batch, the site's coordinator cuts;
+each trainer offers what it holds, digest first; a signed plan fixes weights and who averages which span; contributors
+stream chunks to relays, which average and keep them; when every span is held, the record goes into the database, and
+only what the database has is committed. Nothing else ever changes parameters, and no peer takes a step alone.
+
+## The coordinator
+
+One deterministic function, `advance(state, event, now, seed)`, in `peer_agent/protocol/coordinator/`. A round that
+cannot finish is *void*: visible, counted, and nothing is applied; gradients and leases stay where they are.
+
+{transitions}
+
+After the cut, everything names its run, step, fence and attempt. The *fence* grows with every host that claims the run,
+the *attempt* with every plan; peers drop anything lower than the highest they have seen, and the coordinator takes
+nothing but the attempt that is open. A host that starts again reads head, lease marks and settled units from the
+database; what was open is void, and everyone says hello again.
+
+## Links
+
+Every link is a WebSocket. A control link joins a peer and the site; a data link joins a trainer and a relay. The
+listening side challenges, the dialling side proves that it holds the key in a credential the site signed, and the
+listening side proves itself in turn. A message is one byte `1` and a MessagePack map with its `type`; unknown types and
+unknown fields are refused with a number (see [errors](errors.md)), and the link is closed. At most {max_message} bytes.
+
+What may be received, by side, link and phase:
+
+{receivable}
+
+## Frames
+
+A chunk travels behind a header of {header_bytes} bytes, big-endian. A weight is never in a frame.
+
+{header}
+
+## Messages
+
+{messages}
+## Parts of messages
+
+{parts}"""
+
+ERRORS = """# Errors
+
+Every error a person can meet has a number, a cause and a remedy. Words in angle brackets stand for details.
+
+{errors}"""
+
+SECTIONS = {
+    "1": "On a volunteer's machine",
+    "2": "Credentials, links and messages",
+    "3": "What people give the site",
+    "4": "Operating a site",
+    "9": "Setting up a checkout",
+}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def transitions() -> str:
+    """The coordinator's arrows."""
+    rows = [
+        (f"`{start}`", cause, ", ".join(f"`{end}`" for end in ends)) for (start, cause), ends in TRANSITIONS.items()
+    ]
+    return table(("phase", "what happens", "next"), rows)
+
+
+def receivable() -> str:
+    """What a session takes in each phase."""
+    rows = []
+    for (side, link, phase), types in RECEIVABLE.items():
+        names = [f"`{kind.__name__}`" for kind in sorted(types, key=lambda kind: kind.__name__)]
+        frame = FRAMES.get((side, link)) if phase == "open" and link is Link.DATA else None
+        frames = [f"{frame.name.lower()} frames"] if frame else []
+        rows.append((side, link, phase, ", ".join(names + frames)))
+    return table(("side", "link", "phase", "may receive"), rows)
+
+
+def header() -> str:
+    """The layout of a frame's header."""
+    sizes = {"B": 1, "16s": 16, "Q": 8, "I": 4, "H": 2}
+    codes = re.findall(r"\d*[A-Za-z]", HEADER.format.lstrip(">"))
+    rows, offset = [], 0
+    for name, code in zip(HEADER_FIELDS, codes, strict=True):
+        rows.append((str(offset), str(sizes[code]), f"`{name}`", HEADER_TYPES[code]))
+        offset += sizes[code]
+    assert offset == HEADER.size
+    kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in Kind)
+    return table(("offset", "bytes", "field", "type"), rows) + f"\n\nKinds: {kinds}."
+
+
+def struct_entry(cls: type, level: str) -> str:
+    """A message or a part of one: what it is, and its fields."""
+    described = inspect.type_info(cls)
+    assert isinstance(described, inspect.StructType)
+    rows = [(f"`{field.name}`", type_name(field.type), default_of(field)) for field in described.fields]
+    text = " ".join((cls.__doc__ or "").split())
+    return f"{level} {cls.__name__}\n\n{text}\n\n" + table(("field", "type", "if left out"), rows) + "\n"
+
+
+def default_of(field: inspect.Field) -> str:
+    """What an absent field means; nothing where it must be there."""
+    if field.required:
+        return ""
+    return "empty" if field.default is NODEFAULT else f"`{field.default!r}`"
+
+
+def type_name(kind: inspect.Type) -> str:
+    """A type with its limits, in words."""
+    match kind:
+        case inspect.IntType():
+            return "integer" + limits(kind.ge, kind.le)
+        case inspect.FloatType():
+            return "number"
+        case inspect.StrType():
+            return "text" + (f" `{kind.pattern}`" if kind.pattern else limits(None, kind.max_length))
+        case inspect.BytesType():
+            return "bytes" + limits(kind.min_length, kind.max_length)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.NoneType():
+            return "nothing"
+        case inspect.LiteralType():
+            return " or ".join(f"`{value}`" for value in kind.values)
+        case inspect.VarTupleType():
+            return f"list of {type_name(kind.item_type)}" + limits(None, kind.max_length)
+        case inspect.TupleType():
+            return "(" + ", ".join(type_name(item) for item in kind.item_types) + ")"
+        case inspect.UnionType():
+            return " or ".join(type_name(item) for item in kind.types)
+        case inspect.StructType():
+            return f"[{kind.cls.__name__}](#{kind.cls.__name__.lower()})"
+    raise TypeError(f"no words for {kind}")
+
+
+def limits(least: float | None, most: float | None) -> str:
+    """Bounds of a value or of a length."""
+    if least is not None and least == most:
+        return f", {least}"
+    low = f", from {least}" if least not in (None, 0) else ""
+    return low + (f", up to {most}" if most is not None else "")
+
+
+def message_entries() -> str:
+    """All messages by direction. One that goes several ways stands where it comes first."""
+    text, seen = "", set()
+    for title, union in GROUPS.items():
+        text += f"### {title}\n\n"
+        for cls in get_args(union):
+            text += struct_entry(cls, "####") + "\n" if cls not in seen else f"`{cls.__name__}`, as above.\n\n"
+            seen.add(cls)
+    return text
+
+
+def protocol_page() -> str:
+    """docs/protocol.md."""
+    return NOTE + PROTOCOL.format(
+        version=m.PROTOCOL,
+        transitions=transitions(),
+        max_message=m.MAX_MESSAGE,
+        receivable=receivable(),
+        header_bytes=HEADER.size,
+        header=header(),
+        messages=message_entries(),
+        parts="\n".join(struct_entry(cls, "###") for cls in PARTS),
+    )
+
+
+def readable(text: str) -> str:
+    """A format string with its fields in angle brackets, on lines of Markdown."""
+    return re.sub(r"\{(\w+)[^}]*\}", r"‹\1›", text).replace("\n", "  \n")
+
+
+def setup_errors() -> dict[str, list[str]]:
+    """The numbered complaints in scripts/setup.py, which runs before there is anything to import a catalogue from."""
+    found: dict[str, list[str]] = {}
+    for text in strings(ast.parse((ROOT / "scripts" / "setup.py").read_text(encoding="utf-8"))):
+        numbered = re.match(r"(E9\d\d) (.*)", text, re.DOTALL)
+        if numbered and numbered[2] not in found.setdefault(numbered[1], []):
+            found[numbered[1]].append(numbered[2].strip())
+    return {code: found[code] for code in sorted(found)}
+
+
+def strings(tree: ast.AST) -> Iterator[str]:
+    """All strings of a program; what is filled in is named as in a format string."""
+    pieces = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(map(piece, node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces:
+            yield node.value
+
+
+def piece(part: ast.expr) -> str:
+    """A part of an f-string: its text, or the first word of its expression in braces."""
+    if isinstance(part, ast.FormattedValue):
+        return "{" + re.split(r"\W", ast.unparse(part.value))[0] + "}"
+    return str(ast.literal_eval(part))
+
+
+def errors_page() -> str:
+    """docs/errors.md."""
+    text, section = "", ""
+    for code, (cause, remedy) in CATALOGUE.items():
+        if code[1] != section:
+            section = code[1]
+            text += f"## {SECTIONS[section]}\n\n"
+        text += f"### {code}\n\n{readable(cause)}\n\n{readable(remedy)}\n\n"
+    text += f"## {SECTIONS['9']}\n\n"
+    for code, complaints in setup_errors().items():
+        text += f"### {code}\n\n" + "\n\n".join(readable(complaint) for complaint in complaints) + "\n\n"
+    return NOTE + ERRORS.format(errors=text).rstrip() + "\n"
+
+
+PAGES = {"docs/protocol.md": protocol_page, "docs/errors.md": errors_page}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or only look at them. Status 1 where one is out of date."""
+    outdated = 0
+    for name, made in PAGES.items():
+        path, page = ROOT / name, made()
+        if path.exists() and path.read_text(encoding="utf-8") == page:
+            continue
+        if "--check" in arguments:
+            print(f"{name} is out of date. Run: python -m scripts.generate_docs", file=sys.stderr)
+            outdated = 1
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(page, encoding="utf-8")
+            print(f"wrote {name}")
+    return outdated
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,357 @@
+"""Prepare `.venv` for one profile: `python3 scripts/setup.py demo|test`.
+
+Standard library only, since it runs before anything is installed. It does not start the project and
+leaves the front end alone. Every failure is a numbered error with its cause and remedy.
+"""
+
+from __future__ import annotations  # An older Python must get as far as its own error message.
+
+import csv
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+
+OLDEST_PYTHON = (3, 11)
+FREE_GB = 4
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+# What a profile installs; the stamp of a profile also covers the rest of INPUTS.
+REQUIREMENTS = {
+    "demo": ("requirements.txt",),
+    "test": ("requirements.txt", "tests/requirements.txt"),
+}
+INPUTS = ("pyproject.toml", "package-lock.json", "frontend/package-lock.json", "scripts/setup.py")
+
+
+class SetupError(Exception):
+    """A numbered error: `E9xx what: cause. remedy.`"""
+
+
+# What must be there before anything is installed
+
+
+def missing_prerequisites(profile: str) -> list[str]:
+    """Every numbered complaint about this machine, so that a person can mend them in one go."""
+    found = (
+        python_complaint(sys.version_info[:2]),
+        venv_complaint(),
+        machine_complaint(platform.system(), platform.machine()),
+        disk_complaint(),
+        redis_complaint(profile),
+    )
+    return [complaint for complaint in found if complaint]
+
+
+def python_complaint(version: tuple[int, ...]) -> str:
+    if version >= OLDEST_PYTHON:
+        return ""
+    newer = [name for name in ("python3.12", "python3.11") if shutil.which(name)]
+    remedy = f"Run: make PYTHON={newer[0]} <verb>." if newer else "Install Python 3.11 or 3.12 and try again."
+    return f"E901 Python: this is {version[0]}.{version[1]} and 3.11 is the oldest that works. {remedy}"
+
+
+def venv_complaint() -> str:
+    # Debian takes ensurepip out of Python and into another package.
+    if importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv"):
+        return ""
+    return "E902 venv: this Python cannot make an environment. Run: sudo apt-get install -y python3-venv"
+
+
+def machine_complaint(system: str, machine: str) -> str:
+    if (system, machine) in {("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "arm64")}:
+        return ""
+    return (
+        f"E903 machine: no current torch is built for {system} on {machine}. "
+        "Use Linux on x86-64 or aarch64 (WSL is fine), or a Mac with Apple silicon."
+    )
+
+
+def disk_complaint() -> str:
+    free_gb = shutil.disk_usage(ROOT).free / 1e9
+    if PYTHON.exists() or free_gb >= FREE_GB:
+        return ""
+    return f"E904 disk: {free_gb:.1f} GB are free here and {FREE_GB} are needed. Make room and run it again."
+
+
+def redis_complaint(profile: str) -> str:
+    if profile != "test" or shutil.which("redis-server"):
+        return ""
+    wheel_fits = (platform.system(), platform.machine()) == ("Linux", "x86_64") and sys.version_info < (3, 13)
+    if wheel_fits:
+        return ""
+    remedy = "brew install redis" if platform.system() == "Darwin" else "sudo apt-get install -y redis-server"
+    return f"E908 Redis: the tests start a private redis-server and there is none on the path. Run: {remedy}"
+
+
+# The stamp
+
+
+def fingerprint(profile: str, torch_build: str, root: Path = ROOT) -> str:
+    """A digest of all that decides what `.venv` holds. The root counts: an environment cannot be moved."""
+    digest = hashlib.sha256(f"{sys.version}\0{torch_build}\0{root}".encode())
+    for name in (*REQUIREMENTS[profile], *INPUTS):
+        path = root / name
+        digest.update(f"\0{name}\0".encode() + (path.read_bytes() if path.exists() else b"absent"))
+    return digest.hexdigest()
+
+
+def stamp_path(profile: str, venv: Path = VENV) -> Path:
+    return venv / f"setup-{profile}.stamp"
+
+
+def is_stamped(profile: str, torch_build: str, *, root: Path = ROOT) -> bool:
+    path = stamp_path(profile, root / ".venv")
+    return path.exists() and path.read_text() == fingerprint(profile, torch_build, root)
+
+
+def remove_stamps(root: Path = ROOT) -> None:
+    for profile in REQUIREMENTS:
+        stamp_path(profile, root / ".venv").unlink(missing_ok=True)
+
+
+def write_stamps(profile: str, torch_build: str, root: Path = ROOT) -> None:
+    """The last act of a setup. `test` holds all that `demo` does, so it stamps both."""
+    for covered in ("demo", "test") if profile == "test" else ("demo",):
+        stamp_path(covered, root / ".venv").write_text(fingerprint(covered, torch_build, root))
+
+
+def is_ready(profile: str, torch_build: str) -> bool:
+    return is_stamped(profile, torch_build) and (VENV / "bin" / "manyhands").exists() and python_runs()
+
+
+# The environment
+
+
+def python_runs() -> bool:
+    """Whether the environment's Python starts, is the one that runs this file, and has its pip."""
+    check = f"import pip, sys; sys.exit(sys.version != {sys.version!r})"
+    try:
+        return subprocess.run([PYTHON, "-c", check], check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def make_environment() -> None:
+    if not python_runs():
+        shutil.rmtree(VENV, ignore_errors=True)
+        say(f"Making {VENV.name} with Python {platform.python_version()}")
+        run([sys.executable, "-m", "venv", VENV], "E902 venv: no environment could be made. See above.")
+    forget_damaged(site_packages())
+
+
+def site_packages() -> Path:
+    return VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def forget_damaged(folder: Path) -> None:
+    """Remove the record of every half-installed package, so that pip installs it again."""
+    for record_folder in folder.glob("*.dist-info"):
+        if not is_whole(record_folder):
+            say(f"Mending {record_folder.name.removesuffix('.dist-info')}")
+            shutil.rmtree(record_folder)
+
+
+def is_whole(record_folder: Path) -> bool:
+    record = record_folder / "RECORD"
+    if not record.exists():
+        return False
+    with record.open(newline="") as lines:
+        names = [row[0] for row in csv.reader(lines)]
+    # Compiled files come and go by themselves.
+    return all((record_folder.parent / name).exists() for name in names if "__pycache__" not in name)
+
+
+def pip(*arguments: str | Path) -> None:
+    run(
+        [PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments],
+        "E906 pip: a package could not be installed (see above). "
+        "Check the network, proxy and disk, and run the same command again: it goes on where it stopped.",
+    )
+
+
+def install_packages(profile: str, torch_build: str) -> None:
+    install_torch(torch_build)
+    say("Installing packages")
+    pip("install", "--quiet", *(part for name in REQUIREMENTS[profile] for part in ("-r", ROOT / name)))
+    check_torch(torch_build)
+
+
+def install_project() -> None:
+    """Install the console script and metadata, and let every tool find the site's rooms from any folder."""
+    pip("install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    # A path file adds to the end of sys.path, so the folder `platform` cannot hide Python's own module.
+    (site_packages() / "manyhands_rooms.pth").write_text(f"{ROOT}\n{ROOT / 'platform'}\n")
+
+
+# torch
+
+
+def chosen_torch_build() -> str:
+    """`cpu`, or `cuda` where TORCH=cuda was said now or when this environment was made."""
+    remembered = VENV / "torch-build"
+    build = os.environ.get("TORCH") or (remembered.read_text().strip() if remembered.exists() else "cpu")
+    if build not in {"cpu", "cuda"}:
+        raise SetupError(f"E909 TORCH: {build!r} is no build of torch. Say TORCH=cpu or TORCH=cuda.")
+    return build
+
+
+def pinned_version(package: str, requirements: str) -> str:
+    found = re.search(rf"^{re.escape(package)}==([^\s;]+)", requirements, re.MULTILINE)
+    if not found:
+        raise SetupError(f"E906 pip: requirements.txt does not pin {package}. Put the line back.")
+    return found[1]
+
+
+def torch_fits(installed: str, pinned: str, torch_build: str, system: str) -> bool:
+    """On Linux a CPU build says `+cpu`; elsewhere there is one build."""
+    version, _, local = installed.partition("+")
+    return version == pinned and (system != "Linux" or (local == "cpu") == (torch_build == "cpu"))
+
+
+def installed_torch() -> str:
+    return next((found.name.split("-")[1].removesuffix(".dist") for found in torch_records()), "")
+
+
+def torch_records() -> Iterator[Path]:
+    return site_packages().glob("torch-*.dist-info")
+
+
+def install_torch(torch_build: str) -> None:
+    """Take the CPU build first and alone: its index would otherwise be asked for a hundred packages.
+
+    A plain `torch` on Linux would bring several GB of CUDA libraries.
+    """
+    pinned = pinned_version("torch", (ROOT / "requirements.txt").read_text())
+    if torch_fits(installed_torch(), pinned, torch_build, platform.system()):
+        return
+    if installed_torch():
+        pip("uninstall", "--quiet", "--yes", "torch")
+    if torch_build == "cuda":
+        return
+    say(f"Installing torch {pinned} (CPU)")
+    patience = ("--retries", "1", "--timeout", "10")
+    pip("install", "--no-deps", *patience, "--extra-index-url", TORCH_CPU_INDEX, f"torch=={pinned}")
+    check_torch(torch_build)
+
+
+def check_torch(torch_build: str) -> None:
+    pinned = pinned_version("torch", (ROOT / "requirements.txt").read_text())
+    if not torch_fits(installed_torch(), pinned, torch_build, platform.system()):
+        raise SetupError(
+            f"E905 torch: found {installed_torch() or 'none'} where a {torch_build} build was wanted. "
+            f"Check that {TORCH_CPU_INDEX} can be reached and run it again, "
+            "or run TORCH=cuda make setup for the GPU build."
+        )
+
+
+# The browser
+
+
+def browser_on_path() -> str | None:
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def ensure_browser() -> None:
+    if browser_on_path() or playwright_browser_exists():
+        return
+    say("Installing Chromium for the browser tests")
+    commands = browser_commands(is_root=os.geteuid() == 0, is_debian=is_debian())
+    if not all(subprocess.run(command, check=False).returncode == 0 for command in commands):
+        typed = " && ".join(" ".join(command) for command in commands)
+        raise SetupError(f"E907 browser: Chromium could not be installed. Run: {typed}")
+
+
+def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
+    """Debian's own package where we may install it; Ubuntu's is a snap, so Playwright's build elsewhere."""
+    if is_root and is_debian:
+        return [["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]]
+    return [[str(PYTHON), "-m", "playwright", "install", *(["--with-deps"] if is_root else []), "chromium"]]
+
+
+def is_debian() -> bool:
+    release = Path("/etc/os-release")
+    return release.exists() and bool(re.search(r"^ID=debian$", release.read_text(), re.MULTILINE))
+
+
+def playwright_browser_exists() -> bool:
+    script = (
+        "import os, sys; from playwright.sync_api import sync_playwright\n"
+        "with sync_playwright() as p: sys.exit(not os.path.exists(p.chromium.executable_path))"
+    )
+    return subprocess.run([PYTHON, "-c", script], check=False, capture_output=True).returncode == 0
+
+
+# Running
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", flush=True)
+
+
+def run(command: Iterable[str | Path], error: str) -> None:
+    if subprocess.run(list(command), cwd=ROOT, check=False).returncode:
+        raise SetupError(error)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Wait while another setup works in the same folder."""
+    import fcntl  # Only after machine_complaint(): Windows has none.
+
+    (ROOT / "var").mkdir(exist_ok=True)
+    with (ROOT / "var" / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def prepare(profile: str) -> None:
+    torch_build = chosen_torch_build()
+    if is_ready(profile, torch_build):
+        return
+    began = time.monotonic()
+    remove_stamps()
+    make_environment()
+    (VENV / "torch-build").write_text(torch_build)
+    install_packages(profile, torch_build)
+    install_project()
+    if profile == "test":
+        ensure_browser()
+    write_stamps(profile, torch_build)
+    say(f"Done in {time.monotonic() - began:.0f} s")
+
+
+def main(arguments: list[str]) -> int:
+    profile = arguments[0] if arguments else "demo"
+    if profile not in REQUIREMENTS:
+        print(f"E909 setup: {profile!r} is no profile. Say demo or test.", file=sys.stderr)
+        return 2
+    if complaints := missing_prerequisites(profile):
+        print(*complaints, sep="\n", file=sys.stderr)
+        return 1
+    try:
+        with alone():
+            prepare(profile)
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

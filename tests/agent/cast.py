@@ -1,0 +1,214 @@
+"""A site by script, for one agent or relay on loopback: real control links, real data links, no database.
+
+The site hears everything and says only what a test tells it to.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from websockets.asyncio.server import ServerConnection, serve
+
+from peer_agent.config import Home, KnownSite
+from peer_agent.network.link import Connection, LinkLost, Refused, dial, socket_options
+from peer_agent.passport import Passport
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import LIFETIME_S, PLAN, Credential, Role, issue, public_bytes, sign
+from peer_agent.protocol.identifiers import ANY_RUN, PeerId
+from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
+from peer_agent.protocol.records import GENESIS, Record, digest_of, seal
+from peer_agent.protocol.session import Identity, Link, Session, Side
+from peer_agent.relay import Relay
+from peer_agent.training.replica import Replica
+from tests.averaging.rounds import RUN, SCALARS
+from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
+
+PATIENCE_S = 20.0  # for what must happen; never how long a good run takes
+TRAINER, RELAY, OTHER_RELAY = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)
+NOBODY: dict[str, Any] = {"run": RUN, "relays": ()}
+Said = TypeVar("Said", bound=m.Message)
+
+
+class OwnPassport(Passport):
+    """A passport that asks nobody: everybody here has the site's key."""
+
+    def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
+        super().__init__(Home(folder), KnownSite("http://127.0.0.1:9", peer, "ann", SITE_PUBLIC.hex()), role, "a-run")
+        self.control, self.run = control, RUN
+
+    async def renew(self) -> None:
+        if self.credential is None:
+            now = int(time.time())
+            credential = Credential(
+                person="ann",
+                machine=self.peer,
+                run=ANY_RUN if self.role is Role.RELAY else RUN,
+                role=self.role,
+                key=public_bytes(self.key),
+                not_before=now - 60,
+                expires=now + LIFETIME_S,
+            )
+            self.credential = issue(SITE_KEY, credential)
+
+
+class Site:
+    """Links in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._links: asyncio.Queue[Connection] = asyncio.Queue()
+        self.link: Connection
+        self.heard: list[m.Message] = []
+
+    async def serve(self, socket: ServerConnection) -> None:
+        identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
+        session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=bytes(32), server="site", version="")
+        link = Connection(socket, session, url="a peer", clock=time.time)
+        await link.shake_hands()
+        self._links.put_nowait(link)
+        await socket.wait_closed()
+
+    async def linked(self) -> None:
+        """Wait for the next control link, and use it from now on."""
+        async with asyncio.timeout(PATIENCE_S):
+            self.link = await self._links.get()
+
+    async def says(self, *messages: m.Message) -> None:
+        """In order."""
+        await self.link.send_many(messages)
+
+    async def hears(self, kind: type[Said]) -> Said:
+        """The next message of this kind; what came before it lies in `heard`."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                body = await self.link.receive()
+                assert isinstance(body, m.Message)
+                if isinstance(body, kind):
+                    return body
+                self.heard.append(body)
+
+    async def loses(self) -> None:
+        """Wait until the link has ended."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while True:
+                    await self.link.receive()
+            except (LinkLost, Refused):
+                return
+
+
+@asynccontextmanager
+async def site() -> AsyncIterator[Site]:
+    script = Site()
+    async with serve(script.serve, "127.0.0.1", 0, **socket_options(Link.CONTROL)) as server:
+        script.url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
+        yield script
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+RECIPE = Recipe(model=Model(layers=1, width=16, heads=2, context=8), vocab=300, codec_up="fp32", codec_down="fp32")
+
+
+def first_snapshot(home: Home) -> m.Snapshot:
+    """The state at step 0, in this home's cache already."""
+    replica = Replica(RECIPE)
+    folder = home.cache / "snapshots"
+    folder.mkdir(parents=True)
+    file = replica.save(folder / "new")
+    (folder / "new").rename(folder / f"{file}.safetensors")
+    size = (folder / f"{file}.safetensors").stat().st_size
+    return m.Snapshot(index=0, step=0, digest=GENESIS, state_digest=replica.digest(), file=file, size=size)
+
+
+def greeting(snapshot: m.Snapshot, **changes: Any) -> m.Greeting:
+    """What a host says to a hello."""
+    usual: dict[str, Any] = {
+        "slug": "a-run",
+        "title": "A run",
+        "fence": 1,
+        "recipe": encode_recipe(RECIPE),
+        "elements": Replica(RECIPE).layout.elements,
+        "shards": (),
+        "snapshot": snapshot,
+        "index": 0,
+        "step": 0,
+        "digest": GENESIS,
+        "site_key": SITE_PUBLIC,
+        "reconciled": True,
+    }
+    return m.Greeting(**NOBODY, **(usual | changes))
+
+
+def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
+    """A log whose averaged bytes nobody has."""
+    sealed: list[m.Commit] = []
+    previous = GENESIS
+    for index in range(1, count + 1):
+        span = {"span": 0, "first": 0, "stop": -(-elements // chunk_elements), "attempt": 1, "reducer": RELAY}
+        record = msgspec.convert(
+            {
+                "run": RUN,
+                "index": index,
+                "step": index,
+                "fence": 1,
+                "attempt": 1,
+                "round": index,
+                "previous": previous,
+                "elements": elements,
+                "chunk_elements": chunk_elements,
+                "codec": "fp32",
+                "spans": [span | {"root": "00" * 32, "sum_squares": 1.0, "included": []}],
+                "scalars": msgspec.to_builtins(SCALARS),
+                "contributions": [],
+                "loss": 1.0,
+                "tokens": 1,
+                "samples": 1,
+                "exact": True,
+            },
+            Record,
+        )
+        signed = seal(SITE_KEY, record)
+        previous = digest_of(signed)
+        sealed.append(m.Commit(run=RUN, fence=1, record=signed))
+    return sealed
+
+
+def planned(plan: m.Plan) -> m.Planned:
+    return m.Planned(plan=sign(SITE_KEY, PLAN, msgspec.msgpack.encode(plan)))
+
+
+# --- a relay -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncIterator[Relay]:
+    """A relay that has linked to the site; ends with the block, also where it has ended by itself."""
+    relay = Relay(Home(folder), OwnPassport(folder, peer, Role.RELAY, site.url), host="127.0.0.1", port=0, advertise="")
+    running = asyncio.create_task(relay.run())
+    try:
+        await site.linked()
+        yield relay
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def dial_relay(url: str, folder: Path, number: int, relay: PeerId = RELAY) -> Connection:
+    """A contributor's data link; its peer is `number`, as the plans of tests.averaging.rounds call it."""
+    passport = OwnPassport(folder / str(number), PeerId(f"{number:032x}"), Role.TRAINER, "")
+    await passport.renew()
+    return await dial(url, link=Link.DATA, identity=passport.identity(), server=relay, version="1")
+
+
+async def next_of(link: Connection, kind: type[Said]) -> Said:
+    """The next message of this kind on a data link."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            body = await link.receive()
+            if isinstance(body, kind):
+                return body

@@ -1,0 +1,218 @@
+"""The trainer's agent against a scripted site: what it says, when it asks again, and how it ends."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent import agent as agent_module
+from peer_agent import follower as follower_module
+from peer_agent.agent import Agent
+from peer_agent.config import Home
+from peer_agent.limits import Limits
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.records import Unit
+from peer_agent.training.replica import Replica
+from peer_agent.view import View
+from tests.agent.cast import (
+    PATIENCE_S,
+    RECIPE,
+    TRAINER,
+    OwnPassport,
+    Site,
+    commits,
+    first_snapshot,
+    greeting,
+    site,
+)
+from tests.averaging.rounds import RUN
+
+ELEMENTS = Replica(RECIPE).layout.elements
+REHELLO = m.Rehello(run=RUN, fence=1)
+
+
+class Stage:
+    """One agent, its site, and what it says to people."""
+
+    def __init__(self, folder: Path, script: Site) -> None:
+        self.home, self.site, self.words = Home(folder), script, io.StringIO()
+        self.snapshot = first_snapshot(self.home)
+        passport = OwnPassport(folder, TRAINER, Role.TRAINER, script.url)
+        self.agent = Agent(self.home, passport, Limits(threads=1), View(self.words))
+        self.running = asyncio.create_task(self.agent.run())
+
+    def greeting(self, **changes: Any) -> m.Greeting:
+        return greeting(self.snapshot, **changes)
+
+    async def join(self) -> None:
+        """Up to the head, step 0."""
+        await self.site.linked()
+        await self.site.says(REHELLO)
+        assert (await self.site.hears(m.Hello)).step == -1
+        await self.site.says(self.greeting(reconciled=False))
+        assert (await self.site.hears(m.Hello)).step == 0
+        await self.site.says(self.greeting())
+        await self.site.hears(m.Report)
+
+    def log(self, count: int) -> list[m.Commit]:
+        return commits(count, ELEMENTS, grid_of(ELEMENTS).chunk_elements)
+
+
+@asynccontextmanager
+async def stage(folder: Path) -> AsyncIterator[Stage]:
+    async with site() as script:
+        scene = Stage(folder, script)
+        try:
+            yield scene
+        finally:
+            scene.running.cancel()
+            await asyncio.wait([scene.running])
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is missing is waited for."""
+    for module, name in ((agent_module, "ASK_AGAIN_S"), (agent_module, "HEARTBEAT_S"), (follower_module, "PAUSE_S")):
+        monkeypatch.setattr(module, name, 0.0 if name != "HEARTBEAT_S" else 0.01)
+
+
+async def test_a_gap_is_asked_about_once_however_many_commits_come_meanwhile(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        await scene.site.says(*scene.log(6)[2:], m.Rehello(run=RUN, fence=2))
+        assert (await scene.site.hears(m.Hello)).fence == 1
+        assert (await scene.site.hears(m.Hello)).fence == 2
+
+
+async def test_a_lease_that_crosses_a_hello_is_not_taken_for_it_was_granted_before_the_host_knew(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        early, late = Unit(0, 0, 0, 4), Unit(0, 0, 4, 8)
+        await scene.site.says(
+            REHELLO,
+            m.Lease(run=RUN, fence=1, units=(early,), quota=0),
+            scene.greeting(),
+            m.Lease(run=RUN, fence=1, units=(late,), quota=0),
+            REHELLO,
+        )
+        assert (await scene.site.hears(m.Hello)).undone == ()
+        assert (await scene.site.hears(m.Hello)).undone == (late,)
+
+
+async def test_words_of_a_host_that_is_gone_are_not_heeded(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        lease = m.Lease(run=RUN, fence=2, units=(Unit(0, 0, 0, 4),), quota=0)
+        old = scene.greeting(reconciled=False)
+        await scene.site.says(m.Rehello(run=RUN, fence=2), scene.greeting(fence=2), old, lease, REHELLO)
+        assert (await scene.site.hears(m.Hello)).undone == ()
+        again = await scene.site.hears(m.Hello)
+        assert (again.undone, again.fence) == (lease.units, 2)
+
+
+async def test_a_site_that_knows_less_is_followed_after_one_numbered_sentence(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        follower = scene.agent.follower
+        assert follower is not None
+        follower.replica.index = follower.replica.step = 3  # it took part in steps that an older database has not
+        await scene.site.says(REHELLO, scene.greeting(reconciled=False))
+        assert (await scene.site.hears(m.Hello)).step == 3
+        assert (await scene.site.hears(m.Hello)).step == 0
+        assert scene.words.getvalue().count("E402") == 1
+
+
+async def test_bytes_that_no_relay_has_are_asked_for_again_until_there_is_one(tmp_path: Path, hasty: None) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        for _ in range(3):
+            await scene.site.says(scene.log(1)[0])
+            assert (await scene.site.hears(m.Hello)).log_index == 0
+            await scene.site.says(scene.greeting(reconciled=False, index=1, step=1))
+        assert scene.words.getvalue().count("E114") == 1
+
+
+async def test_what_a_known_snapshot_covers_is_not_waited_for(tmp_path: Path, hasty: None) -> None:
+    """The newer snapshot was heard of before the bytes were found to be gone."""
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        loaded: list[int] = []
+
+        async def load(snapshot: m.Snapshot) -> None:
+            loaded.append(snapshot.index)
+
+        assert scene.agent.follower is not None
+        scene.agent.follower.load = load  # type: ignore[method-assign]
+        newer = m.Snapshot(index=5, step=5, digest="", state_digest="", file="", size=0)
+        await scene.site.says(m.Snapshotted(run=RUN, snapshot=newer, keep_after=4), scene.log(1)[0])
+        await scene.site.hears(m.Hello)
+        assert loaded == [5]
+
+
+async def test_what_fails_beside_the_rest_ends_the_agent_with_its_error(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+
+        async def fail() -> None:
+            raise Problem.of("E107", reason="a test")
+
+        scene.agent._start(fail())
+        with pytest.raises(Problem, match="E107"):
+            async with asyncio.timeout(PATIENCE_S):
+                await scene.running
+
+
+async def test_one_copy_is_handed_in_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    async def hand_in(*arguments: Any) -> None:
+        steps.append(arguments[2].step)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(agent_module, "hand_in", hand_in)
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        assert scene.agent.follower is not None
+        scene.agent.follower.replica.index = 1
+        asked = m.Commit(run=RUN, fence=1, record=scene.log(1)[0].record, snapshot=True)
+        await scene.site.says(asked, asked, REHELLO)
+        await scene.site.hears(m.Hello)
+        assert steps == [0]
+
+
+async def test_a_refused_gradient_is_told_with_its_number(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        refused = m.SlotRefused(run=RUN, step=0, fence=1, attempt=1, slot=0, chunk=3, code="E212")
+        await scene.agent._hear_relay(TRAINER, refused)
+        assert "E212: A relay refused chunk 3" in scene.words.getvalue()
+
+
+async def test_it_says_goodbye_and_ends_with_the_run(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        await scene.site.says(m.State(run=RUN, state="finished", reason=""))
+        await scene.site.hears(m.Leave)
+        async with asyncio.timeout(PATIENCE_S):
+            await scene.running
+
+
+async def test_a_copy_that_is_damaged_leaves_the_cache(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        path = next((scene.home.cache / "snapshots").iterdir())
+        path.write_bytes(path.read_bytes()[:-4096])
+        await scene.site.linked()
+        await scene.site.says(REHELLO, scene.greeting(reconciled=False))
+        with pytest.raises(Problem, match="E310"):
+            async with asyncio.timeout(PATIENCE_S):
+                await scene.running
+        assert not path.exists()

@@ -1,0 +1,93 @@
+"""What a contributor sends, and when: a reducer that opens late or takes nothing holds up no other."""
+
+import asyncio
+from collections.abc import Iterable
+
+from peer_agent.averaging.assembly import Assembly
+from peer_agent.contributing import OpenRound, contribute
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.wire import Frame, Kind
+from tests.agent.cast import PATIENCE_S
+from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of
+
+ME = PeerId(f"{0:032x}")
+
+
+class Taking:
+    """A link that keeps what it is given; `frozen`: it takes nothing."""
+
+    def __init__(self, *, frozen: bool = False) -> None:
+        self.frozen, self.taken, self.asked = frozen, asyncio.Queue[object](), asyncio.Event()
+
+    async def send(self, body: object) -> None:
+        self.asked.set()
+        if self.frozen:
+            await asyncio.Event().wait()
+        self.taken.put_nowait(body)
+
+
+class Links:
+    def __init__(self, links: dict[PeerId, Taking]) -> None:
+        self.open = links
+
+
+def a_round(reducers: Iterable[PeerId] = (RELAY, OTHER_RELAY)) -> tuple[OpenRound, m.Plan]:
+    """An open round with its offer, and its plan."""
+    sending = contributor(1, 100).offer("fp32")
+    plan = plan_of([sending], reducers=tuple(reducers))
+    place = {"step": plan.step, "fence": plan.fence, "attempt": plan.attempt, "round": plan.round}
+    cut = m.Cut(run=plan.run, codec="fp32", chunk_elements=GRID.chunk_elements, **place)
+    round_ = OpenRound(cut, Assembly(GRID, "fp32"))
+    round_.sending = sending
+    return round_, plan
+
+
+def opening(plan: m.Plan) -> m.Open:
+    return m.Open(run=plan.run, step=plan.step, fence=plan.fence, attempt=plan.attempt, slot=0)
+
+
+async def test_a_reducer_that_opens_late_does_not_wait_for_one_that_takes_nothing() -> None:
+    round_, plan = a_round()
+    assert round_.follow(plan, ME)
+    frozen, late = Taking(frozen=True), Taking()
+    sending = asyncio.create_task(contribute(round_, Links({RELAY: frozen, OTHER_RELAY: late})))  # type: ignore[arg-type]
+    round_.opened(RELAY, opening(plan))
+    async with asyncio.timeout(PATIENCE_S):
+        await frozen.asked.wait()
+        round_.opened(OTHER_RELAY, opening(plan))
+        bodies = [await late.taken.get() for _ in range(1 + 3)]
+    assert isinstance(bodies[0], m.Leaves)
+    assert [body.chunk for body in bodies[1:] if isinstance(body, Frame)] == [2, 3, 4]
+    sending.cancel()
+    await asyncio.wait([sending])
+
+
+async def test_reducers_that_open_together_are_served_together_whoever_takes_nothing() -> None:
+    """The leaves of the second were sent when the first had taken its own."""
+    round_, plan = a_round()
+    round_.follow(plan, ME)
+    links = {RELAY: Taking(frozen=True), OTHER_RELAY: Taking()}
+    for peer in links:
+        round_.opened(peer, opening(plan))
+    sending = asyncio.create_task(contribute(round_, Links(links)))  # type: ignore[arg-type]
+    async with asyncio.timeout(PATIENCE_S):
+        assert isinstance(await links[OTHER_RELAY].taken.get(), m.Leaves)
+    sending.cancel()
+    await asyncio.wait([sending])
+
+
+def test_a_plan_that_is_older_is_not_followed() -> None:
+    round_, plan = a_round()
+    assert round_.follow(plan, ME)
+    round_.attempt = 2
+    assert not round_.follow(plan, ME)
+
+
+def test_what_comes_before_its_plan_is_kept_and_no_more_than_that() -> None:
+    round_, plan = a_round()
+    early = [frame(plan, 0, 0, 0, bytes(4096), Kind.AVERAGE) for _ in range(3 * GRID.chunks)]
+    assert not any(round_.take(each) for each in early)
+    assert len(round_._early_frames) == GRID.chunks
+    round_.follow(plan, ME)
+    assert round_.assembly._leaves[0] is not None

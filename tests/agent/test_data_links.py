@@ -1,0 +1,116 @@
+"""Links to relays and what is fetched over them."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent import data_links
+from peer_agent.data_links import DataLinks
+from peer_agent.network.link import Connection
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.wire import LOGGED, Frame, Kind
+from tests.agent.cast import PATIENCE_S, RELAY, TRAINER, OwnPassport
+from tests.averaging.rounds import RUN
+from tests.network.cast import listening, stay
+
+REAL: dict[str, Any] = {"clock": time.time}  # these credentials are of now
+
+
+def links(folder: Path) -> DataLinks:
+    async def hear(_: PeerId, __: object) -> None:
+        pass
+
+    ours = DataLinks(OwnPassport(folder / "agent", TRAINER, Role.TRAINER, ""), hear)
+    ours.open = Watched()
+    return ours
+
+
+async def a_relay(folder: Path) -> OwnPassport:
+    passport = OwnPassport(folder / "relay", RELAY, Role.RELAY, "")
+    await passport.renew()
+    return passport
+
+
+class Watched(dict[PeerId, Connection]):
+    """Open links; each that comes is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: asyncio.Queue[Connection] = asyncio.Queue()
+
+    def __setitem__(self, peer: PeerId, link: Connection) -> None:
+        super().__setitem__(peer, link)
+        self.came.put_nowait(link)
+
+
+async def next_link(ours: DataLinks) -> Connection:
+    assert isinstance(ours.open, Watched)
+    async with asyncio.timeout(PATIENCE_S):
+        return await ours.open.came.get()
+
+
+def logged(chunk: int) -> Frame:
+    return Frame(Kind.AVERAGE, RUN, 1, LOGGED, 0, 0, chunk, 0, bytes([chunk]))
+
+
+async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cost every span of every try the whole patience."""
+    monkeypatch.setattr(data_links, "FETCH_S", 0.05)
+    identity = (await a_relay(tmp_path)).identity()
+    async with listening(stay, who=identity, identity_of=lambda: identity, **REAL) as server:
+        ours = links(tmp_path)
+        ours.follow((m.RelayAddress(peer=RELAY, url=f"ws://127.0.0.1:{server.port}/"),))
+        first = await next_link(ours)
+        assert await ours.fetch(RUN, 1, 0, 2, RELAY) is None
+        assert await next_link(ours) is not first
+        await ours.close()
+
+
+async def test_chunks_are_put_in_order_and_a_span_that_is_on_its_way_is_not_asked_for_again(tmp_path: Path) -> None:
+    may_answer = asyncio.Event()
+    asked: list[object] = []
+
+    async def give(link: Connection) -> None:
+        while True:
+            asked.append(await link.receive())
+            await may_answer.wait()
+            await link.send_many([logged(1), logged(1), logged(0)])
+
+    identity = (await a_relay(tmp_path)).identity()
+    async with listening(give, who=identity, identity_of=lambda: identity, **REAL) as server:
+        ours = links(tmp_path)
+        ours.follow((m.RelayAddress(peer=RELAY, url=f"ws://127.0.0.1:{server.port}/"),))
+        await next_link(ours)
+        fetching = asyncio.create_task(ours.fetch(RUN, 1, 0, 2, RELAY))
+        await asyncio.sleep(0)
+        assert await ours.fetch(RUN, 1, 0, 2, RELAY) is None
+        may_answer.set()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await fetching == [b"\0", b"\1"]
+        assert len(asked) == 1
+        await ours.close()
+
+
+async def test_a_link_that_could_not_heal_is_dialled_again_when_the_relay_is_named_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled: list[str] = []
+
+    async def refused(_: PeerId, url: str) -> Connection:
+        dialled.append(url)
+        raise Problem.of("E217")
+
+    ours = links(tmp_path)
+    monkeypatch.setattr(ours.passport, "dial_relay", refused)
+    address = m.RelayAddress(peer=RELAY, url="ws://127.0.0.1:9/")
+    for _ in range(2):
+        ours.follow((address,))
+        await asyncio.wait([ours._tasks[address]])
+    assert len(dialled) == 2
+    await ours.close()

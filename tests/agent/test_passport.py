@@ -1,0 +1,103 @@
+"""Standing with a site: renewed in time, also after a night's sleep; answers that make no sense."""
+
+import base64
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from peer_agent import passport as passport_module
+from peer_agent.config import Home, KnownSite
+from peer_agent.passport import RENEW_S, Passport, log_in, site_of
+from peer_agent.protocol.credentials import Role, Signed
+from peer_agent.protocol.errors import Problem
+from tests.agent.cast import TRAINER
+from tests.protocol.cast import RUN, SITE_PUBLIC
+
+SITE = KnownSite("http://127.0.0.1:9", TRAINER, "ann", SITE_PUBLIC.hex())
+GOOD = {
+    "credential": base64.b64encode(msgspec.msgpack.encode(Signed(b"", bytes(64)))).decode(),
+    "site_key": SITE.site_key,
+    "control": "ws://127.0.0.1:9/",
+    "run": RUN,
+}
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the site answers, in order."""
+    given: list[dict[str, Any]] = []
+
+    async def post_json(*_: object, **__: object) -> dict[str, Any]:
+        return given.pop(0)
+
+    monkeypatch.setattr(passport_module, "post_json", post_json)
+    return given
+
+
+class Clock:
+    monotonic_s, wall_s = 1000.0, 1_800_000_000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    own = Clock()
+    fake = SimpleNamespace(monotonic=lambda: own.monotonic_s, time=lambda: own.wall_s)
+    monkeypatch.setattr(passport_module, "time", fake)
+    return own
+
+
+@pytest.mark.parametrize(("awake_s", "passed_s"), [(RENEW_S, RENEW_S), (60.0, 8 * 3600.0), (RENEW_S, -3600.0)])
+async def test_it_is_renewed_at_half_its_life_by_either_clock(
+    tmp_path: Path, answers: list[dict[str, Any]], clock: Clock, awake_s: float, passed_s: float
+) -> None:
+    """A monotonic clock stands still while a laptop sleeps: its credential had expired, and it went on using it."""
+    passport = Passport(Home(tmp_path), SITE, Role.TRAINER, "a-run")
+    answers += [GOOD, GOOD]
+    await passport.renew()
+    clock.monotonic_s, clock.wall_s = clock.monotonic_s + 60, clock.wall_s + 60
+    await passport.renew()
+    assert len(answers) == 1
+    clock.monotonic_s, clock.wall_s = clock.monotonic_s + awake_s, clock.wall_s + passed_s
+    await passport.renew()
+    assert not answers
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, GOOD | {"credential": "?"}, GOOD | {"credential": "AAAA"}, GOOD | {"run": 7}, {"site_key": "00"}]
+)
+async def test_an_answer_that_is_none_is_an_error_with_a_number(
+    tmp_path: Path, answers: list[dict[str, Any]], answer: dict[str, Any]
+) -> None:
+    answers.append(answer)
+    with pytest.raises(Problem, match="E110"):
+        await Passport(Home(tmp_path), SITE, Role.TRAINER, "a-run").renew()
+
+
+async def test_another_site_at_the_same_address_is_noticed(tmp_path: Path, answers: list[dict[str, Any]]) -> None:
+    answers.append(GOOD | {"site_key": "00" * 32})
+    with pytest.raises(Problem, match="E217"):
+        await Passport(Home(tmp_path), SITE, Role.TRAINER, "a-run").renew()
+
+
+async def test_logging_in_where_there_is_no_site(tmp_path: Path, answers: list[dict[str, Any]]) -> None:
+    answers.append({"hello": "world"})
+    with pytest.raises(Problem, match="E110"):
+        await log_in(Home(tmp_path), "http://127.0.0.1:9/", "a token")
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("http://[bad/", "E104"),
+        ("http://a:b/", "E104"),
+        ("a.example", "E112"),
+        ("ftp://a/", "E112"),
+        ("http:///", "E112"),
+    ],
+)
+def test_addresses_that_are_none(url: str, code: str) -> None:
+    with pytest.raises(Problem, match=code):
+        site_of(url)

@@ -1,0 +1,106 @@
+"""Files of a run: a site that is away is waited for, nothing old stays in the cache."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent import site_files
+from peer_agent.config import Home
+from peer_agent.passport import Passport
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import Problem
+from peer_agent.site_files import STRANGE_TRIES, fetch_snapshot, hand_in
+from peer_agent.training.replica import Replica
+from peer_agent.view import View
+from tests.agent.cast import RECIPE, TRAINER, OwnPassport
+
+SNAPSHOT = m.Snapshot(index=3, step=3, digest="", state_digest="", file="ab" * 32, size=10)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+async def passport(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Passport:
+    monkeypatch.setattr(site_files, "PAUSE_S", 0.0)
+    passport = OwnPassport(tmp_path, TRAINER, Role.TRAINER, "")
+    await passport.renew()
+    return passport
+
+
+def place(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"a snapshot")
+
+
+def downloads(monkeypatch: pytest.MonkeyPatch, *refusals: str) -> list[str]:
+    """What the site answers before it gives the file."""
+    left = list(refusals)
+
+    async def download(url: str, path: Path, **_: Any) -> None:
+        if left:
+            code = left.pop(0)
+            raise Problem.of(code, url=url, reason="a test", name=path.name, path=path)
+        place(path)
+
+    monkeypatch.setattr(site_files, "download", download)
+    return left
+
+
+async def test_a_site_that_is_restarted_is_waited_for(
+    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent ended with E104 when it needed a file just then."""
+    downloads(monkeypatch, *["E104"] * 20, "E110")
+    assert (await fetch_snapshot(home, passport, SNAPSHOT)).read_bytes() == b"a snapshot"
+
+
+@pytest.mark.parametrize(("code", "tries"), [("E110", STRANGE_TRIES), ("E111", 1), ("E106", 1)])
+async def test_what_does_not_heal_is_told(
+    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch, code: str, tries: int
+) -> None:
+    left = downloads(monkeypatch, *[code] * 10)
+    with pytest.raises(Problem, match=code):
+        await fetch_snapshot(home, passport, SNAPSHOT)
+    assert len(left) == 10 - tries
+
+
+async def test_older_snapshots_leave_the_cache_with_what_was_fetched_of_them(
+    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downloads(monkeypatch)
+    folder = home.cache / "snapshots"
+    folder.mkdir(parents=True)
+    for name in ("old.safetensors", "older.safetensors.part"):
+        (folder / name).touch()
+    path = await fetch_snapshot(home, passport, SNAPSHOT)
+    assert list(folder.iterdir()) == [path]
+
+
+async def test_a_copy_leaves_the_cache_also_that_of_an_agent_that_was_killed(
+    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    async def upload(_: str, path: Path, __: object) -> None:
+        seen.append([other.name for other in path.parent.iterdir()])
+
+    monkeypatch.setattr(site_files, "upload", upload)
+    home.cache.mkdir()
+    for name in ("state-10.safetensors", "state-20.safetensors.part"):
+        (home.cache / name).touch()
+    await hand_in(home, passport, Replica(RECIPE).copy_state(), View(io.StringIO()))
+    assert seen == [["state-0.safetensors"]]
+    assert not list(home.cache.iterdir())
+
+
+async def test_a_disk_that_is_too_full_for_a_copy_ends_nothing(home: Home, passport: Passport) -> None:
+    home.cache.touch()  # no folder can be made
+    words = io.StringIO()
+    await hand_in(home, passport, Replica(RECIPE).copy_state(), View(words))
+    assert "E106" in words.getvalue()

@@ -1,0 +1,156 @@
+"""A small round for these tests: contributors with uneven weights, a plan over one or more relays, frames, a record."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from peer_agent.averaging.codecs import Floats
+from peer_agent.averaging.contributor import Accumulator, Sending
+from peer_agent.averaging.reducer import Closed, ClosedChunk, ClosedSpan, Reduction
+from peer_agent.protocol.credentials import Signed, public_bytes
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.merkle import pack_leaves
+from peer_agent.protocol.messages import DoneUnit, Plan, PlannedSpan, Slot
+from peer_agent.protocol.recipe import Codec
+from peer_agent.protocol.records import GENESIS, Record, Scalars, SpanEntry, Unit, seal
+from peer_agent.protocol.wire import Frame, Kind
+
+RUN = RunId("ab" * 16)
+RELAY, OTHER_RELAY = PeerId("e" * 32), PeerId("f" * 32)
+GRID = Grid(5000, 1024)  # four whole chunks and a short one
+SITE = Ed25519PrivateKey.from_private_bytes(bytes(32))
+SITE_KEY = public_bytes(SITE)
+SCALARS = Scalars(learning_rate=0.1, clip=1.0, inverse_bias_1=1.0, inverse_bias_2=1.0, inverse_tokens=1.0)
+
+
+def unit(start: int, samples: int = 4) -> DoneUnit:
+    return DoneUnit(Unit(0, 2, start, start + samples), 0)
+
+
+def gradient(seed: int, grid: Grid = GRID, scale: float = 1.0) -> Floats:
+    return (np.random.default_rng(seed).standard_normal(grid.elements) * scale).astype(np.float32)
+
+
+def contributor(seed: int, tokens: int, grid: Grid = GRID) -> Accumulator:
+    accumulator = Accumulator(AccumulatorId(f"{seed:032x}"), grid)
+    accumulator.add(gradient(seed, grid) * np.float32(tokens), tokens, 2.5 * tokens, [unit(4 * seed)])
+    return accumulator
+
+
+def plan_of(
+    sendings: Sequence[Sending],
+    *,
+    grid: Grid = GRID,
+    codec_down: Codec = "fp32",
+    cuts: Sequence[int] = (0, 2, 5),
+    reducers: Sequence[PeerId] = (RELAY, RELAY),
+    scales: Sequence[float] = (),
+    attempt: int = 1,
+) -> Plan:
+    """Spans between the cuts, one reducer each."""
+    slots = tuple(
+        Slot(peer=PeerId(f"{i:032x}"), weights=s.weights, root=s.root, norm=s.norm, codec=s.codec, scale=scale)
+        for i, (s, scale) in enumerate(zip(sendings, scales or [1.0] * len(sendings), strict=True))
+    )
+    spans = tuple(
+        PlannedSpan(span=i, first=first, stop=stop, reducer=reducer, attempt=attempt)
+        for i, (first, stop, reducer) in enumerate(zip(cuts, cuts[1:], reducers, strict=False))
+    )
+    return Plan(
+        run=RUN,
+        step=7,
+        fence=3,
+        attempt=attempt,
+        round=9,
+        elements=grid.elements,
+        chunk_elements=grid.chunk_elements,
+        slots=slots,
+        spans=spans,
+        codec_down=codec_down,
+        duration_s=0,
+    )
+
+
+def frame(  # noqa: PLR0917 a place in a frame is named in this order
+    plan: Plan, span: int, chunk: int, slot: int, payload: bytes, kind: Kind = Kind.GRADIENT
+) -> Frame:
+    return Frame(kind, plan.run, plan.step, plan.fence, plan.attempt, span, chunk, slot, payload)
+
+
+def frames_of(plan: Plan, slot: int, sending: Sending) -> Iterator[Frame]:
+    """What a contributor sends: the chunks in which it has weight."""
+    for span in plan.spans:
+        for chunk in range(span.first, span.stop):
+            if any(w.first <= chunk < w.stop and w.tokens for w in sending.weights):
+                yield frame(plan, span.span, chunk, slot, sending.payloads[chunk])
+
+
+def reduction_of(plan: Plan, sendings: Sequence[Sending], me: PeerId = RELAY) -> Reduction:
+    """A relay that has everybody's leaves."""
+    reduction = Reduction(plan, me)
+    for slot, sending in enumerate(sendings):
+        assert reduction.leaves(slot, pack_leaves(sending.leaves)) is None
+    return reduction
+
+
+def closed_by(reduction: Reduction, frames: Iterable[Frame]) -> list[Closed]:
+    """What all these frames complete; none of them may be a fault."""
+    closed: list[Closed] = []
+    for each in frames:
+        result = reduction.add(each)
+        assert not isinstance(result, Fault), result
+        closed += result
+    return closed
+
+
+def averaged(plan: Plan, sendings: Sequence[Sending]) -> tuple[list[ClosedSpan], dict[int, bytes]]:
+    """A whole attempt by all its relays: closed spans, and the payload of every chunk."""
+    frames = [f for slot, sending in enumerate(sendings) for f in frames_of(plan, slot, sending)]
+    closed: list[Closed] = []
+    for relay in sorted({span.reducer for span in plan.spans}):
+        closed += closed_by(reduction_of(plan, sendings, relay), frames)
+    spans = sorted((c for c in closed if isinstance(c, ClosedSpan)), key=lambda s: s.span)
+    return spans, {c.chunk: c.payload for c in closed if isinstance(c, ClosedChunk)}
+
+
+def record_of(plan: Plan, spans: Sequence[ClosedSpan], *, index: int = 1, previous: str = GENESIS) -> Record:
+    """The record that commits these spans of a plan."""
+    entries = tuple(
+        SpanEntry(
+            span=closed.span,
+            first=closed.first,
+            stop=closed.stop,
+            attempt=plan.spans[closed.span].attempt,
+            reducer=plan.spans[closed.span].reducer,
+            root=closed.root.hex(),
+            sum_squares=closed.sum_squares,
+            included=closed.included,
+        )
+        for closed in spans
+    )
+    return Record(
+        run=plan.run,
+        index=index,
+        step=plan.step + 1,
+        fence=plan.fence,
+        attempt=plan.attempt,
+        round=plan.round,
+        previous=previous,
+        elements=plan.elements,
+        chunk_elements=plan.chunk_elements,
+        codec=plan.codec_down,
+        spans=entries,
+        scalars=SCALARS,
+        contributions=(),
+        loss=2.5,
+        tokens=1,
+        samples=1,
+        exact=True,
+    )
+
+
+def sealed(record: Record) -> Signed:
+    return seal(SITE, record)

@@ -1,0 +1,186 @@
+"""Codecs: error bounds, extremes, stability, any bytes, and the same bytes with and without torch."""
+
+import hashlib
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from peer_agent.averaging.codecs import (
+    BLOCK,
+    EXPONENT,
+    Floats,
+    decode,
+    decode_with_leaf,
+    encode,
+    encoded_size,
+    sum_squares,
+)
+from peer_agent.protocol.merkle import leaf_of
+from peer_agent.protocol.recipe import Codec
+
+CODECS: tuple[Codec, ...] = ("fp32", "fp16", "int8")
+LARGEST, SUBNORMAL = float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_subnormal)
+EXTREMES: dict[str, list[float]] = {
+    "zeros": [0.0] * 5,
+    "negative zero": [-0.0, 0.0],
+    "largest": [LARGEST, -LARGEST, 0.0],
+    "smallest": [SUBNORMAL, -SUBNORMAL, 0.0, 3 * SUBNORMAL],
+    "both": [LARGEST, SUBNORMAL, 1.0],
+    "rounds up to a power of two": [float(np.nextafter(np.float32(1), np.float32(0))), 2**-25, 2**-24 * 1.5],
+    "one": [1.0],
+}
+
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+# Values of one size are what gradients look like; values of all sizes are what breaks codecs.
+of_one_size = st.builds(
+    lambda values, exponent: np.ldexp(values, exponent).astype(np.float32),
+    arrays(np.float32, st.integers(1, 3000), elements=st.floats(-2, 2, width=32)),
+    st.integers(-149, 126),
+)
+chunks = arrays(np.float32, st.integers(1, 40), elements=finite) | of_one_size
+codecs = st.sampled_from(CODECS)
+
+
+def bound(codec: Codec, values: Floats) -> NDArray[np.float64]:
+    """The largest error each element may have."""
+    magnitudes = np.abs(values.astype(np.float64))
+    if codec == "fp32":
+        return 0 * magnitudes
+    if codec == "fp16":
+        return magnitudes * 2.0**-11 + float(magnitudes.max()) * 2.0**-39
+    peaks = np.repeat([magnitudes[i : i + BLOCK].max() for i in range(0, values.size, BLOCK)], BLOCK)
+    largest: NDArray[np.float64] = np.maximum(peaks[: values.size] / 254, 2**-127) * (1 + 1e-6)
+    return largest
+
+
+@given(codecs, chunks)
+def test_decoded_values_are_as_near_as_the_codec_promises(codec: Codec, values: Floats) -> None:
+    decoded = decode(codec, encode(codec, values), values.size)
+    assert decoded.dtype == np.float32
+    assert (np.abs(decoded.astype(np.float64) - values) <= bound(codec, values)).all()
+
+
+@given(codecs, chunks)
+def test_encoding_what_was_decoded_gives_the_same_bytes(codec: Codec, values: Floats) -> None:
+    data = encode(codec, values)
+    assert encode(codec, decode(codec, data, values.size)) == data
+    assert len(data) == encoded_size(codec, values.size)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes(codec: Codec, name: str) -> None:
+    values = np.array(EXTREMES[name], np.float32)
+    data = encode(codec, values)
+    decoded = decode(codec, data, values.size)
+    assert np.isfinite(decoded).all()
+    assert (np.abs(decoded.astype(np.float64) - values) <= bound(codec, values)).all()
+    assert encode(codec, decoded) == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 1500, 2999])
+def test_what_is_not_finite_is_not_encoded(codec: Codec, bad: float, place: int) -> None:
+    values = np.ones(3000, np.float32)
+    values[place] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        encode(codec, values)
+
+
+@given(st.data(), codecs, st.integers(1, 2100))
+def test_any_bytes_decode(data: st.DataObject, codec: Codec, length: int) -> None:
+    head = data.draw(st.binary(max_size=64))
+    size = encoded_size(codec, length)
+    values, leaf = decode_with_leaf(codec, (head * (size // max(len(head), 1) + 1)).ljust(size, b"\xff")[:size], length)
+    assert values.shape == (length,)
+    assert math.isfinite(leaf.sum_squares) == bool(np.isfinite(values).all())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("error", [-1, 1])
+def test_another_number_of_bytes_is_refused(codec: Codec, error: int) -> None:
+    with pytest.raises(ValueError, match="1500 values take"):
+        decode(codec, bytes(encoded_size(codec, 1500) + error), 1500)
+
+
+@pytest.mark.parametrize("exponent", [-32768, -127, 114, 32767])
+def test_an_exponent_that_nobody_writes_is_not_finite(exponent: int) -> None:
+    assert math.isnan(sum_squares(decode("fp16", EXPONENT.pack(exponent) + bytes(20), 10)))
+
+
+def test_small_gradients_survive_half_precision() -> None:
+    """Without a scale, these would be subnormal halves or nothing (rule 34)."""
+    values = np.full(100, 3e-9, np.float32)
+    assert np.abs(decode("fp16", encode("fp16", values), 100) / values - 1).max() < 2**-11
+
+
+def test_the_last_block_may_be_short() -> None:
+    values = np.concatenate([np.full(BLOCK, 1000, np.float32), np.full(3, 0.001, np.float32)])
+    assert decode("int8", encode("int8", values), values.size)[-1] == np.float32(0.001)
+
+
+@given(chunks)
+def test_sum_of_squares(values: Floats) -> None:
+    assert math.isclose(sum_squares(values), math.fsum(float(v) ** 2 for v in values), rel_tol=1e-12)
+
+
+def test_sum_of_squares_of_what_is_not_finite() -> None:
+    assert math.isnan(sum_squares(np.array([1, math.nan, math.inf], np.float32)))
+    assert sum_squares(np.array([1, -math.inf, 2], np.float32)) == math.inf
+    assert sum_squares(np.zeros(0, np.float32)) == 0
+
+
+@given(codecs, chunks)
+def test_the_leaf_is_of_the_bytes_and_the_decoded_values(codec: Codec, values: Floats) -> None:
+    data = encode(codec, values)
+    decoded, leaf = decode_with_leaf(codec, memoryview(b"head" + data)[4:], values.size)
+    assert leaf == leaf_of(data, sum_squares(decoded))
+
+
+def many_values() -> list[Floats]:
+    """Finite bit patterns from integers alone, so that no library's logarithm is among what is compared."""
+    bits = np.random.default_rng(5).integers(0, 2**32, (12, 2500), np.uint32)
+    same_size = [(row & np.uint32(0x81FFFFFF)) | np.uint32(e << 25) for e, row in enumerate(bits, 20)]
+    return [row.view(np.float32) for row in [*(bits & np.uint32(0xBF7FFFFF)), *same_size]]
+
+
+def digest_of_everything() -> str:
+    """Of all encoded bytes, decoded values and sums of squares."""
+    digest = hashlib.sha256()
+    for values in many_values():
+        for codec in CODECS:
+            data = encode(codec, values)
+            decoded, leaf = decode_with_leaf(codec, data, values.size)
+            digest.update(data + decoded.tobytes() + leaf.pack())
+    return digest.hexdigest()
+
+
+GOLDEN = "c33ff6dbf09866d7a45d87c0bb721885c08e73f19311165742de74d403528c3b"
+
+
+def test_bytes_are_golden() -> None:
+    """Every machine must come to these; a change of them is a change of the protocol."""
+    assert digest_of_everything() == GOLDEN
+
+
+def test_torch_changes_no_byte() -> None:
+    import torch
+
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from tests.averaging.test_codecs import digest_of_everything\n"
+        "print(digest_of_everything())"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
+    assert sys.modules["torch"] is torch
+    assert done.stdout.strip() == digest_of_everything()

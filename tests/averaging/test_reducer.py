@@ -1,0 +1,334 @@
+"""One relay's part of an attempt: the weighted mean in any order of events, and everything that must be refused."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from peer_agent.averaging.codecs import Floats, decode, encode, encoded_size, sum_squares
+from peer_agent.averaging.contributor import Sending
+from peer_agent.averaging.reducer import Closed, ClosedChunk, ClosedSpan, Reduction
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.merkle import leaf_of, pack_leaves, root_of
+from peer_agent.protocol.messages import Plan, Weight
+from peer_agent.protocol.recipe import Codec
+from peer_agent.protocol.records import Included
+from peer_agent.protocol.wire import Frame, Kind
+from tests.averaging.rounds import (
+    GRID,
+    OTHER_RELAY,
+    RELAY,
+    averaged,
+    closed_by,
+    contributor,
+    frame,
+    frames_of,
+    plan_of,
+    reduction_of,
+)
+
+TOKENS = (700, 100, 1300, 50)
+CODECS: tuple[Codec, ...] = ("fp32", "fp16", "int8", "fp16")
+SENDINGS = [contributor(i, tokens).offer(codec) for i, (tokens, codec) in enumerate(zip(TOKENS, CODECS, strict=True))]
+SCALES = (1.0, 0.25, 1.0, 1.0)
+PLAN = plan_of(SENDINGS, scales=SCALES)
+FRAMES = [f for slot, sending in enumerate(SENDINGS) for f in frames_of(PLAN, slot, sending)]
+
+
+def weighted_mean(chunk: int, slots: Sequence[int]) -> NDArray[np.float64]:
+    """What the average of these slots is, in float64."""
+    total = np.zeros(GRID.length(chunk))
+    for slot in slots:
+        values = decode(SENDINGS[slot].codec, SENDINGS[slot].payloads[chunk], GRID.length(chunk))
+        total += values.astype(np.float64) * TOKENS[slot] * SCALES[slot]
+    return total / sum(TOKENS[slot] for slot in slots)
+
+
+def is_weighted_mean(values: Floats, chunk: int, slots: Sequence[int]) -> bool:
+    return bool(np.abs(values - weighted_mean(chunk, slots)).max() < 1e-6)
+
+
+def only_chunks(closed: list[Closed]) -> list[ClosedChunk]:
+    return [c for c in closed if isinstance(c, ClosedChunk)]
+
+
+def only_spans(closed: list[Closed]) -> list[ClosedSpan]:
+    return [c for c in closed if isinstance(c, ClosedSpan)]
+
+
+def included_in(spans: list[ClosedSpan]) -> dict[int, tuple[int, ...]]:
+    return {c: r.slots for span in spans for r in span.included for c in range(r.first, r.stop)}
+
+
+def fault_of(reduction: Reduction, bad: Frame) -> str:
+    result = reduction.add(bad)
+    assert isinstance(result, Fault)
+    return result.code
+
+
+# What is averaged
+
+
+def test_everybody_in_any_grid_order_is_the_weighted_mean() -> None:
+    spans, payloads = averaged(PLAN, SENDINGS)
+    for chunk in GRID:
+        assert is_weighted_mean(decode("fp32", payloads[chunk], GRID.length(chunk)), chunk, (0, 1, 2, 3))
+    assert [span.included for span in spans] == [
+        (Included(0, 2, (0, 1, 2, 3)),),
+        (Included(2, 5, (0, 1, 2, 3)),),
+    ]
+
+
+def test_the_check_would_find_an_unweighted_mean() -> None:
+    decoded = [decode(s.codec, s.payloads[0], GRID.length(0)) for s in SENDINGS]
+    assert not is_weighted_mean(np.mean(decoded, axis=0, dtype=np.float32), 0, (0, 1, 2, 3))
+
+
+def test_the_scale_is_in_the_numerator_alone() -> None:
+    """Rule 12: dividing by the scaled weights would give the clipped peer's neighbours more than their share."""
+    scaled = sum(tokens * scale for tokens, scale in zip(TOKENS, SCALES, strict=True))
+    wrong = (weighted_mean(0, (0, 1, 2, 3)) * sum(TOKENS) / scaled).astype(np.float32)
+    assert not is_weighted_mean(wrong, 0, (0, 1, 2, 3))
+
+
+@settings(max_examples=40)
+@given(st.permutations(FRAMES), st.lists(st.sampled_from(FRAMES), max_size=8), st.integers(0, len(FRAMES)))
+def test_order_and_repetition_change_nothing(order: list[Frame], repeated: list[Frame], place: int) -> None:
+    closed = closed_by(reduction_of(PLAN, SENDINGS), [*order[:place], *repeated, *order[place:], *repeated])
+    assert sorted(c.chunk for c in only_chunks(closed)) == list(GRID)
+    for c in only_chunks(closed):
+        assert is_weighted_mean(decode("fp32", c.payload, GRID.length(c.chunk)), c.chunk, (0, 1, 2, 3))
+
+
+@settings(max_examples=40)
+@given(st.permutations(FRAMES), st.dictionaries(st.integers(0, 3), st.integers(0, len(FRAMES)), max_size=3))
+def test_a_drop_is_obeyed_from_the_next_open_chunk(order: list[Frame], drops: dict[int, int]) -> None:
+    """A chunk keeps what it has of a dropped slot; below the quorum it stays open."""
+    reduction, closed = reduction_of(PLAN, SENDINGS), list[Closed]()
+    came: dict[int, set[int]] = {chunk: set() for chunk in GRID}
+    for place, each in enumerate([*order, None]):
+        for slot in (slot for slot, at in drops.items() if at == place):
+            closed += reduction.drop(slot)
+        if each is not None:
+            closed += closed_by(reduction, [each])
+            if place < drops.get(each.slot, len(order) + 1):
+                came[each.chunk].add(each.slot)
+    expected = {c: tuple(sorted(s)) for c, s in came.items() if sum(TOKENS[i] for i in s) >= 0.7 * sum(TOKENS)}
+    assert {c.chunk for c in only_chunks(closed)} == set(expected)
+    for c in only_chunks(closed):
+        assert is_weighted_mean(decode("fp32", c.payload, GRID.length(c.chunk)), c.chunk, expected[c.chunk])
+    assert included_in(only_spans(closed)).items() <= expected.items()
+
+
+@pytest.mark.parametrize("codec_down", ["fp32", "fp16", "int8"])
+def test_a_closed_span_commits_to_its_bytes(codec_down: Codec) -> None:
+    plan = replace(PLAN, codec_down=codec_down)
+    for span, payloads in [(span, averaged(plan, SENDINGS)[1]) for span in averaged(plan, SENDINGS)[0]]:
+        chunks = range(span.first, span.stop)
+        decoded = [decode(codec_down, payloads[c], GRID.length(c)) for c in chunks]
+        leaves = tuple(leaf_of(payloads[c], sum_squares(v)) for c, v in zip(chunks, decoded, strict=True))
+        assert (span.leaves, span.root) == (leaves, root_of(leaves))
+        assert math.isclose(span.sum_squares, float(np.sum(np.concatenate(decoded).astype(np.float64) ** 2)))
+
+
+def test_one_contributor_is_averaged_too() -> None:
+    sending = contributor(8, 40).offer("fp32")
+    _, payloads = averaged(plan_of([sending]), [sending])
+    assert np.allclose(decode("fp32", payloads[0], 1024), decode("fp32", sending.payloads[0], 1024), rtol=1e-6)
+
+
+def test_a_slot_without_weight_in_a_chunk_is_not_waited_for() -> None:
+    partial = replace(SENDINGS[1], weights=(Weight(0, 1, 100), Weight(1, 5, 0)))
+    sendings = [SENDINGS[0], partial]
+    spans, payloads = averaged(plan_of(sendings), sendings)
+    assert included_in(spans) == {0: (0, 1), 1: (0,), 2: (0,), 3: (0,), 4: (0,)}
+    alone = decode("fp32", payloads[1], GRID.length(1))
+    assert np.allclose(alone, decode("fp32", SENDINGS[0].payloads[1], GRID.length(1)), rtol=1e-6)
+
+
+def test_the_quorum_is_seventy_percent_of_the_planned_tokens() -> None:
+    for tokens, closes in ((300, True), (301, False)):
+        sendings = [contributor(1, 700).offer("fp32"), contributor(2, tokens).offer("fp32")]
+        plan = plan_of(sendings)
+        reduction = reduction_of(plan, sendings)
+        assert closed_by(reduction, frames_of(plan, 0, sendings[0])) == []
+        assert bool(reduction.drop(1)) == closes
+
+
+def test_sums_are_freed_as_chunks_close() -> None:
+    reduction, most = reduction_of(PLAN, SENDINGS), 0
+    for each in sorted(FRAMES, key=lambda f: (f.chunk, f.slot)):
+        reduction.add(each)
+        most = max(most, len(reduction._sums))
+    assert most == 1
+    assert not reduction._sums
+
+
+# Progress and reconnects
+
+
+def test_a_reconnecting_contributor_learns_what_has_come() -> None:
+    reduction = reduction_of(PLAN, SENDINGS)
+    closed_by(reduction, [f for f in FRAMES if f.slot == 2 and f.chunk != 3])
+    assert reduction.received(2) == (0, 1, 2, 4)
+    assert reduction.received(0) == ()
+    assert reduction.progress() == ((0, 0), (1, 0), (2, 4), (3, 0))
+
+
+def test_another_relays_spans_and_kept_spans_are_not_ours() -> None:
+    plan = plan_of(SENDINGS, cuts=(0, 1, 3, 5), reducers=(RELAY, OTHER_RELAY, RELAY))
+    plan = replace(plan, spans=(*plan.spans[:2], replace(plan.spans[2], root=b"k" * 32)))
+    frames = [f for slot, sending in enumerate(SENDINGS) for f in frames_of(plan, slot, sending)]
+    closed = closed_by(reduction_of(plan, SENDINGS, RELAY), frames)
+    assert [c.chunk for c in only_chunks(closed)] == [0]
+    closed = closed_by(reduction_of(plan, SENDINGS, OTHER_RELAY), frames)
+    assert [c.chunk for c in only_chunks(closed)] == [1, 2]
+
+
+# What is ignored: it belongs to another attempt, or nobody asked for it
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": RunId("cd" * 16)},
+        {"step": 6},
+        {"fence": 2},
+        {"attempt": 2},
+        {"span": 1},  # swapped: chunk 0 is in span 0
+        {"span": 9},
+        {"chunk": 2},
+        {"chunk": 70_000},
+        {"slot": 4},
+        {"kind": Kind.AVERAGE},
+    ],
+)
+def test_frames_outside_the_plan_are_ignored(change: dict[str, object]) -> None:
+    reduction = reduction_of(PLAN, SENDINGS)
+    assert reduction.add(replace(FRAMES[0], **change)) == []
+    assert reduction.progress() == ((0, 0), (1, 0), (2, 0), (3, 0))
+
+
+def test_a_chunk_in_which_a_slot_has_no_weight_is_ignored() -> None:
+    partial = replace(SENDINGS[1], weights=(Weight(0, 1, 100), Weight(1, 5, 0)))
+    plan = plan_of([SENDINGS[0], partial])
+    reduction = reduction_of(plan, [SENDINGS[0], partial])
+    assert reduction.add(frame(plan, 0, 1, 1, partial.payloads[1])) == []
+
+
+def test_a_slot_that_is_not_planned_cannot_be_dropped() -> None:
+    assert reduction_of(PLAN, SENDINGS).drop(17) == []
+
+
+# What is refused
+
+
+def test_a_frame_of_another_size_is_refused() -> None:
+    cut = replace(FRAMES[0], payload=bytes(FRAMES[0].payload)[:-1])
+    assert fault_of(reduction_of(PLAN, SENDINGS), cut) == "E207"
+
+
+def test_a_corrupted_byte_is_refused_and_the_right_bytes_are_still_taken() -> None:
+    reduction, data = reduction_of(PLAN, SENDINGS), bytearray(FRAMES[0].payload)
+    data[100] ^= 1
+    assert fault_of(reduction, replace(FRAMES[0], payload=bytes(data))) == "E211"
+    closed = closed_by(reduction, FRAMES)
+    assert is_weighted_mean(decode("fp32", only_chunks(closed)[0].payload, 1024), 0, (0, 1, 2, 3))
+
+
+def test_a_swapped_chunk_is_refused() -> None:
+    assert fault_of(reduction_of(PLAN, SENDINGS), replace(FRAMES[0], payload=FRAMES[1].payload)) == "E211"
+
+
+def test_the_same_chunk_with_other_bytes_is_refused_after_the_first_too() -> None:
+    reduction = reduction_of(PLAN, SENDINGS)
+    assert reduction.add(FRAMES[0]) == []
+    assert fault_of(reduction, replace(FRAMES[0], payload=FRAMES[1].payload)) == "E211"
+    assert fault_of(reduction, replace(FRAMES[0], payload=bytes(len(FRAMES[0].payload)))) == "E211"
+
+
+def test_a_chunk_before_its_leaves_is_refused() -> None:
+    assert fault_of(Reduction(PLAN, RELAY), FRAMES[0]) == "E208"
+
+
+def lying(payload: bytes, sum_of_squares: float) -> tuple[Plan, Sending]:
+    """A contributor that commits to these bytes for chunk 0, and to this sum for them."""
+    honest = contributor(1, 100).offer("fp32")
+    leaves = [leaf_of(payload, sum_of_squares), *honest.leaves[1:]]
+    norm = math.sqrt(sum(leaf.sum_squares for leaf in leaves))
+    liar = replace(honest, payloads=[payload, *honest.payloads[1:]], leaves=leaves, root=root_of(leaves), norm=norm)
+    return plan_of([liar]), liar
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_values_that_are_not_finite_are_refused(bad: float) -> None:
+    payload = np.full(1024, bad, "<f4").tobytes()
+    plan, liar = lying(payload, 1.0)
+    assert fault_of(reduction_of(plan, [liar]), frame(plan, 0, 0, 0, payload)) == "E212"
+
+
+def test_values_that_would_overflow_the_sum_are_refused() -> None:
+    values = np.full(1024, 1e37, np.float32)
+    plan, liar = lying(encode("fp32", values), sum_squares(values))
+    assert fault_of(reduction_of(plan, [liar]), frame(plan, 0, 0, 0, liar.payloads[0])) == "E212"
+
+
+def test_values_larger_than_committed_are_refused() -> None:
+    """Else a small offered norm would let a large vector through (rule 12)."""
+    values = np.full(1024, 1000, np.float32)
+    plan, liar = lying(encode("fp32", values), 1.0)
+    assert fault_of(reduction_of(plan, [liar]), frame(plan, 0, 0, 0, liar.payloads[0])) == "E211"
+
+
+def test_leaves_must_add_up_to_the_offered_norm() -> None:
+    """Else honest leaves under a small offered norm would escape the bound of rule 12."""
+    honest = contributor(1, 100).offer("fp32")
+    plan = plan_of([replace(honest, norm=honest.norm / 2)])
+    fault = Reduction(plan, RELAY).leaves(0, pack_leaves(honest.leaves))
+    assert fault is not None
+    assert fault.code == "E211"
+
+
+def leaves_fault(data: bytes, slot: int = 0) -> str:
+    fault = Reduction(PLAN, RELAY).leaves(slot, data)
+    assert fault is not None
+    return fault.code
+
+
+def test_leaves_must_be_the_ones_under_the_offered_root() -> None:
+    packed = pack_leaves(SENDINGS[0].leaves)
+    assert leaves_fault(pack_leaves(SENDINGS[1].leaves)) == "E211"
+    assert leaves_fault(packed[:-40]) == "E211"
+    assert leaves_fault(packed[40:] + packed[:40]) == "E211"
+    assert leaves_fault(packed[:-1]) == "E206"
+    assert leaves_fault(packed, slot=4) == "E206"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_leaves_of_values_that_are_not_finite_are_refused(bad: float) -> None:
+    plan, liar = lying(bytes(4096), bad)
+    fault = Reduction(plan, RELAY).leaves(0, pack_leaves(liar.leaves))
+    assert fault is not None
+    assert fault.code == "E212"
+
+
+def test_leaves_may_be_said_twice() -> None:
+    reduction = reduction_of(PLAN, SENDINGS)
+    assert reduction.leaves(0, pack_leaves(SENDINGS[0].leaves)) is None
+
+
+@given(st.binary(max_size=300))
+def test_any_payload_is_a_result(data: bytes) -> None:
+    grid = Grid(20, 16)
+    sending = contributor(3, 10, grid).offer("fp16")
+    plan = plan_of([sending], grid=grid, cuts=(0, 2), reducers=(RELAY,))
+    result = reduction_of(plan, [sending]).add(frame(plan, 0, 0, 0, data))
+    assert isinstance(result, Fault)
+    assert (result.code == "E207") == (len(data) != encoded_size("fp16", 16))

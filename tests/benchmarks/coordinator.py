@@ -1,0 +1,109 @@
+"""Events per second of `advance` with virtual peers, and how that grows. Described in README.md."""
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.simulation.churn import Weather, befall
+from peer_agent.simulation.host import Host
+from peer_agent.simulation.world import Setting, World
+from tests.benchmarks.rig.figures import Figures, median, publish, say
+
+LIMIT_S = 3600.0  # virtual
+
+
+class Stopwatch:
+    """Processor time within `advance`, by kind of event: what else the machine does is not counted."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.events: defaultdict[str, int] = defaultdict(int)
+        self._began = 0.0
+
+    def before(self, host: Host, event: e.Event, now: float) -> None:
+        """It begins."""
+        self._began = time.thread_time()
+
+    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        """It has ended."""
+        seconds = time.thread_time() - self._began
+        name = type(event.message if isinstance(event, e.Received) else event).__name__
+        self.seconds[name] += seconds
+        self.events[name] += 1
+
+    def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
+        """Not our business."""
+
+
+class Timed:
+    """One simulated run."""
+
+    def __init__(self, peers: int, steps: int, weather: Weather | None) -> None:
+        self.watch = Stopwatch()
+        world = World(Setting(trainers=peers, relays=2, steps=steps, seed=1), [self.watch])
+        if weather is not None:
+            befall(world, weather)
+        assert world.run(lambda: world.database.step >= steps, LIMIT_S), "the run did not reach its last step"
+        self.virtual_s = world.clock.now
+        self.events = sum(self.watch.events.values())
+        self.advance_s = sum(self.watch.seconds.values())
+        self.steps = steps
+
+
+def measure(sizes: Sequence[int], steps: int, repeats: int) -> Figures:
+    """Each size calm and in bad weather, in turn."""
+    weathers = {"calm": None, "churn": Weather()}
+    runs: defaultdict[tuple[str, int], list[Timed]] = defaultdict(list)
+    for turn in range(repeats):
+        for name, weather in weathers.items():
+            for peers in sizes:
+                runs[name, peers].append(Timed(peers, steps, weather))
+        say(f"turn {turn + 1} of {repeats}")
+    figures: Figures = {"steps": steps, "repeats": repeats}
+    for name in weathers:
+        figures[name] = {str(peers): _figures(runs[name, peers]) for peers in sizes}
+        figures[name]["growth"] = _growth(runs[name, sizes[0]], runs[name, sizes[-1]])
+    return figures
+
+
+def _figures(runs: Sequence[Timed]) -> Figures:
+    first = runs[0]
+    kinds = sorted(first.watch.seconds, key=lambda kind: -first.watch.seconds[kind])
+    return {
+        "events": first.events,
+        "events_per_s": median(run.events / run.advance_s for run in runs),
+        "us_per_event": median(1e6 * run.advance_s / run.events for run in runs),
+        "ms_per_step": median(1e3 * run.advance_s / run.steps for run in runs),
+        "share_of_one_core": median(run.advance_s / run.virtual_s for run in runs),
+        "us_by_kind": {
+            kind: median(1e6 * run.watch.seconds[kind] / run.watch.events[kind] for run in runs) for kind in kinds[:5]
+        },
+        "share_by_kind": {kind: median(run.watch.seconds[kind] / run.advance_s for run in runs) for kind in kinds[:5]},
+    }
+
+
+def _growth(few: Sequence[Timed], many: Sequence[Timed]) -> Figures:
+    """Ratios of the largest size to the smallest, each turn's by itself."""
+    pairs = list(zip(few, many, strict=True))
+    return {
+        "us_per_event": median(b.advance_s / b.events * a.events / a.advance_s for a, b in pairs),
+        "ms_per_step": median(b.advance_s / a.advance_s for a, b in pairs),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.coordinator", description=__doc__)
+    parser.add_argument("--peers", type=int, nargs="+", default=[50, 200])
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    wanted = parser.parse_args(arguments)
+    return publish("coordinator", lambda: measure(wanted.peers, wanted.steps, wanted.repeats))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""Medians, and the one JSON object that a benchmark ends with."""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Figures = dict[str, Any]
+
+
+def publish(name: str, measure: Callable[[], Figures]) -> int:
+    """Measure, and print the object: the figures, and what else the machine did meanwhile (load of one minute)."""
+    began, before = time.monotonic(), os.getloadavg()[0]
+    figures = measure()
+    about = {
+        "benchmark": name,
+        "seconds": time.monotonic() - began,
+        "cpus": os.cpu_count(),
+        "load_before": before,
+        "load_after": os.getloadavg()[0],
+    }
+    print(json.dumps(_rounded(about | figures)))
+    return 0
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one."""
+    return statistics.median(values)
+
+
+def say(line: str) -> None:
+    """What happens meanwhile, for whoever waits."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _rounded(value: Any) -> Any:
+    """Four digits tell more than any of this is worth."""
+    match value:
+        case float():
+            return float(f"{value:.4g}")
+        case dict():
+            return {key: _rounded(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_rounded(part) for part in value]
+    return value

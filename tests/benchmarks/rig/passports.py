@@ -1,0 +1,34 @@
+"""Who takes part in a round without a site: everybody has the site's key, and issues a credential to itself."""
+
+import time
+from pathlib import Path
+
+from peer_agent.config import Home, KnownSite
+from peer_agent.passport import Passport
+from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
+from peer_agent.protocol.identifiers import ANY_RUN, PeerId
+from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
+
+
+class OwnPassport(Passport):
+    """A passport that asks nobody. `control` is the address of the scripted coordinator."""
+
+    def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
+        known = KnownSite("http://127.0.0.1", peer, f"person {peer}", SITE_PUBLIC.hex())
+        super().__init__(Home(folder), known, role)
+        self.control, self.run = control, RUN
+
+    async def renew(self) -> None:
+        """Once is enough: a benchmark ends before a credential does."""
+        if self.credential is None:
+            now = int(time.time())
+            credential = Credential(
+                person=self.site.person,
+                machine=self.peer,
+                run=ANY_RUN if self.role is Role.RELAY else RUN,
+                role=self.role,
+                key=public_bytes(self.key),
+                not_before=now - 60,
+                expires=now + LIFETIME_S,
+            )
+            self.credential = issue(SITE_KEY, credential)

@@ -1,0 +1,74 @@
+"""The bytes of a round with nothing done to them: `python -m tests.benchmarks.rig.plain_tcp sink|send PORT MOST`.
+
+Everybody sends to one sink, and takes from it, at the same time and in both directions at once: a floor, not a rival.
+"""
+
+import os
+import socket
+import struct
+import sys
+import threading
+
+HEAD = struct.Struct(">QQ")  # bytes up, bytes down
+
+
+def exchange(link: socket.socket, outgoing: memoryview, incoming: memoryview) -> None:
+    """Send all of one while filling all of the other."""
+    sending = threading.Thread(target=link.sendall, args=(outgoing,))
+    sending.start()
+    receive(link, incoming)
+    sending.join()
+
+
+def receive(link: socket.socket, into: memoryview) -> None:
+    """Fill it. Raises EOFError where the other side is gone."""
+    done = 0
+    while done < len(into):
+        count = link.recv_into(into[done:])
+        if not count:
+            raise EOFError
+        done += count
+
+
+def sink(most: int) -> None:
+    """Print a port, and serve whoever comes until ended."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    while True:
+        link, _ = listening.accept()
+        threading.Thread(target=serve, args=(link, most), daemon=True).start()
+
+
+def serve(link: socket.socket, most: int) -> None:
+    """One sender's exchanges, until it goes."""
+    outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
+    head = memoryview(bytearray(HEAD.size))
+    try:
+        while True:
+            receive(link, head)
+            up, down = HEAD.unpack(head)
+            exchange(link, outgoing[:down], incoming[:up])
+    except (EOFError, OSError):
+        link.close()
+
+
+def send(port: int, most: int) -> None:
+    """For each line with bytes up and down: one exchange, and a line when it is done."""
+    outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        print("linked", flush=True)
+        for line in sys.stdin:
+            up, down = map(int, line.split())
+            link.sendall(HEAD.pack(up, down))
+            exchange(link, outgoing[:up], incoming[:down])
+            print("done", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "sink":
+        from tests.benchmarks.rig.processes import leave_with_parent
+
+        leave_with_parent()
+        sink(int(sys.argv[3]))
+    else:
+        send(int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,185 @@
+"""The coordinator's words of one round, by script and over real control links: cut, plan, commit. No site, no database.
+
+Not responsible for anything that can go wrong: whoever is lost stops the benchmark.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from websockets.asyncio.server import Server, ServerConnection, serve
+
+from peer_agent.network.link import Connection, LinkLost, Refused, socket_options
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import PLAN, Role, sign
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import Reducer, spans_of
+from peer_agent.protocol.recipe import Codec
+from peer_agent.protocol.records import GENESIS, Record, SpanEntry, digest_of, seal
+from peer_agent.protocol.session import Identity, Link, Session, Side
+from tests.averaging.rounds import SCALARS
+from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
+
+PATIENCE_S = 60.0
+Body = TypeVar("Body", bound=m.Message)
+PLACE: dict[str, Any] = {"run": RUN, "fence": 1, "attempt": 1}
+
+
+class Times(Struct, frozen=True):
+    """Seconds since the cut until everybody has offered, all spans are on disk, everybody holds the average."""
+
+    offered_s: float
+    reduced_s: float
+    held_s: float
+
+
+class Site:
+    """Who is linked, what they say, and the head of the log."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid, self.index, self.digest = grid, 0, GENESIS
+        self.spans = 0  # of the last round
+        self.relays: dict[PeerId, Connection] = {}
+        self.contributors: dict[PeerId, Connection] = {}
+        self._heard: defaultdict[type, asyncio.Queue[tuple[PeerId, Any]]] = defaultdict(asyncio.Queue)
+        self._server: Server
+
+    async def listen(self) -> str:
+        """The address of control links, from now on."""
+        self._server = await serve(self._serve, "127.0.0.1", 0, **socket_options(Link.CONTROL))
+        port = next(iter(self._server.sockets)).getsockname()[1]
+        return f"ws://127.0.0.1:{port}/"
+
+    async def close(self) -> None:
+        """Hear nobody any more."""
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
+        nonce = secrets.token_bytes(32)
+        session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server="site", version="")
+        link = Connection(socket, session, url="", clock=time.time)
+        try:
+            await link.shake_hands()
+            assert link.credential is not None
+            peer, role = link.credential.peer, link.credential.role
+            (self.relays if role is Role.RELAY else self.contributors)[peer] = link
+            if role is Role.RELAY:
+                await link.send(m.Rehello(run=RUN, fence=1))
+            while True:
+                body = await link.receive()
+                assert not isinstance(body, m.SlotRefused), f"{peer} refused {body}"
+                self._heard[type(body)].put_nowait((peer, body))
+        except (LinkLost, Refused):
+            return
+
+    # --- before the first round ---------------------------------------------------------------------------------
+
+    async def relay_addresses(self, relays: int) -> tuple[m.RelayAddress, ...]:
+        """Where they listen, once so many have said so."""
+        hellos = await self._gather(m.Hello, relays)
+        addresses = tuple(m.RelayAddress(peer, hello.url) for peer, hello in hellos)
+        await self._tell(self.relays.values(), m.Relays(run=RUN, relays=addresses))
+        return addresses
+
+    async def bring_together(self, addresses: tuple[m.RelayAddress, ...], contributors: int) -> None:
+        """Tell the contributors where the relays are, and wait until they are linked."""
+        await self._gather(m.Hello, contributors)
+        await self._tell(self.contributors.values(), m.Relays(run=RUN, relays=addresses))
+        await self._gather(m.Hello, contributors)
+
+    # --- a round ------------------------------------------------------------------------------------------------
+
+    async def round(self, codec: Codec) -> Times:
+        """From cut to commit. Raises AssertionError where the averages that are held differ."""
+        step = self.index
+        began = time.perf_counter()
+        cut = m.Cut(**PLACE, step=step, round=step, codec=codec, chunk_elements=self.grid.chunk_elements)
+        await self._tell(self.contributors.values(), cut)
+        offers = await self._gather(m.Offer, len(self.contributors))
+        offered = time.perf_counter()
+        plan = self._plan(step, codec, offers)
+        self.spans = len(plan.spans)
+        signed = sign(SITE_KEY, PLAN, msgspec.msgpack.encode(plan))
+        await self._tell([*self.relays.values(), *self.contributors.values()], m.Planned(plan=signed))
+        spans = await self._gather(m.SpanDone, len(plan.spans))
+        reduced = time.perf_counter()
+        await self._commit(plan, [span for _, span in spans])
+        await self._gather(m.Report, len(self.contributors))
+        held = time.perf_counter()
+        hellos = await self._gather(m.Hello, len(self.contributors))
+        assert len({hello.digest for _, hello in hellos}) == 1, "the averages differ"
+        return Times(offered - began, reduced - began, held - began)
+
+    def _plan(self, step: int, codec: Codec, offers: Sequence[tuple[PeerId, m.Offer]]) -> m.Plan:
+        reducers = [Reducer(peer, 0, 0) for peer in self.relays]
+        shares = [1.0] * len(reducers)
+        slots = tuple(
+            m.Slot(peer=peer, weights=offer.weights, root=offer.root, norm=offer.norm, codec=codec)
+            for peer, offer in sorted(offers, key=lambda pair: pair[0])
+        )
+        return m.Plan(
+            **PLACE,
+            step=step,
+            round=step,
+            elements=self.grid.elements,
+            chunk_elements=self.grid.chunk_elements,
+            slots=slots,
+            spans=tuple(spans_of(reducers, shares, [(0, self.grid.chunks)], self.grid, attempt=1)),
+            codec_down=codec,
+            duration_s=0,
+        )
+
+    async def _commit(self, plan: m.Plan, done: Sequence[m.SpanDone]) -> None:
+        closed = {span.span: span for span in done}
+        everybody = tuple(range(len(plan.slots)))
+        assert all(part.slots == everybody for span in done for part in span.included), "somebody was left out"
+        entries = tuple(
+            SpanEntry(
+                span=span.span,
+                first=span.first,
+                stop=span.stop,
+                attempt=span.attempt,
+                reducer=span.reducer,
+                root=closed[span.span].root.hex(),
+                sum_squares=closed[span.span].sum_squares,
+                included=closed[span.span].included,
+            )
+            for span in plan.spans
+        )
+        record = Record(
+            **PLACE,
+            index=self.index + 1,
+            step=plan.step + 1,
+            round=plan.round,
+            previous=self.digest,
+            elements=plan.elements,
+            chunk_elements=plan.chunk_elements,
+            codec=plan.codec_down,
+            spans=entries,
+            scalars=SCALARS,
+            contributions=(),
+            loss=2.5,
+            tokens=1,
+            samples=1,
+            exact=True,
+        )
+        sealed = seal(SITE_KEY, record)
+        self.index, self.digest = record.index, digest_of(sealed)
+        commit = m.Commit(run=RUN, fence=1, record=sealed)
+        await self._tell([*self.contributors.values(), *self.relays.values()], commit)
+
+    async def _tell(self, links: Iterable[Connection], message: m.Message) -> None:
+        for link in links:
+            await link.send(message)
+
+    async def _gather(self, kind: type[Body], count: int) -> list[tuple[PeerId, Body]]:
+        async with asyncio.timeout(PATIENCE_S):
+            return [await self._heard[kind].get() for _ in range(count)]

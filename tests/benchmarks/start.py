@@ -1,0 +1,124 @@
+"""How long `manage.py serve` takes to answer, and what everybody weighs at rest. Described in README.md."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.benchmarks.rig.figures import Figures, median, publish, say
+from tests.benchmarks.rig.processes import own_mb, rss_mb, running
+from tests.end_to_end.swarm import Swarm
+from web.demonstration.corpus import python_text
+
+POLL_S = 0.005
+QUIET_S, LONGEST_S = 2.0, 20.0  # at rest: so long without growth
+IMPORTS = {
+    "python": "",
+    "torch_transformers": "import torch, transformers",
+    "agent_modules": "import peer_agent.agent, peer_agent.view",
+}
+
+
+class Stopwatch(Swarm):
+    """A swarm that looks often enough to be timed."""
+
+    def wait(self, done: Callable[[], object], limit_s: float, what: str) -> None:
+        """Poll, at most `limit_s`."""
+        until = time.monotonic() + limit_s
+        while not done():
+            assert time.monotonic() < until, f"not within {limit_s:g} s: {what}"
+            time.sleep(POLL_S)
+
+    def time_start(self) -> float:
+        """Seconds from the command to the first answer of /healthz."""
+        began = time.perf_counter()
+        self.start_site()
+        return time.perf_counter() - began
+
+    def time_stop(self) -> float:
+        """Seconds from SIGTERM to the end."""
+        began = time.perf_counter()
+        self.processes["site"].terminate()
+        self.processes["site"].wait(20)
+        return time.perf_counter() - began
+
+    def relay(self) -> int:
+        """The process id of the site's own relay, once it runs."""
+        for child in psutil.Process(self.processes["site"].pid).children():
+            if "relay" in child.cmdline():
+                return child.pid
+        return 0
+
+
+def at_rest(pid: int) -> Figures:
+    """MB of a process, once it does not grow any more: all in RAM, and what is its alone."""
+    until, best, since = time.monotonic() + LONGEST_S, 0.0, time.monotonic()
+    while time.monotonic() < min(until, since + QUIET_S):
+        rss = rss_mb(pid)
+        if rss > 1.005 * best:
+            best, since = rss, time.monotonic()
+        time.sleep(0.1)
+    return {"rss": rss_mb(pid), "own": own_mb(pid)}
+
+
+def imports_mb(statement: str) -> float:
+    """RSS of a bare process that has made these imports."""
+    with running("-c", f"{statement}\nprint('ready', flush=True)\ninput()") as child:
+        child.hear()
+        return rss_mb(child.pid)
+
+
+def measure(repeats: int) -> Figures:
+    """Fresh folders first; the last site is left up for the memory of everybody."""
+    empty, existing, stops = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(repeats):
+            with Stopwatch(Path(folder, f"site{turn}")) as swarm:
+                empty.append(swarm.time_start())
+                stops.append(swarm.time_stop())
+                existing.append(swarm.time_start())
+                say(f"turn {turn + 1} of {repeats}")
+                if turn + 1 == repeats:
+                    memory = memory_of(swarm)
+                stops.append(swarm.time_stop())
+    return {
+        "repeats": repeats,
+        "to_healthz_s": {"empty": median(empty), "existing": median(existing)},
+        "every_to_healthz_s": {"empty": empty, "existing": existing},
+        "stop_s": median(stops),
+        "memory_mb": memory,
+    }
+
+
+def memory_of(swarm: Stopwatch) -> Figures:
+    """Of a site without a run; and of one agent that waits for a second, beside what its libraries take alone."""
+    swarm.wait(swarm.relay, 30, "the relay runs")
+    figures: Figures = {"relay": at_rest(swarm.relay()), "serve": at_rest(swarm.processes["site"].pid)}
+    organizer = swarm.sign_up("organizer")
+    swarm.open_run(organizer, python_text()[:150_000], trainers=2, steps=20)
+    swarm.start_agent("agent", token=swarm.token_of(organizer))
+    swarm.wait(lambda: "The run waits" in swarm.log("agent"), 60, "the agent waits")
+    swarm.wait(lambda: any(peer["state"] == "ready" for peer in swarm.online("trainer")), 30, "the agent has the model")
+    figures["agent"] = at_rest(swarm.processes["agent"].pid)
+    figures["serve_with_a_run"] = at_rest(swarm.processes["site"].pid)
+    figures["imports_rss"] = {name: imports_mb(statement) for name, statement in IMPORTS.items()}
+    rss = figures["agent"]["rss"]
+    figures["ratio_to_agent"] = {name: value / rss for name, value in figures["imports_rss"].items()}
+    figures["ratio_to_torch_transformers"] = rss / figures["imports_rss"]["torch_transformers"]
+    return figures
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.start", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    wanted = parser.parse_args(arguments)
+    return publish("start", lambda: measure(wanted.repeats))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

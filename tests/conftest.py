@@ -1,0 +1,34 @@
+"""Fixtures for every room. Whatever is started here ends with the tests, also when they are killed."""
+
+import os
+
+# Two workers share two cores: more threads would only wait for each other. Set before torch and numpy load.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+    os.environ[variable] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import private_postgres, private_redis
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL to use as one likes; DATABASE_URL overrides it."""
+    if url := os.environ.get("DATABASE_URL"):
+        yield url
+        return
+    with private_postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis to use as one likes; REDIS_URL overrides it."""
+    if url := os.environ.get("REDIS_URL"):
+        yield url
+        return
+    with private_redis() as url:
+        yield url

@@ -1,0 +1,246 @@
+"""The control link at the site: who is let in, what is refused under which number, and where messages go."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from accounts.services import revoke_machine
+from coordination import claims, consumers
+from coordination.hosting import RELAYS, group_of, in_thread
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.session import Failed, Identity, Opened
+from peer_agent.protocol.wire import decode, encode
+from runs.models import Run
+from tests.coordination.cast import ACCUMULATOR, Cast, assemble
+from tests.coordination.dialler import Closed, changed, credential_of, dialling, identity_of, linked
+from tests.coordination.engines import PATIENCE_S, fresh_database
+from tests.runs.cast import opened
+
+REFUSED = 4001
+STRANGER = Ed25519PrivateKey.generate()
+OTHER_RUN = RunId("0b" * 16)
+
+
+@pytest.fixture
+def cast(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    """Rows are the same on every database; `test_claims` and `test_store` are run on each."""
+    with fresh_database("sqlite", request, tmp_path):
+        yield assemble()
+
+
+@pytest.fixture
+def teo(cast: Cast) -> Identity:
+    return identity_of(credential_of(cast.teo, cast.run), cast.teo.key)
+
+
+def hello(run: Run) -> m.Hello:
+    return m.Hello(run=run.run_id, accumulator=ACCUMULATOR)
+
+
+async def received(layer: Any, channel: str) -> dict[str, Any]:
+    """The next letter in a host's channel."""
+    async with asyncio.timeout(PATIENCE_S):
+        letter: dict[str, Any] = await layer.receive(channel)
+        return letter
+
+
+async def how_a_handshake_ends(identity: Identity) -> tuple[str, int]:
+    async with dialling(identity) as link:
+        event = await link.open()
+        if isinstance(event, Opened):
+            return await link.how_it_ends()
+        assert isinstance(event, Failed)
+        with pytest.raises(Closed) as closed:
+            await link.bytes_from_site()
+        return event.fault.code, closed.value.code
+
+
+class TestHandshake:
+    async def test_a_machine_of_the_run_is_let_in(self, teo: Identity, layer: Any) -> None:
+        async with linked(teo) as link:
+            assert link.session.peer is None, "the site proves itself by its key alone"
+
+    async def test_a_credential_of_somebody_else(self, cast: Cast, layer: Any) -> None:
+        liar = identity_of(credential_of(cast.teo, cast.run), cast.teo.key, issued_by=STRANGER)
+        assert await how_a_handshake_ends(liar) == ("E201", REFUSED)
+
+    async def test_one_that_is_over(self, teo: Identity, layer: Any) -> None:
+        late = changed(teo, not_before=int(time.time()) - 7200, expires=int(time.time()) - 3600)
+        assert await how_a_handshake_ends(late) == ("E202", REFUSED)
+
+    async def test_one_of_the_future(self, teo: Identity, layer: Any) -> None:
+        early = changed(teo, not_before=int(time.time()) + 3600, expires=int(time.time()) + 7200)
+        assert await how_a_handshake_ends(early) == ("E203", REFUSED)
+
+    async def test_a_clock_within_five_minutes_is_forgiven(self, teo: Identity, layer: Any) -> None:
+        async with linked(changed(teo, not_before=int(time.time()) + 240, expires=int(time.time()) + 3600)):
+            pass
+
+    async def test_somebody_elses_credential(self, cast: Cast, layer: Any) -> None:
+        thief = identity_of(credential_of(cast.teo, cast.run), cast.noor.key)
+        assert await how_a_handshake_ends(thief) == ("E209", REFUSED)
+
+    async def test_a_revoked_machine(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        await in_thread(revoke_machine)(machine=cast.teo.machine)
+        assert await how_a_handshake_ends(teo) == ("E214", REFUSED)
+
+    async def test_a_machine_that_the_site_has_forgotten(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        await in_thread(cast.teo.machine.delete)()
+        assert await how_a_handshake_ends(teo) == ("E101", REFUSED)
+
+    async def test_another_version_of_the_protocol(self, teo: Identity, layer: Any) -> None:
+        async with dialling(teo) as link:
+            await link.dial()
+            challenge = decode(await link.bytes_from_site())
+            assert isinstance(challenge, m.Challenge)
+            assert teo.credential is not None
+            old = m.Authenticate(
+                protocol=m.PROTOCOL + 1, version="9", credential=teo.credential, proof=bytes(64), nonce=bytes(32)
+            )
+            await link.say(old)
+            refusal = decode(await link.bytes_from_site())
+            assert isinstance(refusal, m.Refusal)
+            assert refusal.code == "E205"
+
+    async def test_a_proof_for_another_challenge(self, teo: Identity, layer: Any) -> None:
+        async with dialling(teo) as first, dialling(teo) as second:
+            await first.dial()
+            await second.dial()
+            first.session.receive(await first.bytes_from_site(), time.time())
+            (answer,) = first.session.outgoing()
+            await second.bytes_from_site()
+            await second.send(answer)
+            refusal = decode(await second.bytes_from_site())
+            assert isinstance(refusal, m.Refusal)
+            assert refusal.code == "E209"
+
+    async def test_one_that_takes_too_long(self, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(consumers, "HANDSHAKE_S", 0.01)
+        async with dialling(teo) as link:
+            await link.dial()
+            await link.bytes_from_site()
+            with pytest.raises(Closed) as closed:
+                await link.bytes_from_site()
+            assert closed.value.code == 4000
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("data", "code"),
+        [
+            (b"", "E206"),
+            (b"\xff\x00 nonsense", "E206"),
+            (b"\x01\x81\xa4type\xa7Gadgets", "E206"),
+            (encode(m.Welcome(credential=None, proof=bytes(64))), "E208"),
+            (encode(m.FetchRecords(run=OTHER_RUN, first=0)), "E208"),
+            (b"\x02" + bytes(60), "E208"),
+            (b"\x01" + bytes(m.MAX_MESSAGE), "E210"),
+            (encode(m.Hello(run=OTHER_RUN, accumulator=ACCUMULATOR)), "E213"),
+            (encode(m.Hello(run=RunId("*"), accumulator=ACCUMULATOR)), "E213"),
+        ],
+        ids=["empty", "garbage", "unknown", "site's", "relay's", "frame", "overlong", "another run", "every run"],
+    )
+    async def test_on_an_open_link(self, teo: Identity, layer: Any, data: bytes, code: str) -> None:
+        async with linked(teo) as link:
+            await link.send(data)
+            assert await link.how_it_ends() == (code, REFUSED)
+
+    async def test_text(self, teo: Identity, layer: Any) -> None:
+        async with linked(teo) as link:
+            await link.wire.send_input({"type": "websocket.receive", "text": "hello"})
+            assert await link.how_it_ends() == ("E206", REFUSED)
+
+    async def test_a_hello_before_the_proof(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        async with dialling(teo) as link:
+            await link.dial()
+            await link.bytes_from_site()
+            await link.say(hello(cast.run))
+            refusal = decode(await link.bytes_from_site())
+            assert isinstance(refusal, m.Refusal)
+            assert refusal.code == "E208"
+
+
+class TestMessages:
+    """Between the socket of a peer and the channel of its run's host."""
+
+    async def announce(self, layer: Any, run: Run, fence: int, *, group: str = "") -> str:
+        """A host with a channel of its own; the peers of the run are told."""
+        channel: str = await layer.new_channel()
+        note = {"type": "host.announced", "run": run.run_id, "fence": fence, "channel": channel}
+        await layer.group_send(group or group_of(run.run_id), note)
+        return channel
+
+    async def test_a_host_that_is_there_already_is_greeted(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        host = await layer.new_channel()
+        fence = await in_thread(claims.claim)(cast.run, host)
+        async with linked(teo) as link:
+            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=fence or 0)
+            await link.say(hello(cast.run))
+            letter = await received(layer, host)
+        assert decode(letter["data"]) == hello(cast.run)
+        told = {name: letter[name] for name in ("type", "peer", "person", "machine", "role")}
+        peer = cast.teo.machine.peer_id
+        assert told == {"type": "peer.said", "peer": peer, "person": "Teo", "machine": "laptop", "role": "trainer"}
+
+    async def test_a_new_host_is_followed_and_an_older_one_is_not(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        async with linked(teo) as link:
+            new = await self.announce(layer, cast.run, 5)
+            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=5)
+            await self.announce(layer, cast.run, 4)
+            await link.say(hello(cast.run))
+            assert (await received(layer, new))["type"] == "peer.said"
+
+    async def test_what_the_host_says_is_passed_on_as_it_is(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        async with linked(teo) as link:
+            host = await self.announce(layer, cast.run, 1)
+            await link.hear()
+            await link.say(hello(cast.run))
+            back = (await received(layer, host))["channel"]
+            notice = m.Notice(run=cast.run.run_id, code="E219", text="for the person")
+            await layer.send(back, {"type": "host.said", "data": encode(notice)})
+            assert await link.hear() == notice
+
+    async def test_without_a_host_nothing_is_lost_but_the_message(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        async with linked(teo) as link:
+            await link.say(hello(cast.run))
+            host = await self.announce(layer, cast.run, 1)
+            await link.hear()
+            await link.say(m.Leave(run=cast.run.run_id))
+            assert decode((await received(layer, host))["data"]) == m.Leave(run=cast.run.run_id)
+
+    async def test_the_host_learns_that_a_peer_is_gone(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        async with linked(teo) as link:
+            host = await self.announce(layer, cast.run, 1)
+            await link.hear()
+        letter = await received(layer, host)
+        assert (letter["type"], letter["peer"]) == ("peer.lost", cast.teo.machine.peer_id)
+
+    async def test_a_relay_hears_of_every_run(self, cast: Cast, layer: Any) -> None:
+        relay = identity_of(credential_of(cast.noor, None, Role.RELAY), cast.noor.key)
+        async with linked(relay) as link:
+            host = await self.announce(layer, cast.run, 3, group=RELAYS)
+            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=3)
+            await link.say(hello(cast.run))
+            letter = await received(layer, host)
+            assert (letter["role"], decode(letter["data"])) == ("relay", hello(cast.run))
+
+    async def test_a_trainer_hears_of_its_own_run_alone(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        other = await in_thread(opened)(cast.run.organizer, slug="riddles")
+        async with linked(teo) as link:
+            await self.announce(layer, other, 9)
+            await self.announce(layer, cast.run, 1)
+            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=1)
+
+    async def test_a_machine_that_is_revoked_in_mid_run_is_cut_off(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        async with linked(teo) as link:
+            host = await self.announce(layer, cast.run, 1)
+            await link.hear()
+            await link.say(hello(cast.run))
+            back = (await received(layer, host))["channel"]
+            await layer.send(back, {"type": "machine.revoked"})
+            assert await link.how_it_ends() == ("E214", REFUSED)

@@ -1,0 +1,366 @@
+"""Hosts that drive real runs: rows in a real database, scripted peers on the site's own sockets."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+from channels.layers import get_channel_layer
+from django.db import OperationalError
+from django.db.models import Sum
+from django.db.models.functions import Now
+
+from accounts.services import revoke_machine
+from coordination import claims, hosting, presence, store
+from coordination.hosting import Host, in_thread, run_hosts
+from coordination.snapshots import offer_snapshot
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.wire import encode
+from runs import tasks
+from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Release, Run
+from runs.services import pause_run, resume_run
+from tests.coordination.cast import ACCUMULATOR, Cast, assemble, require_equal_books
+from tests.coordination.dialler import credential_of, identity_of
+from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
+from tests.coordination.peers import Contributor, Reducer, taking_part
+from tests.runs.cast import RECIPE, owned
+
+LONG = 10_000  # steps: more than any test makes
+LAST = 12  # the step of a run that is to end
+ENGINES = ("sqlite and memory", "postgresql and redis")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> Iterator[str]:
+    """The two kinds of site: one process with everything in it, and several over outside services."""
+    database, _, layer = request.param.partition(" and ")
+    use_layer(layer, request, settings)
+    with fresh_database(database, request, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+async def messages(engine: str) -> AsyncIterator[Any]:
+    """The channel layer, closed at the end of the test."""
+    layer: Any = get_channel_layer()
+    yield layer
+    await layer.flush()
+
+
+@pytest.fixture
+def cast(engine: str, messages: Any, monkeypatch: pytest.MonkeyPatch) -> Cast:
+    monkeypatch.setattr(tasks, "enqueue", lambda *_: None)  # what a worker does is tested with workers
+    return assemble_long(LONG)
+
+
+def assemble_long(target_steps: int) -> Cast:
+    recipe = msgspec.structs.replace(RECIPE, target_steps=target_steps, snapshot_every=1000)
+    return assemble(recipe=encode_recipe(recipe).decode())
+
+
+@asynccontextmanager
+async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
+    """This process hosts what is free."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_hosts(stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await task
+
+
+async def until(done: Callable[[], object], what: str) -> None:
+    """Poll rows (in a thread) or peers."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while not await in_thread(done)():  # noqa: ASYNC110 - rows have no event to wait for
+                await asyncio.sleep(0.01)
+            return
+    raise AssertionError(f"not in time: {what}")
+
+
+@asynccontextmanager
+async def at_work(cast: Cast) -> AsyncIterator[tuple[Contributor, Contributor]]:
+    """A relay, and Teo and Noor, who train."""
+    run = cast.run.run_id
+    relay = await in_thread(owned)(cast.run.organizer, "relay")
+    async with contextlib.AsyncExitStack() as stack:
+        identity = identity_of(credential_of(relay, None, Role.RELAY), relay.key)
+        await stack.enter_async_context(taking_part(Reducer, identity, run))
+        trainers = []
+        for who in (cast.teo, cast.noor):
+            identity = identity_of(credential_of(who, cast.run), who.key)
+            trainers.append(await stack.enter_async_context(taking_part(Contributor, identity, run)))
+        teo, noor = trainers
+        assert isinstance(teo, Contributor)
+        assert isinstance(noor, Contributor)
+        yield teo, noor
+
+
+def head() -> Head:
+    return Head.objects.get()
+
+
+async def until_step(step: int) -> None:
+    await until(lambda: head().step >= step, f"step {step}")
+
+
+async def steps_on(more: int = 3) -> None:
+    """The run makes more steps from where it is."""
+    await until_step((await in_thread(head)()).step + more)
+
+
+def require_whole_log(run: Run) -> None:
+    """No step is missing or there twice, no sample is in two of them, and the books agree."""
+    steps = list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "step"))
+    assert steps == [(number, number) for number in range(1, len(steps) + 1)]
+    assert head().step == len(steps)
+    units = list(store.settled_units(run))
+    assert len(units) == len(set(units))
+    require_equal_books(run)
+
+
+class TestARun:
+    async def test_goes_from_the_first_hello_to_its_last_snapshot(self, cast: Cast) -> None:
+        await in_thread(Run.objects.update)(
+            recipe=encode_recipe(msgspec.structs.replace(RECIPE, target_steps=LAST)).decode()
+        )
+        async with hosts(), at_work(cast) as (teo, noor):
+            await until_step(LAST)
+            await until(lambda: teo.snapshots_asked + noor.snapshots_asked == [LAST], "one of them hands in its state")
+            await until(lambda: LogEntry.objects.filter(step=LAST).exclude(state_digest="").exists(), "they agree")
+            await in_thread(self._hand_in)(cast.run)
+            await until(Release.objects.exists, "the host finishes the run")
+            await until(lambda: "finished" in teo.states and "finished" in noor.states, "all are told")
+        await in_thread(self._look_at)(cast.run)
+
+    def _hand_in(self, run: Run) -> None:
+        entry = LogEntry.objects.get(step=LAST)
+        facts: dict[str, Any] = {"run": run, "step": LAST, "index": LAST, "log_digest": entry.digest, "file": "f" * 64}
+        wrong = offer_snapshot(**facts, size=9, state_digest="0" * 16)
+        assert wrong is not None
+        assert wrong.code == "E310"
+        for _ in range(2):
+            assert offer_snapshot(**facts, size=9, state_digest=entry.state_digest) is None
+        assert run.snapshots.count() == 2
+
+    def _look_at(self, run: Run) -> None:
+        require_whole_log(run)
+        run.refresh_from_db()
+        assert run.state == Run.State.FINISHING
+        assert (head().owner, head().claim_expires) == ("", None), "the claim was let go of"
+        samples = LogEntry.objects.aggregate(Sum("samples"))["samples__sum"]
+        assert LedgerEntry.objects.aggregate(Sum("samples"))["samples__sum"] == samples
+        settled = sum(unit.samples for unit in store.settled_units(run))
+        assert samples == settled <= LeaseMark.objects.aggregate(Sum("mark"))["mark__sum"]
+        told = list(run.happenings.order_by("id").values_list("kind", flat=True))
+        assert told.count("joined") == 3
+        assert told.count("step") == LAST
+
+    async def test_is_seen_by_pages_while_it_goes(self, cast: Cast) -> None:
+        async with hosts(), at_work(cast):
+            await until(lambda: len(presence.online(cast.run)) == 3, "who is there is shown")
+            step = await in_thread(presence.current_step)(cast.run)
+            assert step is not None
+            assert step["target"] == RECIPE.target_batch
+
+    async def test_rests_while_its_organizer_wants_it_to(self, cast: Cast) -> None:
+        async with hosts(), at_work(cast) as (teo, _):
+            await until_step(2)
+            await in_thread(pause_run)(run=cast.run)
+            await until(lambda: teo.states[-1:] == ["paused"], "its volunteers are told")
+            at = (await in_thread(head)()).step
+            await in_thread(cast.run.refresh_from_db)()
+            assert "paused" in cast.run.waiting_for
+            for _ in range(8):  # two seconds of a host's ticks would be long; its answer to work is immediate
+                await teo.report()
+            assert (await in_thread(head)()).step <= at + 1, "only what was under way may still commit"
+            await in_thread(resume_run)(run=cast.run)
+            await steps_on()
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_goes_on_without_a_machine_that_is_revoked(self, cast: Cast) -> None:
+        async with hosts(), at_work(cast) as (teo, noor):
+            await until_step(2)
+            await in_thread(revoke_machine)(machine=cast.noor.machine)
+            await until(lambda: noor.refused == "E214", "it is cut off")
+            await steps_on(5)
+            last = await in_thread(lambda: LogEntry.objects.latest("index").peers)()
+            assert (last, teo.refused) == (1, "")
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_goes_on_with_the_samples_of_a_peer_that_is_lost(self, cast: Cast) -> None:
+        async with hosts(), at_work(cast) as (teo, noor):
+            await until_step(2)
+            await noor.link.leave()
+            await steps_on(6)
+            told = await in_thread(lambda: set(cast.run.happenings.values_list("kind", flat=True)))()
+            assert {"left", "step"} <= told
+            assert len(teo.records) > 6
+        await in_thread(require_whole_log)(cast.run)
+
+
+def take_away(run: Run) -> None:
+    """Another process takes the run, as after a long sleep of its host."""
+    Head.objects.filter(run=run).update(claim_expires=Now() - timedelta(seconds=1))
+    assert claims.claim(run, "another host") is not None
+
+
+class TestAHost:
+    async def test_that_was_deposed_commits_nothing_more(self, cast: Cast) -> None:
+        async with hosts(), at_work(cast) as (teo, _):
+            await until_step(2)
+            await in_thread(take_away)(cast.run)
+            before = await in_thread(head)()
+            commits = len(teo.records)
+            await finished([task for task in asyncio.all_tasks() if task.get_name().startswith("host ")])
+            after = await in_thread(head)()
+            assert (after.step, after.fence, after.owner) == (before.step, before.fence, "another host")
+            assert len(teo.records) <= commits + 1
+            await in_thread(claims.release)(cast.run, "another host", before.fence)
+            await until(lambda: head().fence == before.fence + 1, "the run is taken again")
+            await steps_on()
+            assert sorted(set(teo.fences)) == [1, 3]
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_hears_everything_however_often_its_clock_ticks(
+        self, cast: Cast, messages: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Over Redis a `receive` that is given up at each tick loses what comes before the next one."""
+        monkeypatch.setattr(hosting, "TICK_S", 0.001)
+        heard: list[e.Event] = []
+        channel = await messages.new_channel()
+        fence = await in_thread(claims.claim)(cast.run, channel)
+        assert fence is not None
+        host = Host(cast.run, channel, fence, await in_thread(store.load)(cast.run, fence))
+
+        async def take(event: e.Event) -> None:
+            heard.append(event)
+
+        monkeypatch.setattr(host, "take", take)
+        stop = asyncio.Event()
+        driving = asyncio.create_task(host.drive(stop))
+        for number in range(100):
+            await messages.send(channel, letter(number))
+            await asyncio.sleep(0.002)
+        await until(lambda: sum(isinstance(event, e.Joined) for event in heard) == 100, "all hundred")
+        stop.set()
+        await driving
+
+    async def test_outlives_a_database_that_does_not_answer_for_a_while(
+        self, cast: Cast, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        away = {claims: "live_runs", store: "goal_of"}
+        async with hosts() as task, at_work(cast):
+            await until_step(2)
+            for room, name in away.items():
+                with monkeypatch.context() as patch:
+                    asked = Asked(OperationalError("the server closed the connection unexpectedly"))
+                    patch.setattr(room, name, asked)
+                    await until(asked.was, f"{name} was asked")
+            await steps_on()
+            assert not task.done()
+        await in_thread(require_whole_log)(cast.run)
+
+
+class Asked:
+    """In place of a question to the database: it fails, and counts."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.times = error, 0
+
+    def __call__(self, *_: object) -> Any:
+        self.times += 1
+        raise self.error
+
+    def was(self) -> bool:
+        """Whether anybody has asked."""
+        return self.times > 0
+
+
+async def finished(waited: list["asyncio.Task[Any]"]) -> None:
+    """Tasks that end by themselves."""
+    _, pending = await asyncio.wait(waited, timeout=PATIENCE_S)
+    assert not pending, "it goes on"
+
+
+def letter(number: int) -> dict[str, Any]:
+    """A hello as a consumer forwards it."""
+    peer = f"{number:032x}"
+    hello = m.Hello(run=RunId("0" * 32), accumulator=ACCUMULATOR)
+    facts = {"peer": peer, "person": "Teo", "machine": "laptop", "role": "trainer", "channel": "back"}
+    return {"type": "peer.said", "data": encode(hello), **facts}
+
+
+# --- several processes ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def other_process(url: str, settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """A host in a process of its own, on the same database, Redis and data folder."""
+    config = settings.CHANNEL_LAYERS["default"]["CONFIG"]
+    environment = {
+        **os.environ,
+        "DATABASE_URL": url,
+        "REDIS_URL": config["hosts"][0],
+        "LAYER_PREFIX": config["prefix"],
+        "MANYHANDS_DATA": str(settings.DATA),
+    }
+    program = Path(__file__).with_name("hosting_process.py")
+    with subprocess.Popen([sys.executable, str(program)], env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("engine", ["postgresql and redis"], indirect=True)
+class TestTwoProcesses:
+    async def test_one_hosts_and_the_other_takes_over_when_it_is_killed(
+        self, cast: Cast, engine: str, settings: Any
+    ) -> None:
+        with other_process(engine, settings) as process:
+            await until(lambda: head().owner, "the other process has the run")
+            owner = (await in_thread(head)()).owner
+            async with hosts(), at_work(cast) as (teo, noor):
+                await until_step(5)
+                now = await in_thread(head)()
+                assert (now.owner, now.fence) == (owner, 1), "who comes later gets nothing"
+                process.kill()
+                await in_thread(Head.objects.update)(claim_expires=Now() - timedelta(seconds=1))
+                await until(lambda: head().fence == 2, "this process takes over")
+                await steps_on(5)
+                await until(lambda: all(t.records[-1].fence == 2 for t in (teo, noor)), "both follow the new host")
+            assert (teo.fences, noor.fences) == ([1, 2], [1, 2])
+        assert [record.index for record in teo.records] == list(range(1, len(teo.records) + 1))
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_a_host_outlives_the_loss_of_all_its_connections(self, cast: Cast, engine: str) -> None:
+        async with hosts() as task, at_work(cast):
+            await until_step(3)
+            await in_thread(end_all_sessions)(engine)
+            await steps_on(5)
+            assert not task.done()
+        await in_thread(require_whole_log)(cast.run)
+
+
+def end_all_sessions(url: str) -> None:
+    """As when PostgreSQL is restarted."""
+    ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+    with psycopg.connect(url, autocommit=True) as control:
+        control.execute(ours, (control.info.backend_pid,))

@@ -1,0 +1,41 @@
+"""The contract of the task queue: what a site has begun is done after a restart, once, in memory or over Redis."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.coordination.engines import PATIENCE_S
+
+PROGRAM = Path(__file__).with_name("worker_process.py")
+
+
+@pytest.fixture(params=["embedded", "redis"])
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Two databases of one Redis would share its queue: Celery names it by its address. So a number for this test."""
+    redis = request.getfixturevalue("redis_url").rpartition("/")[0] + "/9" if request.param == "redis" else ""
+    own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": redis}
+    return {**os.environ, **own}
+
+
+def live(life: str, environment: dict[str, str]) -> str:
+    """One process; what it says at its end."""
+    command = [sys.executable, str(PROGRAM), life]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_a_restart_has_interrupted_is_done_once(environment: dict[str, str]) -> None:
+    live("draft", environment)
+    assert json.loads(live("work", environment)) == {
+        "requeued": 1,  # the text; the run follows it
+        "state": "finished",
+        "shards": 1,
+        "snapshots": 1,
+        "told": ["created", "finished", "opened", "prepared"],
+        "left": 0,
+    }

@@ -1,0 +1,361 @@
+"""The contract of the store: a commit is one transaction, and only the row says whether it happened."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+
+from coordination import claims, store
+from peer_agent.protocol.coordinator.events import Mark
+from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.messages import Snapshot as SnapshotMessage
+from peer_agent.protocol.records import GENESIS, Record, Unit, digest_of
+from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, Snapshot
+from runs.services import pause_run, resume_run
+from tests.coordination.cast import UNIT, Cast, assemble, everything, next_record, require_equal_books, sealed
+from tests.coordination.engines import in_other_thread
+
+SECOND = Unit(0, 0, 2, 4)
+Commit = Callable[..., store.Outcome]
+
+
+@pytest.fixture
+def cast(database: str) -> Cast:
+    found = assemble()
+    claims.claim(found.run, "host")
+    return found
+
+
+def commit(run: Run, record: Record, by: Commit = store.commit) -> store.Outcome:
+    return by(run, sealed(record), record, duration_s=1.5, attempts=2)
+
+
+def steps(cast: Cast, *rounds: tuple[Unit, ...]) -> list[Record]:
+    """One committed step for each round's units, all of Teo's."""
+    records = []
+    for units in rounds:
+        records.append(next_record(cast.run, (cast.teo, units)))
+        assert commit(cast.run, records[-1]) == "committed"
+    return records
+
+
+class TestCommit:
+    """Rule 3, on every database alike."""
+
+    def test_head_log_and_ledger_move_together(self, cast: Cast) -> None:
+        record = next_record(cast.run, (cast.teo, (UNIT,)), (cast.noor, (SECOND,)))
+        assert commit(cast.run, record) == "committed"
+        head, entry = Head.objects.get(), LogEntry.objects.get()
+        assert (head.index, head.step, head.digest) == (1, 1, digest_of(sealed(record)))
+        assert (entry.index, entry.peers, entry.samples, entry.attempts) == (1, 2, 4, 2)
+        rows = LedgerEntry.objects.values_list("machine", "person__username", "samples", "weight")
+        assert sorted(row[1:] for row in rows) == [("Noor", 2, 14), ("Teo", 2, 14)]
+        require_equal_books(cast.run)
+
+    def test_saying_it_again_after_an_unknown_answer_changes_nothing(self, cast: Cast) -> None:
+        record = next_record(cast.run, (cast.teo, (UNIT,)))
+        commit(cast.run, record)
+        before = everything(cast.run)
+        assert commit(cast.run, record) == "committed"
+        assert everything(cast.run) == before
+
+    def test_also_when_the_log_has_gone_on(self, cast: Cast) -> None:
+        first, _ = steps(cast, (UNIT,), (SECOND,))
+        assert commit(cast.run, first) == "committed"
+        assert LogEntry.objects.count() == 2
+
+    def test_another_record_of_the_same_index_is_stale(self, cast: Cast) -> None:
+        rival = next_record(cast.run, (cast.noor, (SECOND,)))
+        steps(cast, (UNIT,))
+        before = everything(cast.run)
+        assert commit(cast.run, rival) == "stale"
+        assert everything(cast.run) == before
+
+    @pytest.mark.parametrize(
+        "change", [{"previous": "e" * 64}, {"index": 3}, {"step": 3}], ids=["previous", "index", "step"]
+    )
+    def test_a_record_that_does_not_follow_the_head_changes_nothing(self, cast: Cast, change: dict[str, Any]) -> None:
+        steps(cast, (UNIT,))
+        before = everything(cast.run)
+        assert commit(cast.run, next_record(cast.run, (cast.teo, (SECOND,)), **change)) != "committed"
+        assert everything(cast.run) == before
+
+    def test_a_stale_fence_changes_nothing(self, cast: Cast) -> None:
+        deposed_changes_nothing(cast, store.commit)
+
+    def test_one_that_fails_half_way_leaves_nothing_and_is_made_again(
+        self, cast: Cast, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        record, before = next_record(cast.run, (cast.teo, (UNIT,))), everything(cast.run)
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerEntry.objects, "bulk_create", failing(OperationalError("no space left on device")))
+            assert commit(cast.run, record) == "failed"
+        assert everything(cast.run) == before
+        assert commit(cast.run, record) == "committed"
+
+    def test_of_two_hosts_that_commit_one_step_one_succeeds(self, cast: Cast) -> None:
+        records = [next_record(cast.run, (who, (UNIT,))) for who in (cast.teo, cast.noor)]
+        asides = [in_other_thread(lambda record=record: commit(cast.run, record)) for record in records]  # type: ignore[misc]
+        assert sorted(aside.outcome() for aside in asides) == ["committed", "stale"]
+        assert LogEntry.objects.count() == LedgerEntry.objects.count() == 1
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def deposed_changes_nothing(cast: Cast, by: Commit) -> None:
+    """What a host whose claim another has taken can do: nothing. Raises AssertionError."""
+    record = next_record(cast.run, (cast.teo, (UNIT,)))
+    claims.forget_the_dead()
+    claims.claim(cast.run, "another host")
+    before = everything(cast.run)
+    assert commit(cast.run, record, by) == "stale"
+    assert everything(cast.run) == before
+
+
+# --- the answer of COMMIT is lost -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Cut:
+    """The connection to the database is cut at a COMMIT. `after`: when the database has carried it out."""
+
+    url: str
+    after: bool
+    was_cut: bool = False
+
+    def commit(self, original: Callable[[], None]) -> None:
+        """In place of the driver's COMMIT."""
+        if self.was_cut:
+            return original()
+        self.was_cut = True
+        if self.after:
+            original()
+        if self.url.startswith("sqlite"):
+            if not self.after:
+                connection.connection.rollback()
+            raise OperationalError("disk I/O error")
+        self._end_backend()
+        return original()
+
+    def _end_backend(self) -> None:
+        """The server ends the session for good, as when it is restarted; the driver finds out by itself."""
+        assert connection.connection is not None
+        process = connection.connection.info.backend_pid
+        with psycopg.connect(self.url, autocommit=True) as control:
+            control.execute("SELECT pg_terminate_backend(%s, 5000)", (process,))
+        if self.after:
+            connection.cursor().execute("SELECT 1")  # the answer that does not come
+
+
+@contextmanager
+def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[Cut]:
+    """The next COMMIT of this thread gets no answer."""
+    connection.ensure_connection()
+    severed = Cut(url, after)
+    original = type(connection._connections[connection._alias])._commit  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        wrapper = connection._connections[connection._alias]  # type: ignore[attr-defined]
+        patch.setattr(wrapper, "_commit", lambda: severed.commit(lambda: original(wrapper)))
+        yield severed
+
+
+class TestLostAnswer:
+    """A host that does not know whether it has committed asks the row."""
+
+    def test_of_a_commit_that_happened(self, cast: Cast, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = next_record(cast.run, (cast.teo, (UNIT,)))
+        with cut(database, monkeypatch, after=True) as severed:
+            assert commit(cast.run, record) == "committed"
+        assert severed.was_cut
+        assert LogEntry.objects.count() == LedgerEntry.objects.count() == 1
+        require_equal_books(cast.run)
+
+    def test_of_a_commit_that_did_not(self, cast: Cast, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        record, before = next_record(cast.run, (cast.teo, (UNIT,))), everything(cast.run)
+        with cut(database, monkeypatch, after=False) as severed:
+            assert commit(cast.run, record) == "failed"
+        assert severed.was_cut
+        assert everything(cast.run) == before
+        assert commit(cast.run, record) == "committed"
+
+    def test_of_a_commit_that_did_not_while_another_host_took_over(
+        self, cast: Cast, database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        record, decide = next_record(cast.run, (cast.teo, (UNIT,))), store._decide
+
+        def decide_later(*arguments: Any) -> store.Outcome:
+            claims.forget_the_dead()
+            claims.claim(cast.run, "another host")
+            return decide(*arguments)
+
+        monkeypatch.setattr(store, "_decide", decide_later)
+        with cut(database, monkeypatch, after=False):
+            assert commit(cast.run, record) == "stale"
+        assert LogEntry.objects.count() == 0
+
+    def test_a_database_that_stays_away_decides_nothing(self, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = next_record(cast.run, (cast.teo, (UNIT,)))
+        monkeypatch.setattr(Head.objects, "filter", failing(OperationalError("away")))
+        monkeypatch.setattr(Head.objects, "get", failing(OperationalError("away")))
+        with pytest.raises(DatabaseError):
+            store.commit(cast.run, sealed(record), record, duration_s=1, attempts=1)
+
+
+# --- the rest of the rows -------------------------------------------------------------------------------------------
+
+
+def marks(run: Run) -> dict[tuple[int, int], int]:
+    return {(row.epoch, row.shard): row.mark for row in LeaseMark.objects.filter(run=run)}
+
+
+class TestMarks:
+    """Rule 11: what was ever leased stays under the marks."""
+
+    def test_they_are_raised(self, cast: Cast) -> None:
+        store.raise_marks(cast.run, [Mark(0, 0, 8), Mark(1, 0, 2)])
+        store.raise_marks(cast.run, [Mark(0, 0, 16)])
+        assert marks(cast.run) == {(0, 0): 16, (1, 0): 2}
+
+    def test_they_are_never_lowered(self, cast: Cast) -> None:
+        store.raise_marks(cast.run, [Mark(0, 0, 16)])
+        store.raise_marks(cast.run, [Mark(0, 0, 8), Mark(1, 0, 4)])
+        assert marks(cast.run) == {(0, 0): 16, (1, 0): 4}
+
+    def test_also_not_by_a_host_that_was_deposed_meanwhile(self, cast: Cast) -> None:
+        asides = [
+            in_other_thread(lambda n=n: store.raise_marks(cast.run, [Mark(0, 0, n)]))  # type: ignore[misc]
+            for n in (16, 2, 8, 4)
+        ]
+        for aside in asides:
+            aside.outcome()
+        assert marks(cast.run) == {(0, 0): 16}
+
+
+class TestSettledUnits:
+    def test_are_those_of_committed_records(self, cast: Cast) -> None:
+        steps(cast, (UNIT,), (SECOND, Unit(0, 0, 4, 6)))
+        assert set(store.settled_units(cast.run)) == {UNIT, SECOND, Unit(0, 0, 4, 6)}
+
+    def test_are_those_of_the_newest_two_epochs(self, cast: Cast) -> None:
+        newer = [Unit(epoch, 0, 0, 2) for epoch in (1, 2)]
+        steps(cast, (UNIT,), (SECOND,), (newer[0],), (newer[1],))
+        assert set(store.settled_units(cast.run)) == set(newer)
+
+    def test_a_record_of_two_epochs_counts_whole(self, cast: Cast) -> None:
+        mixed = (SECOND, Unit(1, 0, 0, 2))
+        steps(cast, (UNIT,), mixed)
+        assert set(store.settled_units(cast.run)) == {UNIT, *mixed}
+
+
+class TestLoad:
+    """What a new host knows."""
+
+    def test_of_a_run_at_its_beginning(self, cast: Cast) -> None:
+        state = store.load(store.run_named(cast.run.run_id), 7)
+        assert (state.index, state.step, state.digest, state.fence) == (0, 0, GENESIS, 7)
+        assert (state.started, state.sealed, state.goal) == (False, None, "running")
+        assert state.snapshot == store.newest_snapshot(cast.run)
+
+    def test_of_a_run_on_its_way(self, cast: Cast) -> None:
+        store.raise_marks(cast.run, [Mark(0, 0, 8)])
+        _, last = steps(cast, (UNIT,), (SECOND,))
+        state = store.load(store.run_named(cast.run.run_id), 1)
+        assert (state.index, state.step, state.sealed) == (2, 2, sealed(last))
+        assert (state.started, state.digest) == (True, digest_of(sealed(last)))
+        assert state.leases.granted == {(0, 0): 8}
+        assert state.leases.orphans == [Unit(0, 0, 4, 8)], "under the mark and in no update: claimed, or dealt again"
+
+    def test_of_what_the_organizer_wants(self, cast: Cast) -> None:
+        pause_run(run=cast.run)
+        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.goal_of(cast.run) == "paused"
+        resume_run(run=cast.run)
+        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.goal_of(cast.run) == "running"
+
+    def test_of_the_newest_snapshot(self, cast: Cast) -> None:
+        facts = {"step": 2, "digest": "d" * 64, "state_digest": "5" * 16, "file": "f" * 64, "size": 3}
+        Snapshot.objects.create(run=cast.run, index=2, **facts)
+        newest = SnapshotMessage(index=2, **facts)  # type: ignore[arg-type]
+        assert store.load(store.run_named(cast.run.run_id), 1).snapshot == newest
+
+
+def test_records_are_said_again_in_their_order(cast: Cast) -> None:
+    records = steps(cast, (UNIT,), (SECOND,), (Unit(0, 0, 4, 6),))
+    assert store.sealed_from(cast.run, 2) == [sealed(record) for record in records[1:]]
+    assert store.sealed_from(cast.run, 4) == []
+
+
+def test_what_replicas_agree_on_is_kept_with_its_step(cast: Cast) -> None:
+    steps(cast, (UNIT,), (SECOND,))
+    store.agree(cast.run, 2, "5" * 16)
+    store.agree(cast.run, 0, "6" * 16)
+    assert list(LogEntry.objects.values_list("step", "state_digest")) == [(1, ""), (2, "5" * 16)]
+
+
+def test_words_fit_their_rows(cast: Cast) -> None:
+    store.tell(cast.run, "k" * 40, "t" * 900)
+    store.set_waiting(cast.run, "w" * 900)
+    told = Happening.objects.get()
+    assert (len(told.kind), len(told.text)) == (20, 300)
+    assert len(Run.objects.get().waiting_for) == 900
+
+
+def test_whoever_may_not_work_any_more(cast: Cast) -> None:
+    peers = [cast.teo.machine.peer_id, cast.noor.machine.peer_id]
+    assert store.revoked(peers) == []
+    cast.noor.machine.person.is_active = False
+    cast.noor.machine.person.save()
+    assert store.revoked(peers) == [cast.noor.machine.peer_id]
+
+
+# --- planted faults: what the tests above would not let pass ---------------------------------------------------------
+
+
+def careless(run: Run, seal: Signed, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:
+    """A commit that does not look at the head."""
+    with transaction.atomic():
+        Head.objects.filter(run=run).update(index=record.index - 1, step=record.step - 1, digest=record.previous)
+        Head.objects.filter(run=run).update(fence=record.fence)
+        store._write(run, seal, record, duration_s, attempts)
+    return "committed"
+
+
+class TestPlantedFaults:
+    def test_a_commit_that_skips_the_head_check_is_caught(self, cast: Cast) -> None:
+        with pytest.raises(AssertionError, match="committed"):
+            deposed_changes_nothing(cast, careless)
+
+    def test_and_the_table_itself_refuses_a_second_entry(self, cast: Cast) -> None:
+        rival = next_record(cast.run, (cast.noor, (SECOND,)))
+        steps(cast, (UNIT,))
+        with pytest.raises(IntegrityError):
+            commit(cast.run, rival, careless)
+        require_equal_books(cast.run)
+
+    def test_a_dropped_ledger_row_is_found(self, cast: Cast) -> None:
+        record = next_record(cast.run, (cast.teo, (UNIT,)), (cast.noor, (SECOND,)))
+        commit(cast.run, record)
+        with connection.cursor() as cursor:  # the model would not let anybody
+            cursor.execute("DELETE FROM runs_ledgerentry WHERE machine_id = %s", [stored(cast.noor.machine.pk)])
+        with pytest.raises(AssertionError, match="the ledger has"):
+            require_equal_books(cast.run)
+
+    def test_a_changed_ledger_row_is_found(self, cast: Cast) -> None:
+        steps(cast, (UNIT,))
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE runs_ledgerentry SET credit = credit + 1")
+        with pytest.raises(AssertionError, match="the ledger has"):
+            require_equal_books(cast.run)
+
+
+def stored(key: Any) -> Any:
+    """A UUID as this database holds it."""
+    return key if connection.vendor == "postgresql" else key.hex

@@ -1,0 +1,93 @@
+"""One life of a site's worker. `draft`: work is enqueued and nobody takes it; `work`: all of it is done, also twice.
+
+Settings come from the environment, so that the queue is in this process or in Redis. Children answer at once.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
+os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+PATIENCE_S = 30.0
+
+
+def wait_for(done: Callable[[], object]) -> None:
+    """Poll rows."""
+    until = time.monotonic() + PATIENCE_S
+    while not done():
+        if time.monotonic() > until:
+            raise SystemExit("the worker did not do it in time")
+        time.sleep(0.02)
+
+
+def draft() -> None:
+    """A text and a run that is to be opened; then this process ends, with the work undone."""
+    from accounts.models import Person
+    from runs import services
+    from tests.runs.cast import RECIPE
+    from tests.runs.test_preparation import TEXT
+
+    person = Person.objects.create_user("Amina", None)
+    dataset = services.store_upload(
+        organizer=person, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT]
+    )
+    run = services.create_run(organizer=person, dataset=dataset, title="Proverbs", purpose="", recipe=RECIPE)
+    services.open_run(run=run)
+
+
+def work() -> dict[str, Any]:
+    """What was left undone, each task three times, and what the rows say then."""
+    from runs import tasks
+    from runs.models import Release, Run
+    from runs.services import finish_run
+    from web.serving.worker import running_worker
+
+    with running_worker():
+        requeued = tasks.requeue_unfinished()
+        wait_for(lambda: Run.objects.get().state == Run.State.OPEN)
+        run = Run.objects.get()
+        for _ in range(2):
+            tasks.enqueue(tasks.prepare_dataset, run.dataset_id)
+            tasks.enqueue(tasks.prepare_run, run.pk)
+        for _ in range(3):
+            finish_run(run=run)
+        wait_for(lambda: Release.objects.get().state == Release.State.READY)
+        run.refresh_from_db()
+        return {
+            "requeued": requeued,
+            "state": run.state,
+            "shards": run.dataset.shards.count(),
+            "snapshots": run.snapshots.count(),
+            "told": sorted(run.happenings.values_list("kind", flat=True)),
+            "left": tasks.requeue_unfinished(),
+        }
+
+
+def main(life: str) -> None:
+    """One of the two."""
+    from django import setup
+    from django.core.management import call_command
+
+    setup()
+    from runs import preparation
+    from tests.runs.test_preparation import ANSWERS
+
+    def answer(arguments: list[str]) -> dict[str, Any]:
+        return ANSWERS[arguments[0]](arguments)
+
+    vars(preparation)["run_child"] = answer
+    call_command("migrate", verbosity=0)
+    if life == "draft":
+        draft()
+    else:
+        print(json.dumps(work()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,32 @@
+"""The site, started as ever, but killed with SIGKILL between the commit of one step and the message about it.
+
+`manage.py serve` with one function wrapped: the process is as real as any, and so is its end.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
+os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+
+if __name__ == "__main__":
+    from django import setup
+    from django.core.management import execute_from_command_line
+
+    setup()
+    from coordination import store
+
+    commit, last = store.commit, int(os.environ["DIE_AFTER_STEP"])
+
+    def commit_and_die(*arguments: Any, **details: Any) -> Any:
+        outcome = commit(*arguments, **details)
+        if arguments[2].step == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcome
+
+    store.commit = commit_and_die
+    execute_from_command_line(sys.argv)

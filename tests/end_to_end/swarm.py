@@ -1,0 +1,296 @@
+"""A real site, real relays and real agents, each a process of its own, used over HTTP as people do."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Self
+
+import psycopg
+
+from web.demonstration.corpus import LICENCE
+from web.demonstration.processes import ROOT, bare_environment
+from web.demonstration.visitor import TOKEN, Refused, Visitor
+
+MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
+PASSWORD = "correct horse battery staple"
+DIGEST = re.compile(r"step (\d+): state ([0-9a-f]{16})")
+SMALL = {
+    "family": "gpt2",
+    "layers": "1",
+    "width": "32",
+    "heads": "2",
+    "context": "32",
+    "vocab": "512",
+    "target_batch": "48",
+    "micro_batch": "2",
+    "learning_rate": "0.01",
+    "warmup_steps": "2",
+    "optimizer": "lamb",
+    "decay": "cosine",
+    "final_ratio": "0.1",
+    "beta1": "0.9",
+    "beta2": "0.98",
+    "epsilon": "1e-6",
+    "weight_decay": "0.01",
+    "clip_norm": "1.0",
+    "snapshot_every": "10",
+    "codec_up": "fp32",
+    "codec_down": "fp32",
+    "seed": "7",
+}
+
+
+class Swarm:
+    """One site in one folder, and everybody who works for it. Ends its processes, by their ids, with the block."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.folder, self.data = folder, folder / "site"
+        self.environment = dict(environment or {})
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.url = self.slug = ""
+        self._files: list[IO[bytes]] = []
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(6)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        for file in self._files:
+            file.close()
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        file = (self.folder / f"{name}.log").open("ab")
+        self._files.append(file)
+        before = self.processes.get(name)
+        if before is not None and before.stdin is not None:
+            before.stdin.close()
+        self.processes[name] = subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
+        )
+
+    def start_site(self, name: str = "site", program: str = "manage.py", port: str = "", **more: str) -> None:
+        """The whole platform; `program` may be a test's own way of starting it. `port`: where others are in front."""
+        own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data), "MANYHANDS_DIE_WITH_PARENT": "1"}
+        command = [sys.executable, str(ROOT / program), "serve", "--port", port or str(self.port)]
+        self._start(name, command, own | more, self.folder)
+        self.wait(lambda: self._announced(name), 60, f"{name} starts")
+        self.url = self._announced(name)
+        if not port:
+            self.port = int(self.url.rsplit(":", 1)[-1])
+        self.wait(lambda: _answers(self.url), 30, f"{name} answers")
+
+    def _announced(self, name: str) -> str:
+        """Where a site process is reached; empty until it answers."""
+        self._fail_if_gone(name)
+        for path in self.data.glob("serve*.json"):
+            with contextlib.suppress(FileNotFoundError):  # another process ends
+                said = json.loads(path.read_bytes())
+                if said["pid"] == self.processes[name].pid:
+                    return str(said["url"])
+        return ""
+
+    def _fail_if_gone(self, name: str) -> None:
+        if self.processes[name].poll() is not None:
+            raise AssertionError(f"{name} ended:\n{self.log(name)[-3000:]}")
+
+    def start_agent(self, name: str, *, token: str = "", threads: int = 1, **more: str) -> None:
+        """An agent in an empty folder, with nothing but PATH, HOME and MANYHANDS_HOME (and what a test adds)."""
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        command = [MANYHANDS, "join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached"]
+        self._start(name, command + (["--token", token] if token else []), bare_environment(home) | more, home)
+
+    def start_relay(self, name: str, token: str = "") -> None:
+        """Another relay beside the site's own."""
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        command = [MANYHANDS, "relay", self.url, "--attached"]
+        self._start(name, command + (["--token", token] if token else []), bare_environment(home), home)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def log(self, name: str) -> str:
+        """What a process has said."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    # --- people -------------------------------------------------------------------------------------------------
+
+    def sign_up(self, name: str) -> Visitor:
+        """A person."""
+        person = Visitor(self.url)
+        person.submit("/signup/", {"username": name, "password": PASSWORD})
+        return person
+
+    def token_of(self, person: Visitor) -> str:
+        """A one-time token for a machine."""
+        found = TOKEN.search(person.submit("/machines/", {}))
+        assert found is not None
+        return found[0]
+
+    def operator(self) -> Visitor:
+        """The first operator, by the one-time link that `serve` prints."""
+        link = re.search(r"/operator/[\w-]+/", self.log("site"))
+        assert link is not None
+        person = Visitor(self.url)
+        person.submit(link[0], {"username": "root", "password": PASSWORD})
+        return person
+
+    def open_run(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
+        """A run on a text, opened."""
+        fields = {
+            **SMALL,
+            "title": "A run",
+            "purpose": "",
+            "visibility": "public",
+            "licence": LICENCE,
+            "may_share": "on",
+            "target_steps": str(steps),
+            "minimum_trainers": str(trainers),
+            **recipe,
+        }
+        organizer.submit("/runs/new/", fields, {"text": ("text.txt", text.encode())})
+        self.slug = organizer.address.rstrip("/").rsplit("/", 1)[-1]
+        organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
+        self.wait(lambda: self.facts()["state"] == "open", 120, "the run is prepared")
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """The run as the API has it; empty while the site is away."""
+        try:
+            return Visitor(self.url).read_json(f"runs/{self.slug}")
+        except Refused:
+            return {"state": "away", "step": -1, "loss": None}
+
+    def items(self, what: str) -> list[dict[str, Any]]:
+        """A list of the API."""
+        return Visitor(self.url).read_items(f"runs/{self.slug}/{what}")
+
+    def wait_for_step(self, step: int, limit_s: float = 120) -> None:
+        """Until that many steps are committed."""
+        self.wait(lambda: self.facts()["step"] >= step, limit_s, f"step {step}")
+
+    def wait_finished(self, limit_s: float = 180) -> None:
+        """Until the run is finished."""
+        self.wait(lambda: self.facts()["state"] == "finished", limit_s, "the run is finished")
+
+    def wait(self, done: Callable[[], object], limit_s: float, what: str) -> None:
+        """Poll, at most `limit_s`."""
+        until = time.monotonic() + limit_s
+        while not done():
+            if time.monotonic() > until:
+                logs = "\n".join(f"--- {name}\n{self.log(name)[-1500:]}" for name in self.processes)
+                raise AssertionError(f"not within {limit_s:g} s: {what}\n{self.facts()}\n{logs}")
+            time.sleep(0.05)
+
+    def digests(self, agent: str) -> dict[int, str]:
+        """State digest after each step, as an agent logs it."""
+        return {int(step): digest for step, digest in DIGEST.findall(self.log(agent))}
+
+    def relay_log(self, home: Path | None = None) -> Path:
+        """The folder of this run in a relay's log; the site's own relay by default."""
+        folders = [path.parent for path in (home or self.data / "relay").glob("**/records")]
+        assert len(folders) == 1, folders
+        return folders[0]
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Rows of the site's database, read beside it."""
+        if url := self.environment.get("DATABASE_URL"):
+            with psycopg.connect(url) as server:
+                return server.execute(query.encode()).fetchall()
+        database = next(self.data.glob("*.sqlite3"))
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=20) as connection:
+            return connection.execute(query).fetchall()
+
+    def books(self, relay: Path | None = None) -> tuple[int, int]:
+        """Samples in the ledger, and in the commit records of a relay's log: each from its own source."""
+        ledger = sum(row["samples"] for row in self.items("ledger"))
+        return ledger, sum(record["samples"] for record in self.records(relay))
+
+    def records(self, relay: Path | None = None) -> list[dict[str, Any]]:
+        """The commit records of a relay's log, in order."""
+        paths = sorted((self.relay_log(relay) / "records").iterdir())
+        return [json.loads(path.read_bytes().split(b"\n")[0]) for path in paths]
+
+    def timeline(self) -> list[str]:
+        """Everything that happened, in words."""
+        return [row[0] for row in self.rows("select text from runs_happening order by id")]
+
+    def online(self, role: str) -> list[dict[str, Any]]:
+        """Peers of a role that the run's host sees."""
+        rows = self.rows("select cast(members as text) from coordination_presence")
+        return [member for row in rows for member in json.loads(row[0]) if member["role"] == role]
+
+    def export(self, target: Path) -> Path:
+        """What the reference replays: recipe, shards, first snapshot, commit records. The final snapshot's path."""
+        target.mkdir(parents=True)
+        recipe = self.rows("select recipe from runs_run")[0][0]
+        shards = [{"digest": row[0]} for row in self.rows("select digest from runs_shard order by position")]
+        (target / "recipe.json").write_text(recipe)
+        (target / "shards.json").write_text(json.dumps(shards))
+        for shard in shards:
+            name = f"{shard['digest']}.safetensors"
+            shutil.copy(next(self.data.glob(f"**/shards/{name}")), target / name)
+        snapshots = [row[0] for row in self.rows('select file from runs_snapshot order by "index"')]
+        shutil.copy(next(self.data.glob(f"**/{snapshots[0]}*")), target / "step0.safetensors")
+        shutil.copytree(self.relay_log() / "records", target / "records")
+        return next(self.data.glob(f"**/{snapshots[-1]}*"))
+
+
+def _answers(url: str) -> bool:
+    try:
+        Visitor(url).read("/healthz")
+    except Refused:
+        return False
+    return True
+
+
+@contextmanager
+def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.1) -> Iterator[None]:
+    """A process that runs only part of the time, as on a busy or slow machine."""
+    import threading
+
+    stop = threading.Event()
+
+    def pulse() -> None:
+        while not stop.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            stop.wait(rest_s)
+            os.kill(pid, signal.SIGCONT)
+            stop.wait(run_s)
+
+    thread = threading.Thread(target=pulse, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,94 @@
+"""What three uneven machines make together is what one machine would have made (rules 13, 32 and 33)."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.end_to_end.reference import main, weights_of
+from tests.end_to_end.swarm import Swarm, slowed
+
+STEPS = 20
+BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
+RATES = {"lamb": "0.01", "adamw": "0.001"}
+# Name, CPU capability, threads: the slowest one is stopped two thirds of the time as well.
+MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
+
+
+def train(folder: Path, english: str, **recipe: str) -> tuple[Path, Path, dict[str, dict[int, str]]]:
+    """Three processes of unequal speed; the exported run, its final snapshot, and every machine's digests."""
+    with Swarm(folder) as swarm:
+        swarm.start_site()
+        organizer = swarm.sign_up("organizer")
+        swarm.open_run(organizer, english, trainers=3, steps=STEPS, **recipe)
+        for name, capability, threads in MACHINES:
+            more = {"ATEN_CPU_CAPABILITY": capability} if capability else {}
+            swarm.start_agent(name, token=swarm.token_of(organizer), threads=threads, **more)
+        with slowed(swarm.processes["slow"].pid):
+            swarm.wait_finished()
+        final = swarm.export(folder / "export")
+        kept = folder / "final.safetensors"
+        shutil.copy(final, kept)
+        ledger, committed = swarm.books()
+        assert ledger == committed > 0
+        return folder / "export", kept, {name: swarm.digests(name) for name, _, _ in MACHINES}
+
+
+def distance(export: Path, final: Path) -> float:
+    """Largest difference of any weight from the reference's."""
+    theirs = weights_of(final)
+    return max(float((weight - theirs[name]).abs().max()) for name, weight in main(export).items())
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+def test_uneven_machines_make_what_one_would(tmp_path: Path, english: str, optimizer: str) -> None:
+    torch.set_num_threads(1)
+    recipe = {"optimizer": optimizer, "learning_rate": RATES[optimizer]}  # epsilon is the recipe's default, 1e-6
+    export, final, digests = train(tmp_path / "swarm", english, **recipe)
+    records = [json.loads(path.read_bytes().split(b"\n")[0]) for path in (export / "records").iterdir()]
+    assert all(record["exact"] for record in records)
+    assert len({tuple(len(c["units"]) for c in record["contributions"]) for record in records}) > 1, "all even"
+    moved = distance(export, final)
+    print(f"{optimizer}: max |dw| = {moved:.2e} after {STEPS} steps")
+    assert moved <= BOUNDS[optimizer]
+    agree(digests)
+    # The check has teeth: with means that count each machine alike, whatever its tokens, it is far beyond the bound.
+    assert distance(unweighted(export, tmp_path / "unweighted"), final) > 10 * BOUNDS[optimizer]
+
+
+def agree(digests: dict[str, dict[int, str]]) -> None:
+    """Every machine reported the same digest after every step it was there for, and two at least were."""
+    for step in range(1, STEPS + 1):
+        seen = {name: of[step] for name, of in digests.items() if step in of}
+        assert len(seen) >= 2, f"step {step} was seen by {sorted(seen)}"
+        assert len(set(seen.values())) == 1, f"step {step}: {seen}"
+
+
+def unweighted(export: Path, target: Path) -> Path:
+    """The same run as if the machine with most units had had one only: other weights, the same everything else."""
+    shutil.copytree(export, target)
+    for path in (target / "records").iterdir():
+        line, signature, _ = path.read_bytes().split(b"\n")
+        record = json.loads(line)
+        most = max(record["contributions"], key=lambda c: len(c["units"]))
+        most["units"] = most["units"][:1]
+        path.write_bytes(json.dumps(record).encode() + b"\n" + signature + b"\n")
+    return target
+
+
+def test_replicas_agree_on_lossy_bytes(tmp_path: Path, english: str) -> None:
+    _, _, digests = train(tmp_path / "swarm", english, codec_up="int8", codec_down="int8")
+    agree(digests)
+
+
+def test_a_skipped_digest_is_seen() -> None:
+    digests = {name: {step: f"{step:016x}" for step in range(1, STEPS + 1)} for name in ("quick", "old", "slow")}
+    agree(digests)
+    digests["old"][7] = "f" * 16
+    with pytest.raises(AssertionError, match="step 7"):
+        agree(digests)
+    del digests["old"][7], digests["slow"][7]
+    with pytest.raises(AssertionError, match="step 7 was seen by"):
+        agree(digests)

@@ -1,0 +1,97 @@
+"""Processes killed with -9 at the worst moments: the run finishes, replicas agree, books agree."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.end_to_end.swarm import Swarm
+
+STEPS = 12
+# 1.3 million parameters in spans of a mebibyte: a reduce lasts long enough to be hit in the middle.
+LARGE = {"width": "128", "layers": "4", "vocab": "4096", "target_batch": "24", "snapshot_every": "50"}
+
+
+def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tuple[str, ...] = (), **site: str) -> None:
+    """A site, its relay and more relays, a run, its trainers."""
+    swarm.start_site(**site)
+    organizer = swarm.sign_up("organizer")
+    if relays:
+        operator = swarm.operator()
+        for name in relays:
+            swarm.start_relay(name, swarm.token_of(operator))
+    swarm.open_run(organizer, english, trainers=len(trainers), steps=STEPS, **LARGE)
+    if relays:
+        swarm.wait(lambda: len(swarm.online("relay")) == 1 + len(relays), 30, "all relays are there")
+    for name in trainers:
+        swarm.start_agent(name, token=swarm.token_of(organizer))
+
+
+def in_mid_reduce(folder: Callable[[], Path], after_step: int) -> Callable[[], bool]:
+    """True at a moment when a relay holds a span of the step after `after_step` that no record names yet."""
+
+    def now() -> bool:
+        held = (path.name for path in (folder() / "tentative").glob("*.span"))
+        return any(int(name.split("-")[0]) >= after_step for name in held)
+
+    return now
+
+
+def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
+    """SIGKILL as soon as the moment has come."""
+    until = time.monotonic() + 60
+    while not moment():
+        assert time.monotonic() < until, "the moment did not come"
+        time.sleep(0.0005)
+    swarm.processes[victim].kill()
+    swarm.processes[victim].wait()
+
+
+def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None) -> list[dict[str, object]]:
+    """The run is finished, survivors have equal digests at every step both made, both books are equal; the steps."""
+    swarm.wait_finished()
+    steps = swarm.items("steps")
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    digests = [swarm.digests(name) for name in survivors]
+    for step in range(1, STEPS + 1):
+        assert len({of[step] for of in digests if step in of}) == 1, f"step {step}"
+    ledger, committed = swarm.books(relay)
+    assert ledger == committed == sum(step["samples"] for step in steps)
+    return steps
+
+
+def test_a_trainer_is_killed_in_mid_reduce(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm:
+        begin(swarm, english, trainers=("a", "b", "c"))
+        swarm.wait_for_step(2)
+        hit(swarm, "c", in_mid_reduce(swarm.relay_log, 3))
+        settled(swarm, ("a", "b"))
+        assert any("mid-round" in line or "void" in line or "away" in line for line in swarm.timeline())
+
+
+def test_one_of_two_relays_is_killed_in_mid_reduce(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm:
+        begin(swarm, english, trainers=("a", "b", "c"), relays=("second",))
+        swarm.wait_for_step(2)
+        second = tmp_path / "second" / "manyhands"
+        hit(swarm, "second", in_mid_reduce(lambda: swarm.relay_log(second), 3))
+        settled(swarm, ("a", "b", "c"))
+        reducers = {span["reducer"] for record in swarm.records() for span in record["spans"]}
+        assert len(reducers) == 2, "both relays reduced before"
+        assert {span["reducer"] for span in swarm.records()[-1]["spans"]} < reducers
+
+
+def test_the_site_is_killed_between_commit_and_message(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm:
+        program = "tests/end_to_end/dying_site.py"
+        begin(swarm, english, trainers=("a", "b", "c"), program=program, DIE_AFTER_STEP="4")
+        swarm.wait(lambda: swarm.processes["site"].poll() is not None, 60, "the site dies")
+        assert swarm.rows("select step from runs_head") == [(4,)]
+        # A machine may have been busy with step 3 while the others' answers committed step 4.
+        swarm.wait(lambda: max(swarm.digests("a"), default=0) >= 3, 30, "a has made step 3")
+        assert max(swarm.digests("a")) == 3, "the message was sent before the site died"
+        swarm.start_site()
+        steps = settled(swarm, ("a", "b", "c"))
+        assert len(steps) == STEPS
+        before = json.loads(json.dumps(steps))
+        assert sum(row["samples"] for row in swarm.items("ledger")) == sum(step["samples"] for step in before)

@@ -1,0 +1,26 @@
+"""Examples of every shape that other programs rely on, read by the tests of all languages."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+
+
+def golden(name: str) -> Any:
+    """A golden file's content."""
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def shape_of(value: Any) -> Any:
+    """Names and kinds of a JSON value; whole and broken numbers are both numbers, nothing may stand for anything."""
+    match value:
+        case dict():
+            return {name: shape_of(part) for name, part in value.items()}
+        case list():
+            return [shape_of(value[0])] if value else []
+        case bool():
+            return "truth"
+        case int() | float():
+            return "number"
+    return type(value).__name__

@@ -1,0 +1,24 @@
+"""What the API answers has the shapes that other programs rely on, no field more, no field less."""
+
+import pytest
+from django.test import Client
+
+from runs.models import Run
+from tests.golden import golden, shape_of
+from tests.runs.cast import Owned, committed, data_folder, laptop, organizer, run, volunteer
+
+__all__ = ["data_folder", "laptop", "organizer", "run", "volunteer"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", sorted(golden("api")))
+def test_the_api_has_its_shapes(path: str, run: Run, laptop: Owned) -> None:
+    committed(run, (laptop.machine, 4), state_digest="0" * 16)
+    answer = Client().get(f"/api/v1/{path.replace('SLUG', run.slug)}").json()
+    found = answer["items"][0] if "items" in answer else answer
+    assert shape_of(found) == shape_of(golden("api")[path])
+
+
+def test_a_shape_is_names_and_kinds() -> None:
+    assert shape_of({"a": 1, "b": [True], "c": None}) == {"a": "number", "b": ["truth"], "c": "NoneType"}
+    assert shape_of({"a": 1}) != shape_of({"a": "1"})

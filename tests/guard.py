@@ -1,0 +1,43 @@
+"""Run a command for as long as the process that started this one lives, then clear its folder away.
+
+`python guard.py FOLDER USER COMMAND...`, with a pipe as standard input. The pipe closes when its other end
+goes, also by SIGKILL and on every system; a parent-death signal would be Linux only.
+"""
+
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+GRACE_S = 10
+
+
+def as_user(name: str) -> dict[str, Any]:
+    """Arguments for `subprocess` that drop from root to a user; none where the name is empty."""
+    if not name:
+        return {}
+    return {"user": name, "group": pwd.getpwnam(name).pw_gid, "extra_groups": []}
+
+
+def stop_when_input_ends(server: "subprocess.Popen[bytes]") -> None:
+    sys.stdin.buffer.read()
+    # SIGINT is PostgreSQL's fast shutdown, where SIGTERM waits for its clients; Redis obeys it too.
+    server.send_signal(signal.SIGINT)
+    try:
+        server.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+
+
+def main(folder: str, user: str, *command: str) -> None:
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=folder, **as_user(user))
+    threading.Thread(target=stop_when_input_ends, args=(server,), daemon=True).start()
+    server.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

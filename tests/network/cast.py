@@ -1,0 +1,75 @@
+"""Links on loopback for these tests: a relay that listens, and trainers that dial it, on a clock that stands still."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from peer_agent.network.link import Connection, LinkLost, Refused, dial
+from peer_agent.network.relay_server import Server, serve_data
+from peer_agent.protocol.credentials import Credential
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.messages import FetchRecords, Records
+from peer_agent.protocol.session import Identity, Link
+from peer_agent.protocol.wire import Frame, Kind
+from tests.protocol.cast import NOW, RELAY, RUN, relay, trainer
+
+FETCH = FetchRecords(run=RUN, first=0)
+NOTHING = Records(run=RUN, first=0, last=-1, records=())
+PATIENCE_S = 20.0  # for what must happen; never how long a good run takes
+
+
+def at_now() -> float:
+    return NOW
+
+
+def frame(chunk: int = 0, size: int = 1000, kind: Kind = Kind.GRADIENT) -> Frame:
+    return Frame(kind, RunId(RUN), 1, 1, 1, 0, chunk, 0, bytes([chunk % 256]) * size)
+
+
+def anyone(_: Credential) -> Fault | None:
+    return None
+
+
+async def answer(link: Connection) -> None:
+    """What a relay that holds nothing says to everything."""
+    while True:
+        await link.receive()
+        await link.send(NOTHING)
+
+
+async def stay(link: Connection) -> None:
+    """Take everything, say nothing."""
+    while True:
+        await link.receive()
+
+
+@asynccontextmanager
+async def listening(
+    handle: Callable[[Connection], Awaitable[None]] = answer, port: int = 0, who: Identity | None = None, **kwargs: Any
+) -> AsyncIterator[Server]:
+    identity = who or relay()
+    settings: dict[str, Any] = {"identity_of": lambda: identity, "admit": anyone, "clock": at_now} | kwargs
+    server = await serve_data("127.0.0.1", port, handle=handle, **settings)
+    try:
+        yield server
+    finally:
+        async with asyncio.timeout(PATIENCE_S):
+            await server.close()
+
+
+async def dial_relay(where: Server | int, who: Identity | None = None, **kwargs: Any) -> Connection:
+    port = where if isinstance(where, int) else where.port
+    settings: dict[str, Any] = {"server": RELAY, "version": "1", "clock": at_now} | kwargs
+    return await dial(f"ws://127.0.0.1:{port}/", link=Link.DATA, identity=who or trainer(), **settings)
+
+
+async def how_it_ends(link: Connection) -> LinkLost | Refused:
+    """Receive until there is no more."""
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            while True:
+                await link.receive()
+        except (LinkLost, Refused) as end:
+            return end

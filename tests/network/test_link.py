@@ -1,0 +1,510 @@
+"""Real links on loopback: how they open, carry, end and come back."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from peer_agent.network import link as links
+from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, dial, keep
+from peer_agent.network.relay_server import HANDSHAKE_MESSAGE
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.messages import MAX_MESSAGE, Leave, State
+from peer_agent.protocol.session import Identity, Link, Session, Side
+from peer_agent.protocol.wire import Kind
+from tests.network.cast import (
+    FETCH,
+    NOTHING,
+    PATIENCE_S,
+    answer,
+    at_now,
+    dial_relay,
+    frame,
+    how_it_ends,
+    listening,
+    stay,
+)
+from tests.protocol.cast import (
+    NOW,
+    RELAY,
+    RELAYS_CREDENTIAL,
+    RUN,
+    SITE_NAME,
+    STRANGERS_KEY,
+    TRAINERS_CREDENTIAL,
+    relay,
+    site,
+    trainer,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_proxy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "ws_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@asynccontextmanager
+async def raw_server(handle: Callable[[ServerConnection], Awaitable[None]]) -> AsyncIterator[int]:
+    """A WebSocket server that keeps none of our rules."""
+    async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+# Opening
+
+
+async def test_a_link_opens_and_carries_both_kinds_of_body() -> None:
+    seen: list[object] = []
+
+    async def relay_side(link: Connection) -> None:
+        seen.extend([link.credential, await link.receive(), await link.receive()])
+        await link.send(frame(7, kind=Kind.AVERAGE))
+        await link.send(NOTHING)
+
+    async with listening(relay_side, clock=lambda: NOW + 5) as server:
+        link = await dial_relay(server)
+        await link.send_many([frame(3), FETCH])
+        assert await link.receive() == frame(7, kind=Kind.AVERAGE)
+        assert await link.receive() == NOTHING
+        assert seen == [TRAINERS_CREDENTIAL, frame(3), FETCH]
+        assert link.credential == RELAYS_CREDENTIAL
+        assert link.offset_s == 5.0
+        assert isinstance(await how_it_ends(link), LinkLost)
+        with pytest.raises(LinkLost):
+            await link.send(FETCH)
+
+
+async def test_a_control_link_opens() -> None:
+    async def site_side(socket: ServerConnection) -> None:
+        session = Session(Side.LISTENING, Link.CONTROL, site(), nonce=b"n" * 32, server=SITE_NAME, version="")
+        link = Connection(socket, session, url="", clock=at_now)
+        await link.shake_hands()
+        assert await link.receive() == Leave(run=RUN)
+        await link.send(State(run=RUN, state="paused", reason=""))
+
+    async with raw_server(site_side) as port:
+        link = await dial(
+            f"ws://127.0.0.1:{port}/",
+            link=Link.CONTROL,
+            identity=trainer(),
+            server=SITE_NAME,
+            version="1",
+            clock=at_now,
+        )
+        await link.send(Leave(run=RUN))
+        assert await link.receive() == State(run=RUN, state="paused", reason="")
+        assert link.credential is None
+        await link.close()
+
+
+@pytest.mark.parametrize(
+    ("who", "code"),
+    [
+        (lambda: trainer(issued_by=STRANGERS_KEY), "E201"),
+        (lambda: trainer(expires=int(NOW) - 1000), "E202"),
+        (lambda: trainer(not_before=int(NOW) + 1000), "E203"),
+        (lambda: trainer(holds=STRANGERS_KEY), "E209"),
+    ],
+)
+async def test_a_false_credential_is_refused_by_number(who: Callable[[], Identity], code: str) -> None:
+    async with listening() as server:
+        with pytest.raises(Refused, match=code) as refused:
+            await dial_relay(server, who())
+        assert refused.value.remote
+
+
+async def test_a_wrong_clock_is_told() -> None:
+    async with listening() as server:
+        with pytest.raises(Refused, match="E204") as refused:
+            await dial_relay(server, clock=lambda: NOW + 3600)
+        assert not refused.value.remote
+
+
+async def test_another_relay_than_the_one_that_was_dialled_is_refused() -> None:
+    async with listening() as server:
+        with pytest.raises(Refused, match="E217"):
+            await dial_relay(server, server="09" * 16)
+
+
+async def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def newer(socket: ServerConnection) -> None:
+        session = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"n" * 32, server=RELAY, version="")
+        session.start(NOW)
+        (challenge,) = session.outgoing()
+        await socket.send(challenge.replace(b"protocol\x01", b"protocol\x02"))
+        await socket.wait_closed()
+
+    async with raw_server(newer) as port:
+        with pytest.raises(Refused, match=r"E205: This agent speaks protocol 1, the other side speaks 2"):
+            await dial_relay(port)
+
+
+async def test_a_challenge_passed_on_by_a_second_server_opens_nothing() -> None:
+    """A false relay answers the trainer that dialled it with a challenge of the true one, and takes the proof there."""
+    outcome: list[bytes] = []
+
+    async with listening(stay) as true_relay:
+
+        async def pass_on(victim: ServerConnection) -> None:
+            async with connect(f"ws://127.0.0.1:{true_relay.port}/", proxy=None) as upstream:
+                challenge = await upstream.recv(decode=False)
+                await victim.send(challenge.replace(RELAY.encode(), b"09" * 16))
+                await upstream.send(await victim.recv(decode=False))
+                outcome.append(await upstream.recv(decode=False))
+
+        async with raw_server(pass_on) as port:
+            with pytest.raises(Problem, match="E104"):
+                await dial_relay(port, server="09" * 16)
+    assert b"E209" in outcome[0]
+
+
+# What does not answer, or is something else
+
+
+async def test_nobody_there_is_e104() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(Problem, match=r"E104: ws://127\.0\.0\.1"):
+            await dial_relay(taken.getsockname()[1])
+
+
+async def test_a_server_that_never_speaks_is_e104_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Problem, match=r"E104.*within 0\.05 s"):
+        await dial_relay(silent.getsockname()[1], timeout_s=0.05)
+
+
+async def test_a_server_that_opens_and_never_challenges_is_e104_and_is_hung_up() -> None:
+    gone = asyncio.Event()
+
+    async def silent(socket: ServerConnection) -> None:
+        await socket.wait_closed()
+        gone.set()
+
+    async with raw_server(silent) as port:
+        with pytest.raises(Problem, match="E104"):
+            await dial_relay(port, timeout_s=0.2)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
+
+
+async def test_an_http_server_is_e110() -> None:
+    async def no_websocket(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(no_websocket, "127.0.0.1", 0) as server:
+        with pytest.raises(Problem, match=r"E110.*404"):
+            await dial_relay(server.sockets[0].getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("url", "code"), [("ws://8.8.8.8/", "E105"), ("http://127.0.0.1/", "E104"), ("ws://[bad/", "E104")]
+)
+async def test_an_address_that_is_not_dialled(url: str, code: str) -> None:
+    with pytest.raises(Problem, match=code):
+        await dial(url, link=Link.DATA, identity=trainer(), server=RELAY, version="1")
+
+
+async def test_loopback_never_goes_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "ws_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/")
+    async with listening() as server:
+        link = await dial_relay(server)
+        await link.send(FETCH)
+        assert await link.receive() == NOTHING
+        await link.close()
+
+
+# How links end
+
+
+async def test_garbage_is_refused_by_number() -> None:
+    async def babble(socket: ServerConnection) -> None:
+        await socket.send(b"\x01garbage")
+        await socket.wait_closed()
+
+    async with raw_server(babble) as port:
+        with pytest.raises(Refused, match="E206"):
+            await dial_relay(port)
+
+
+async def test_text_is_garbage_too() -> None:
+    async def chat(socket: ServerConnection) -> None:
+        await socket.send("hello")
+        await socket.wait_closed()
+
+    async with raw_server(chat) as port:
+        with pytest.raises(Refused, match="E206"):
+            await dial_relay(port)
+
+
+async def test_an_illegal_message_closes_the_link_on_both_sides() -> None:
+    ended: asyncio.Future[LinkLost | Refused] = asyncio.get_running_loop().create_future()
+
+    async def relay_side(link: Connection) -> None:
+        ended.set_result(await how_it_ends(link))
+
+    async with listening(relay_side) as server:
+        link = await dial_relay(server)
+        await link.send(Leave(run=RUN))
+        theirs = await how_it_ends(link)
+        ours = await asyncio.wait_for(ended, PATIENCE_S)
+    assert isinstance(ours, Refused)
+    assert isinstance(theirs, Refused)
+    assert (ours.fault.code, ours.remote) == ("E208", False)
+    assert (theirs.fault, theirs.remote) == (ours.fault, True)
+
+
+async def test_an_overlong_message_has_its_number_on_both_sides() -> None:
+    ended: asyncio.Future[LinkLost | Refused] = asyncio.get_running_loop().create_future()
+
+    async def relay_side(link: Connection) -> None:
+        ended.set_result(await how_it_ends(link))
+
+    async with listening(relay_side) as server:
+        link = await dial_relay(server)
+        await asyncio.gather(link.send(frame(0, MAX_MESSAGE + 1)), return_exceptions=True)
+        theirs = await how_it_ends(link)
+        ours = await asyncio.wait_for(ended, PATIENCE_S)
+    assert isinstance(ours, Refused)
+    assert (ours.fault.code, ours.remote) == ("E210", False)
+    # The number may be lost where the system throws away what was not read when it was cut.
+    assert isinstance(theirs, LinkLost) or (theirs.fault.code, theirs.remote) == ("E210", True)
+
+
+async def test_the_longest_message_passes() -> None:
+    async with listening() as server:
+        link = await dial_relay(server)
+        await link.send(frame(0, MAX_MESSAGE - 39))
+        assert await link.receive() == NOTHING
+        await link.close()
+
+
+async def test_closing_with_a_fault_tells_the_other_side() -> None:
+    async def ban(link: Connection) -> None:
+        await link.close(Fault.of("E214"), retry_after_s=2.0)
+
+    async with listening(ban) as server:
+        end = await how_it_ends(await dial_relay(server))
+    assert isinstance(end, Refused)
+    assert (end.fault, end.retry_after_s, end.remote) == (Fault.of("E214"), 2.0, True)
+
+
+async def test_after_closing_with_a_fault_nothing_is_sent_or_received() -> None:
+    async with listening() as server:
+        link = await dial_relay(server)
+        await link.close(Fault.of("E214"))
+        await link.close()
+        with pytest.raises(Refused, match="E214"):
+            await link.send(FETCH)
+        with pytest.raises(Refused, match="E214"):
+            await link.receive()
+
+
+async def test_sending_waits_for_a_reader_and_closing_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that stops reading holds its sender back instead of filling memory, and cannot hold up its closing."""
+    monkeypatch.setattr(links, "CLOSE_S", 0.1)
+    ready = asyncio.Event()
+
+    async def never_read(link: Connection) -> None:
+        await ready.wait()
+
+    async with listening(never_read) as server:
+        link = await dial_relay(server)
+        sent = 0
+        big = frame(0, 1 << 20)
+        with contextlib.suppress(TimeoutError):
+            while sent < 100:
+                async with asyncio.timeout(0.5):
+                    await link.send(big)
+                sent += 1
+        assert sent < 32
+        async with asyncio.timeout(PATIENCE_S):
+            await link.close()
+        ready.set()
+
+
+# Coming back
+
+
+class Diary:
+    """What `keep` said, with sleeps that are counted and not slept."""
+
+    def __init__(self) -> None:
+        self.states: list[Connected | Waiting] = []
+        self.slept: list[float] = []
+        self.reached = asyncio.Event()  # connected, or having waited three times
+
+    def write(self, state: Connected | Waiting) -> None:
+        self.states.append(state)
+        if isinstance(state, Connected):
+            self.reached.set()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if len(self.slept) == 3:
+            self.reached.set()
+        await asyncio.sleep(0)
+
+    async def keep(
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        handle: Callable[[Connection], Awaitable[None]],
+        **kwargs: Any,
+    ) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await keep(connect, handle, on_state=self.write, random=Random(1), sleep=self.sleep, **kwargs)
+
+    @property
+    def faults(self) -> list[str]:
+        return [state.fault.code if isinstance(state, Waiting) else "connected" for state in self.states]
+
+
+async def fetch_once(link: Connection) -> None:
+    await link.send(FETCH)
+    assert await link.receive() == NOTHING
+
+
+async def test_a_link_comes_back_after_the_server_was_started_again() -> None:
+    diary = Diary()
+    async with listening(stay) as first:
+        port = first.port
+        kept = asyncio.create_task(diary.keep(lambda: dial_relay(port), fetch_once))
+        await diary.reached.wait()
+        diary.reached.clear()
+    await diary.reached.wait()
+    async with listening(answer, port):
+        await kept
+    assert diary.faults[0] == diary.faults[-1] == "connected"
+    assert set(diary.faults[1:-1]) == {"E104"}
+
+
+async def test_a_refusal_that_cannot_heal_ends_it() -> None:
+    diary = Diary()
+    async with listening(admit=lambda _: Fault.of("E214")) as server:
+        with pytest.raises(Problem, match="E214"):
+            await diary.keep(lambda: dial_relay(server), stay)
+    assert diary.states == []
+
+
+async def test_a_refusal_with_a_hint_is_honoured() -> None:
+    diary = Diary()
+    calls = 0
+
+    async def relay_side(link: Connection) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await link.close(Fault.of("E214"), retry_after_s=7.0)
+        else:
+            await answer(link)
+
+    async with listening(relay_side) as server:
+        await diary.keep(lambda: dial_relay(server), fetch_once)
+    assert diary.faults == ["connected", "E214", "connected"]
+    assert 7.0 <= diary.slept[0] <= 7.2
+
+
+async def test_a_refusal_that_a_group_of_tasks_ran_into_is_understood() -> None:
+    async def relay_side(link: Connection) -> None:
+        await link.receive()
+        await link.close(Fault.of("E213"))
+
+    async def send_and_receive(link: Connection) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(link.send(FETCH))
+            tasks.create_task(stay(link))
+
+    async with listening(relay_side) as server:
+        with pytest.raises(Problem, match="E213"):
+            await Diary().keep(lambda: dial_relay(server), send_and_receive)
+
+
+async def test_a_refusal_that_nobody_read_is_found() -> None:
+    """A sender meets the closed socket first; the reason lies unread behind it."""
+
+    async def relay_side(link: Connection) -> None:
+        await link.close(Fault.of("E213"))
+
+    async def only_send(link: Connection) -> None:
+        while True:
+            await link.send(FETCH)
+            await asyncio.sleep(0)
+
+    async with listening(relay_side) as server:
+        with pytest.raises(Problem, match="E213"):
+            await Diary().keep(lambda: dial_relay(server), only_send)
+
+
+async def test_other_errors_go_through() -> None:
+    async def stumble(_: Connection) -> None:
+        raise KeyError("a bug")
+
+    async with listening() as server:
+        with pytest.raises(KeyError):
+            await Diary().keep(lambda: dial_relay(server), stumble)
+
+
+async def test_a_problem_of_this_machine_ends_it() -> None:
+    async def connect() -> Connection:
+        raise Problem.of("E105", url="ws://8.8.8.8/")
+
+    with pytest.raises(Problem, match="E105"):
+        await Diary().keep(connect, stay)
+
+
+class Enough(Exception):
+    """The test has seen enough."""
+
+
+async def test_waits_grow_to_half_a_minute_and_begin_anew_after_a_long_link() -> None:
+    now, attempts = 0.0, 0
+    ceilings: list[float] = []
+
+    class Loudest(Random):
+        def uniform(self, a: float, b: float) -> float:
+            ceilings.append(b)
+            return b
+
+    async def connect() -> Connection:
+        nonlocal now, attempts
+        attempts += 1
+        if attempts == 12:
+            now += 31  # this one lived
+        if attempts == 14:
+            raise Enough
+        raise Problem.of("E104", url="", reason="")
+
+    async def sleep(_: float) -> None:
+        pass
+
+    with pytest.raises(Enough):
+        await keep(connect, stay, on_state=lambda _: None, random=Loudest(0), sleep=sleep, monotonic=lambda: now)
+    assert ceilings[:9] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
+    assert ceilings[10:] == [30.0, 0.2, 0.4]
+
+
+@given(st.integers(0, 10**6), st.floats(-1e9, 1e9), st.integers(0, 2**32))
+def test_every_wait_is_within_its_bounds(attempt: int, hint: float, seed: int) -> None:
+    delay = links._delay_s(attempt, hint, Random(seed))
+    least = min(max(hint, 0.0), links.LONGEST_HINT_S)
+    assert least <= delay <= least + links.LONGEST_DELAY_S
+
+
+def test_a_stranger_has_room_for_an_honest_handshake() -> None:
+    session = Session(Side.DIALLING, Link.DATA, trainer(), nonce=b"n" * 32, server=RELAY, version="1" * 200)
+    other = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"n" * 32, server=RELAY, version="")
+    other.start(NOW)
+    session.receive(other.outgoing()[0], NOW)
+    assert len(session.outgoing()[0]) * 4 < HANDSHAKE_MESSAGE

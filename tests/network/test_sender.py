@@ -1,0 +1,138 @@
+"""The order of chunks over one uplink, and that one reducer cannot hold up the others."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer_agent.network.link import Connection, LinkLost, Refused
+from peer_agent.network.sender import interleave, send_chunks
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.wire import Frame
+from tests.network.cast import PATIENCE_S, dial_relay, frame, listening
+from tests.protocol.cast import trainer
+
+A, B, C = PeerId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
+
+queues = st.dictionaries(
+    st.sampled_from([A, B, C, PeerId("d" * 32)]), st.lists(st.integers(0, 1000), max_size=40), max_size=4
+)
+
+
+@given(queues)
+def test_every_chunk_comes_once_and_each_reducers_in_ascending_order(sizes: dict[PeerId, list[int]]) -> None:
+    order = list(interleave(sizes))
+    for peer, chunks in sizes.items():
+        assert [index for other, index in order if other == peer] == list(range(len(chunks)))
+    assert len(order) == sum(map(len, sizes.values()))
+
+
+@given(st.dictionaries(st.sampled_from([A, B, C]), st.lists(st.integers(1, 1000), min_size=1, max_size=40), min_size=2))
+def test_reducers_advance_in_proportion(sizes: dict[PeerId, list[int]]) -> None:
+    """At any moment nobody is further than a few of its chunks beyond its share of what was sent."""
+    totals, sent = {peer: sum(chunks) for peer, chunks in sizes.items()}, dict.fromkeys(sizes, 0)
+    largest = max(max(chunks) for chunks in sizes.values())
+    for peer, index in interleave(sizes):
+        sent[peer] += sizes[peer][index]
+        fairest = sum(sent.values()) / sum(totals.values())
+        assert abs(sent[peer] - fairest * totals[peer]) <= 3 * largest
+
+
+def test_equal_reducers_take_turns_and_a_larger_one_goes_more_often() -> None:
+    assert list(interleave({A: [5, 5], B: [5, 5]})) == [(A, 0), (B, 0), (A, 1), (B, 1)]
+    assert "".join("A" if peer == A else "B" for peer, _ in interleave({A: [1] * 6, B: [1] * 2})) == "AAABAAAB"
+    assert list(interleave({A: [], B: [0, 0]})) == [(B, 0), (B, 1)]
+    assert list(interleave({})) == []
+
+
+class Reducer:
+    """A connection that takes chunks while its gate is open."""
+
+    def __init__(self, ledger: list[tuple[str, int]], name: str) -> None:
+        self.ledger, self.name = ledger, name
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.fails_at = -1
+        self.has_all = asyncio.Event()
+
+    async def send(self, body: Frame) -> None:
+        await asyncio.sleep(0)
+        await self.gate.wait()
+        if body.chunk == self.fails_at:
+            raise LinkLost("gone")
+        self.ledger.append((self.name, body.chunk))
+        if body.chunk == 29:
+            self.has_all.set()
+
+
+def plan(**reducers: int) -> tuple[list[tuple[str, int]], dict[PeerId, Any], dict[PeerId, Sequence[Frame]]]:
+    ledger: list[tuple[str, int]] = []
+    peers = {name: PeerId(name * 32) for name in reducers}
+    connections = {peers[name]: cast("Any", Reducer(ledger, name)) for name in reducers}
+    return ledger, connections, {peers[name]: [frame(n, 10) for n in range(count)] for name, count in reducers.items()}
+
+
+async def test_chunks_go_out_in_the_planned_proportion() -> None:
+    ledger, connections, chunks = plan(a=30, b=10)
+    assert await send_chunks(connections, chunks) == {}
+    for first in range(0, 40, 8):
+        among = [name for name, _ in ledger[first : first + 8]]
+        assert 4 <= among.count("a") <= 8
+    assert [chunk for name, chunk in ledger if name == "b"] == list(range(10))
+
+
+async def test_one_that_stalls_does_not_stop_the_others() -> None:
+    ledger, connections, chunks = plan(a=30, b=30)
+    connections[A].gate.clear()
+    sending = asyncio.create_task(send_chunks(connections, chunks, patience_s=0.01))
+    await asyncio.wait_for(connections[B].has_all.wait(), PATIENCE_S)
+    assert {name for name, _ in ledger} == {"b"}
+    connections[A].gate.set()
+    assert await sending == {}
+    assert [chunk for name, chunk in ledger if name == "a"] == list(range(30))
+
+
+async def test_one_that_is_lost_is_reported_and_the_others_get_everything() -> None:
+    ledger, connections, chunks = plan(a=30, b=30)
+    connections[A].fails_at = 5
+    lost = await send_chunks(connections, chunks)
+    assert list(lost) == [A]
+    assert isinstance(lost[A], LinkLost)
+    assert [chunk for name, chunk in ledger if name == "b"] == list(range(30))
+
+
+async def test_it_can_be_cancelled() -> None:
+    _, connections, chunks = plan(a=3)
+    connections[A].gate.clear()
+    sending = asyncio.create_task(send_chunks(connections, chunks))
+    await asyncio.sleep(0)
+    sending.cancel()
+    assert isinstance((await asyncio.gather(sending, return_exceptions=True))[0], asyncio.CancelledError)
+
+
+async def test_real_links_carry_it_and_a_refusal_is_reported() -> None:
+    got: list[Any] = []
+    complete = asyncio.Event()
+
+    async def take(link: Connection) -> None:
+        while len(got) < 40:
+            got.append(await link.receive())
+        complete.set()
+        await asyncio.Event().wait()
+
+    async def refuse(link: Connection) -> None:
+        await link.receive()
+        await link.close(Fault.of("E214"))
+
+    async with listening(take) as taking, listening(refuse) as refusing:
+        connections = {A: await dial_relay(taking), B: await dial_relay(refusing, trainer())}
+        chunks = {A: [frame(n, 100_000) for n in range(40)], B: [frame(n, 100_000) for n in range(400)]}
+        async with asyncio.timeout(PATIENCE_S):
+            lost = await send_chunks(connections, chunks)
+            await complete.wait()
+    assert got == chunks[A]
+    assert list(lost) == [B]
+    assert isinstance(lost[B], LinkLost | Refused)

@@ -1,0 +1,92 @@
+"""A recipe is checked before anybody computes anything."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Model, Optimizer, Recipe, checked, encode_recipe, parameters, parse_recipe
+
+
+def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
+    data = encode_recipe(Recipe())
+    assert parse_recipe(data) == Recipe()
+    assert encode_recipe(parse_recipe(data)) == data
+    assert parse_recipe(b"{}") == Recipe()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"target_batch": 0}',
+        '{"target_batch": 1000001}',
+        '{"target_batch": 1.5}',
+        '{"target_batch": "48"}',
+        '{"vocab": 256}',
+        '{"vocab": 65537}',
+        '{"model": {"layers": 0}}',
+        '{"model": {"width": 8193}}',
+        '{"model": {"context": 7}}',
+        '{"model": {"family": "bert"}}',
+        '{"optimizer": {"learning_rate": 0}}',
+        '{"optimizer": {"learning_rate": 1e999}}',
+        '{"optimizer": {"beta1": 1}}',
+        '{"optimizer": {"beta2": NaN}}',
+        '{"optimizer": {"name": "sgd"}}',
+        '{"staleness": 1}',
+        '{"mode": "local"}',
+        '{"codec_up": "zip"}',
+        '{"seed": -1}',
+        '{"code": "import os"}',
+        '{"model": {"path": "/etc/passwd"}}',
+        "[]",
+        "",
+        "{",
+    ],
+)
+def test_what_is_out_of_bounds_is_named(text: str) -> None:
+    with pytest.raises(Problem) as caught:
+        parse_recipe(text)
+    assert caught.value.fault.code == "E301"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        (Recipe(model=Model(width=66, heads=4)), "multiple of heads"),
+        (Recipe(model=Model(family="llama", width=20, heads=4)), "even width"),
+        (Recipe(target_batch=3, micro_batch=4), "above the target batch"),
+        (Recipe(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up"),
+        (Recipe(model=Model(width=8192, layers=64, heads=64)), "parameters"),
+    ],
+)
+def test_values_that_do_not_go_together_are_named(recipe: Recipe, reason: str) -> None:
+    for refuse in (checked, lambda r: parse_recipe(encode_recipe(r))):
+        with pytest.raises(Problem, match=reason):
+            refuse(recipe)
+
+
+def parsed(data: bytes | str) -> Any:
+    """The recipe, or the number of its fault."""
+    try:
+        return parse_recipe(data)
+    except Problem as problem:
+        return problem.fault.code
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60))
+def test_rubbish_is_a_numbered_error(data: bytes | str) -> None:
+    assert isinstance(parsed(data), Recipe) or parsed(data) == "E301"
+
+
+@given(st.dictionaries(st.sampled_from(Recipe.__struct_fields__), st.integers() | st.floats() | st.text() | st.none()))
+def test_any_value_is_within_bounds_or_refused(fields: dict[str, object]) -> None:
+    recipe = parsed(msgspec.json.encode(fields))
+    assert recipe == "E301" or parsed(encode_recipe(recipe)) == recipe
+
+
+def test_parameters_of_a_small_model() -> None:
+    assert parameters(Recipe()) == 2048 * 64 + 64 * 64 + 2 * 12 * 64 * 64

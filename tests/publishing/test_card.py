@@ -1,0 +1,71 @@
+"""The model card says what is known, and nothing that people wrote can break it."""
+
+import msgspec
+import pytest
+import yaml
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.card import Facts, Person, parse_facts, plain, write_card
+from tests.training.commits import small_recipe
+
+FACTS = Facts(
+    slug="welsh-stories",
+    title="Welsh stories",
+    steps=1200,
+    loss=3.21049,
+    heldout_loss=3.4,
+    unigram_entropy=6.0,
+    samples=57_600,
+    tokens=3_628_800,
+    people=(Person("Ann", 0.7512, 43_200), Person("Bob", 0.2488, 14_400)),
+    data_title="Stories",
+    data_licence="CC0",
+    address="https://site.example/runs/welsh-stories/",
+    state_digest="0123456789abcdef",
+)
+
+
+def card(**changes: object) -> str:
+    return write_card(small_recipe(), msgspec.structs.replace(FACTS, **changes), parameters=36_000)
+
+
+def test_the_facts_are_there() -> None:
+    text = card()
+    for fact in ("# Welsh stories", "1,200", "3.210 nats", "3.400 nats", "6.000 nats", "57,600", "CC0", "36,000"):
+        assert fact in text
+    assert "| Ann | 43,200 | 75.1% |" in text
+    assert "`0123456789abcdef`" in text
+    assert "2 people" in text
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    text = card(heldout_loss=None, people=(), state_digest="", address="javascript:alert(1)")
+    assert "not measured" in text
+    assert "## People" not in text
+    assert "State digest" not in text
+    assert "javascript" not in text
+
+
+def test_the_front_matter_is_yaml() -> None:
+    meta = yaml.safe_load(card().split("---")[1])
+    assert meta["library_name"] == "transformers"
+    assert "manyhands" in meta["tags"]
+
+
+def test_names_cannot_break_the_card() -> None:
+    text = card(people=(Person("Eve | <script> \n\n# heading [x](y)", 1.0),), title="---\nfoo: bar")
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    assert "\n# heading" not in text
+    assert text.count("\n---\n") == 1
+    assert plain(" a\n b ") == "a b"
+
+
+def test_facts_of_a_newer_site_are_read() -> None:
+    facts = parse_facts(b'{"slug": "x", "title": "X", "steps": 1, "loss": 2.0, "unheard_of": []}')
+    assert (facts.slug, facts.people) == ("x", ())
+
+
+@pytest.mark.parametrize("data", [b"{", b"{}", b'{"slug": "../up", "title": "X", "steps": 1, "loss": 2.0}'])
+def test_facts_that_are_none_have_a_number(data: bytes) -> None:
+    with pytest.raises(Problem, match="E312"):
+        parse_facts(data)

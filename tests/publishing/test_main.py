@@ -1,0 +1,74 @@
+"""The commands as the site runs them: a child process, JSON on the last line, a status."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent.protocol.recipe import encode_recipe
+from tests.publishing.texts import docstrings, written
+from tests.training.commits import small_recipe
+
+
+def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "peer_agent.publishing", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def facts_of(done: "subprocess.CompletedProcess[str]") -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_from_a_text_to_a_release(tmp_path: Path) -> None:
+    prepared = facts_of(run("prepare", written(tmp_path, docstrings()[:50_000]), tmp_path / "data", "--vocab", "300"))
+    assert set(prepared) == {
+        "vocab",
+        "tokens",
+        "characters",
+        "bytes",
+        "shards",
+        "heldout",
+        "unigram_entropy",
+        "pieces",
+    }
+    assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "tokens"}
+    (tmp_path / "recipe.json").write_bytes(encode_recipe(small_recipe()))
+    initial = facts_of(run("initial", tmp_path / "recipe.json", tmp_path))
+    assert set(initial) == {"file", "size", "elements", "parameters", "state_digest"}
+    (tmp_path / "facts.json").write_text(json.dumps({"slug": "a-run", "title": "A run", "steps": 0, "loss": 5.7}))
+    released = facts_of(
+        run(
+            "release",
+            tmp_path / "recipe.json",
+            tmp_path / f"{initial['file']}.safetensors",
+            tmp_path / "data" / "tokenizer",
+            tmp_path / "release",
+            "--facts",
+            tmp_path / "facts.json",
+        )
+    )
+    assert set(released) == {"files", "archive", "sample"}
+    assert set(released["files"][0]) == {"name", "size", "sha256"}
+
+
+@pytest.mark.parametrize(("content", "code", "words"), [(b"", "E303", "empty"), (b"ab\xff", "E302", "byte 2: 0xff")])
+def test_a_persons_error_is_the_last_line(content: bytes, code: str, words: str, tmp_path: Path) -> None:
+    done = run("prepare", written(tmp_path, content), tmp_path / "data", "--vocab", "300")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    fault = json.loads(done.stderr.splitlines()[-1])
+    assert fault["code"] == code
+    assert words in fault["text"]
+
+
+def test_an_unexpected_error_has_a_number_too(tmp_path: Path) -> None:
+    done = run("initial", tmp_path / "missing.json", tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert json.loads(done.stderr.splitlines()[-1])["code"] == "E312"

@@ -1,0 +1,101 @@
+"""Preparing a text: from real English to a single letter."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing import shards
+from peer_agent.publishing.prepare import Prepared, prepare
+from peer_agent.training.data import load_shard
+from tests.publishing.texts import docstrings, written
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture(scope="module")
+def prepared(folder: Path) -> Prepared:
+    return prepare(written(folder, docstrings()), folder, vocab=1024)
+
+
+def test_counts_are_those_of_the_files(prepared: Prepared, folder: Path) -> None:
+    text = docstrings()
+    assert (prepared.characters, prepared.bytes) == (len(text), len(text.encode()))
+    files = {path.stem: len(load_shard(path)) for path in (folder / "shards").iterdir()}
+    assert files == {shard.digest: shard.tokens for shard in prepared.shards}
+    assert prepared.tokens == sum(files.values())
+    assert prepared.vocab == 1024
+
+
+def test_a_part_is_held_out(prepared: Prepared, folder: Path) -> None:
+    assert prepared.heldout is not None
+    assert len(load_shard(folder / "heldout.safetensors")) == prepared.heldout.tokens >= 2000
+    assert 0.015 < prepared.heldout.tokens / (prepared.tokens + prepared.heldout.tokens) < 0.04
+
+
+def test_the_whole_text_is_there_once(prepared: Prepared, folder: Path) -> None:
+    """Held-out part and shards together decode to the documents of the text, shuffled."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    paths = [folder / "heldout.safetensors", *(folder / "shards" / f"{s.digest}.safetensors" for s in prepared.shards)]
+    tokens = np.concatenate([load_shard(path) for path in paths]).tolist()
+    documents = tokenizer.decode(tokens, skip_special_tokens=False).split("<|endoftext|>")
+    text = docstrings()
+    assert sum(map(len, documents)) == len(text)
+    assert all(document in text for document in documents)
+    assert not text.startswith(documents[0])
+
+
+def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that speaks first of apples and then of berries: every shard speaks of both."""
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 20_000)
+    text = "\n\n".join(["apples " * 60] * 600 + ["berries " * 60] * 600)
+    result = prepare(written(tmp_path, text), tmp_path, vocab=300)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    assert len(result.shards) >= 3
+    for shard in result.shards[:-1]:
+        words = tokenizer.decode(load_shard(tmp_path / "shards" / f"{shard.digest}.safetensors").tolist())
+        assert 0.3 < words.count("apples") / (words.count("apples") + words.count("berries")) < 0.7
+
+
+def test_entropy_and_pieces_describe_the_text(prepared: Prepared) -> None:
+    assert 4 < prepared.unigram_entropy < np.log(1024)
+    assert len(prepared.pieces) == 3
+    assert all(100 < len(piece) <= 200 for piece in prepared.pieces)
+    assert all(piece.split()[0] in docstrings() for piece in prepared.pieces)
+
+
+def test_the_same_text_gives_the_same_shards(prepared: Prepared, tmp_path: Path) -> None:
+    assert prepare(written(tmp_path, docstrings()), tmp_path, vocab=1024) == prepared
+
+
+@pytest.mark.parametrize("text", ["a", "\n", "語", "Two words.", "x" * 2000])
+def test_a_tiny_text_is_enough(text: str, tmp_path: Path) -> None:
+    result = prepare(written(tmp_path, text), tmp_path, vocab=300)
+    assert result.heldout is None
+    assert [shard.tokens >= 2 for shard in result.shards] == [True]
+    assert result.vocab >= 257
+    assert not (tmp_path / "heldout.safetensors").exists()
+
+
+@pytest.mark.parametrize(("content", "code"), [(b"", "E303"), (b"caf\xe9", "E302")])
+def test_what_is_no_text_leaves_nothing_behind(content: bytes, code: str, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=code):
+        prepare(written(tmp_path, content), tmp_path / "out", vocab=300)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("vocab", [256, 65_537])
+def test_a_vocabulary_out_of_bounds_has_a_number(vocab: int, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="E301"):
+        prepare(written(tmp_path, "text"), tmp_path, vocab=vocab)
+
+
+def test_a_place_that_cannot_be_written_has_a_number(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file where a folder should be")
+    with pytest.raises(Problem, match="E106"):
+        prepare(written(tmp_path, "text"), tmp_path / "out", vocab=300)

@@ -1,0 +1,93 @@
+"""A release loads with the library's own words, offline, and says where it comes from."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.publishing.card import Facts
+from peer_agent.publishing.release import Released, make_release
+from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
+from peer_agent.training.replica import Replica
+from tests.publishing.texts import docstrings
+from tests.training.commits import small_recipe
+
+FACTS = Facts(slug="small-run", title="A small run", steps=1, loss=5.5)
+
+
+def release_of(recipe: Recipe, folder: Path) -> Released:
+    save_tokenizer(train_tokenizer([docstrings()[:20_000]], vocab=recipe.vocab), folder / "tokenizer")
+    Replica(recipe).save(folder / "snapshot.safetensors")
+    return make_release(
+        recipe=recipe,
+        snapshot=folder / "snapshot.safetensors",
+        tokenizer=folder / "tokenizer",
+        out=folder / "release",
+        facts=FACTS,
+    )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_loads_and_writes_as_trained(family: str, tmp_path: Path) -> None:
+    recipe = small_recipe(family)
+    released = release_of(recipe, tmp_path)
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "release", local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "release", local_files_only=True)
+    ids = tokenizer("Many hands", return_tensors="pt")
+    assert torch.equal(model(**ids).logits, Replica(recipe).model(**ids).logits)
+    assert model.generate(**ids, max_length=24).shape[1] <= 24
+    assert released.sample
+
+
+def test_every_file_is_listed_with_its_digest(tmp_path: Path) -> None:
+    released = release_of(small_recipe(), tmp_path)
+    out = tmp_path / "release"
+    assert {file.name for file in released.files} == {path.name for path in out.iterdir()}
+    for file in released.files:
+        content = (out / file.name).read_bytes()
+        assert (file.size, file.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    lines = (out / "SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    listed = {file.name: file.sha256 for file in released.files if file.name not in {"SHA256SUMS", released.archive}}
+    assert sums == listed
+
+
+def test_the_archive_is_the_folder(tmp_path: Path) -> None:
+    released = release_of(small_recipe(), tmp_path)
+    assert released.archive == "small-run.zip"
+    with zipfile.ZipFile(tmp_path / "release" / released.archive) as archive:
+        names = {f"small-run/{file.name}" for file in released.files if file.name != released.archive}
+        assert set(archive.namelist()) == names
+        for name in names:
+            assert archive.read(name) == (tmp_path / "release" / name.partition("/")[2]).read_bytes()
+
+
+def test_the_same_run_gives_the_same_release(tmp_path: Path) -> None:
+    one, other = (release_of(small_recipe(), tmp_path / name) for name in ("one", "other"))
+    assert one == other
+
+
+def test_only_the_small_files_hold_code_for_people(tmp_path: Path) -> None:
+    """safetensors only, no remote code, no pickle."""
+    released = release_of(small_recipe(), tmp_path)
+    suffixes = {Path(file.name).suffix for file in released.files}
+    assert suffixes == {".md", ".json", ".safetensors", ".zip", ""}
+    assert "auto_map" not in (tmp_path / "release" / "config.json").read_text()
+
+
+def test_a_snapshot_of_another_model_has_a_number(tmp_path: Path) -> None:
+    release_of(small_recipe("llama"), tmp_path)
+    with pytest.raises(Problem, match="E310"):
+        make_release(
+            recipe=small_recipe("gpt2"),
+            snapshot=tmp_path / "snapshot.safetensors",
+            tokenizer=tmp_path / "tokenizer",
+            out=tmp_path / "release",
+            facts=FACTS,
+        )

@@ -1,0 +1,238 @@
+"""The named cast: an organizer, a volunteer with a machine, a stranger, an operator; a run that can be joined."""
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.core.management import call_command
+from django.db import connections, transaction
+from django.db.utils import load_backend
+from safetensors.numpy import save_file
+
+from accounts.models import Machine, Person
+from accounts.services import issue_credential
+from config.environment import postgresql
+from peer_agent.protocol.credentials import Role, public_bytes
+from peer_agent.protocol.identifiers import ANY_RUN
+from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
+from runs import storage
+from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
+from web.api.identity import encoded
+
+PASSWORD = "seven calm otters"
+ELEMENTS = 64
+RECIPE = Recipe(model=Model(context=8), target_batch=4, micro_batch=2, target_steps=100)
+
+
+@dataclass
+class Owned:
+    """A machine and its key."""
+
+    machine: Machine
+    key: Ed25519PrivateKey
+
+    def credential(self, run: Run | None, role: Role = Role.TRAINER, *, now: int) -> dict[str, str]:
+        """The header of a credential for a run, or for all."""
+        signed = issue_credential(machine=self.machine, run=run.run_id if run else ANY_RUN, role=role, now=now)
+        return {"Authorization": f"Credential {encoded(signed)}"}
+
+
+def owned(person: Person, name: str = "laptop", kind: Machine.Kind = Machine.Kind.AGENT) -> Owned:
+    """A new machine of somebody."""
+    key = Ed25519PrivateKey.generate()
+    return Owned(Machine.objects.create(person=person, name=name, public_key=public_bytes(key), kind=kind), key)
+
+
+def draft(organizer: Person, **changes: Any) -> Run:
+    """A draft on a text that was prepared."""
+    dataset = Dataset.objects.create(
+        organizer=organizer,
+        title="Proverbs",
+        licence="CC0",
+        filename="proverbs.txt",
+        size=4000,
+        sha256="a" * 64,
+        state=Dataset.State.READY,
+        vocab=RECIPE.vocab,
+        tokens=1000,
+        characters=4000,
+        unigram_entropy=6.1,
+        folder=f"datasets/{uuid.uuid4().hex}/prepared",
+    )
+    shard = b"tokens of a shard"
+    digest = hashlib.sha256(shard).hexdigest()
+    path = storage.shard_path(dataset, digest)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(shard)
+    Shard.objects.create(dataset=dataset, position=0, digest=digest, tokens=1000)
+    facts = {
+        "slug": "proverbs",
+        "title": "A model of proverbs",
+        "organizer": organizer,
+        "dataset": dataset,
+        "recipe": encode_recipe(RECIPE).decode(),
+    }
+    run = Run.objects.create(**{**facts, **changes})
+    Head.objects.create(run=run)
+    return run
+
+
+def opened(organizer: Person, **changes: Any) -> Run:
+    """A run that can be joined, with its first snapshot."""
+    run = draft(organizer, **{"state": Run.State.OPEN, "elements": ELEMENTS, **changes})
+    content = b"the first parameters"
+    file = hashlib.sha256(content).hexdigest()
+    path = storage.snapshot_path(run, file)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    Snapshot.objects.create(run=run, index=0, step=0, state_digest="0" * 16, file=file, size=len(content))
+    return run
+
+
+def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_digest: str = "") -> LogEntry:
+    """One more step, with samples of machines."""
+    head = Head.objects.get(run=run)
+    head.index += 1
+    head.step += 1
+    head.digest = hashlib.sha256(f"{run.pk}{head.index}".encode()).hexdigest()
+    head.save()
+    samples = sum(amount for _, amount in parts)
+    entry = LogEntry.objects.create(
+        run=run,
+        index=head.index,
+        step=head.step,
+        record=b"record",
+        signature=b"s" * 64,
+        digest=head.digest,
+        loss=loss,
+        tokens=8 * samples,
+        samples=samples,
+        peers=len(parts),
+        duration_s=1.5,
+        attempts=1,
+        exact=True,
+        state_digest=state_digest,
+    )
+    LedgerEntry.objects.bulk_create(
+        LedgerEntry(
+            run=run,
+            entry=entry,
+            step=head.step,
+            person=machine.person,
+            machine=machine,
+            samples=amount,
+            tokens=8 * amount,
+            credit=8 * amount * ELEMENTS,
+            weight=8 * amount,
+        )
+        for machine, amount in parts
+    )
+    run.refresh_from_db()
+    return entry
+
+
+def state_file(path: Path, *, step: int, index: int, log_digest: str, elements: int = ELEMENTS) -> Path:
+    """A replica's state as an agent hands it in."""
+    vectors = {
+        name: np.full(elements, place, np.float32) for place, name in enumerate(("parameters", "moment1", "moment2"))
+    }
+    save_file(vectors, path, metadata={"step": str(step), "index": str(index), "log_digest": log_digest})
+    return path
+
+
+# Fixtures, imported by the rooms' conftest.py
+
+
+@pytest.fixture(autouse=True)
+def data_folder(settings: Any, tmp_path: Path) -> Path:
+    """Keys and storage of this test alone."""
+    settings.DATA = tmp_path / "data"
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def organizer(db: None) -> Person:
+    """Opens runs."""
+    return Person.objects.create_user("Amina", PASSWORD)
+
+
+@pytest.fixture
+def volunteer(db: None) -> Person:
+    """Has one machine."""
+    return Person.objects.create_user("Teo", PASSWORD)
+
+
+@pytest.fixture
+def stranger(db: None) -> Person:
+    """Has nothing to do with it."""
+    return Person.objects.create_user("Noor", PASSWORD)
+
+
+@pytest.fixture
+def operator(db: None) -> Person:
+    """Hosts the site."""
+    return Person.objects.create_superuser("Ines", PASSWORD)
+
+
+@pytest.fixture
+def laptop(volunteer: Person) -> Owned:
+    """The volunteer's machine."""
+    return owned(volunteer)
+
+
+@pytest.fixture
+def run(organizer: Person, data_folder: Path) -> Run:
+    """An open run."""
+    return opened(organizer)
+
+
+# The same services on both databases
+
+
+@contextmanager
+def default_database(url: str) -> Iterator[None]:
+    """PostgreSQL under the name `default` for a while."""
+    handler: Any = connections
+    described = handler.configure_settings({"default": postgresql(url)})["default"]
+    before, other = handler["default"], load_backend(described["ENGINE"]).DatabaseWrapper(described, "default")
+    handler["default"] = other
+    try:
+        yield
+    finally:
+        other.close()
+        other.close_pool()
+        handler["default"] = before
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
+    """A database of our own with all tables."""
+    name = f"contract_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+    url = postgres_url.replace("/postgres?", f"/{name}?", 1)
+    with django_db_blocker.unblock(), default_database(url):
+        call_command("migrate", verbosity=0)
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[str]:
+    """The test runs once on each; what it writes is rolled back."""
+    if request.param == "sqlite":
+        request.getfixturevalue("db")
+        yield "sqlite"
+        return
+    url = request.getfixturevalue("migrated_postgres")
+    with django_db_blocker.unblock(), default_database(url), transaction.atomic():
+        yield "postgresql"
+        transaction.set_rollback(True)

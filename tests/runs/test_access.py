@@ -1,0 +1,78 @@
+"""Who may see and change a run, as sentences."""
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from runs.access import access_joinable_run, access_managed_run, access_run, listed_runs
+from runs.models import Run
+
+NOBODY = AnonymousUser()
+PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.Visibility.PRIVATE
+
+
+def make(run: Run, visibility: Run.Visibility) -> None:
+    Run.objects.filter(pk=run.pk).update(visibility=visibility)
+
+
+def test_anyone_sees_a_public_run(run: Run, stranger: Person) -> None:
+    assert access_run(slug=run.slug, viewer=NOBODY) == run
+    assert access_run(slug=run.slug, viewer=stranger) == run
+
+
+def test_an_unlisted_run_is_seen_by_its_address_only(run: Run, stranger: Person) -> None:
+    make(run, UNLISTED)
+    assert access_run(slug=run.slug, viewer=NOBODY) == run
+    assert list(listed_runs(stranger)) == []
+
+
+def test_a_private_run_is_its_organizers_alone(run: Run, organizer: Person, stranger: Person, operator: Person) -> None:
+    make(run, PRIVATE)
+    assert access_run(slug=run.slug, viewer=organizer) == run
+    for viewer in (NOBODY, None, stranger, operator):
+        with pytest.raises(Problem, match="E305"):
+            access_run(slug=run.slug, viewer=viewer)
+
+
+@pytest.mark.parametrize("visibility", [PUBLIC, UNLISTED, PRIVATE])
+def test_an_organizer_finds_every_run_of_theirs_on_the_list(
+    run: Run, organizer: Person, visibility: Run.Visibility
+) -> None:
+    make(run, visibility)
+    assert list(listed_runs(organizer)) == [run]
+
+
+def test_only_the_organizer_manages(run: Run, organizer: Person, stranger: Person, operator: Person) -> None:
+    assert access_managed_run(slug=run.slug, viewer=organizer) == run
+    for viewer in (NOBODY, stranger, operator):
+        with pytest.raises(PermissionDenied):
+            access_managed_run(slug=run.slug, viewer=viewer)
+
+
+def test_a_stranger_does_not_learn_that_a_private_run_exists(run: Run, stranger: Person) -> None:
+    make(run, PRIVATE)
+    with pytest.raises(Problem, match="E305"):
+        access_managed_run(slug=run.slug, viewer=stranger)
+
+
+def test_an_organizer_whose_account_is_closed_manages_nothing(run: Run, organizer: Person) -> None:
+    organizer.is_active = False
+    with pytest.raises(PermissionDenied):
+        access_managed_run(slug=run.slug, viewer=organizer)
+
+
+@pytest.mark.parametrize(("state", "code"), [("draft", "E308"), ("preparing", "E308"), ("finished", "E306")])
+def test_a_run_that_does_not_take_part_in_rounds_cannot_be_joined(
+    run: Run, stranger: Person, state: str, code: str
+) -> None:
+    Run.objects.filter(pk=run.pk).update(state=state)
+    with pytest.raises(Problem, match=code):
+        access_joinable_run(slug=run.slug, viewer=stranger)
+
+
+@pytest.mark.parametrize("state", ["open", "paused", "finishing"])
+def test_a_run_that_takes_part_in_rounds_can_be_joined(run: Run, stranger: Person, state: str) -> None:
+    Run.objects.filter(pk=run.pk).update(state=state)
+    assert access_joinable_run(slug=run.slug, viewer=stranger) == run

@@ -1,0 +1,143 @@
+"""The audit finds every planted fault, and none where there is none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from accounts.keys import site_key
+from coordination import store
+from peer_agent.protocol.records import (
+    GENESIS,
+    Contribution,
+    Included,
+    Record,
+    Scalars,
+    SpanEntry,
+    Unit,
+    digest_of,
+    seal,
+)
+from runs.audit import audit
+from runs.models import Head, Run
+from tests.golden import golden, shape_of
+from tests.runs.cast import ELEMENTS, Owned
+
+pytestmark = pytest.mark.django_db
+
+
+def record_of(run: Run, machine: Owned, step: int, previous: str, start: int) -> Record:
+    peer = machine.machine.peer_id
+    unit = Unit(0, 0, start, start + 4)
+    part = Contribution(
+        peer=peer,
+        person="volunteer",
+        machine="laptop",
+        slot=0,
+        accumulator="0" * 32,  # type: ignore[arg-type]
+        units=(unit,),
+        weight=28,
+        credit=28 * ELEMENTS,
+        samples=4,
+        tokens=28,
+    )
+    span = SpanEntry(
+        span=0,
+        first=0,
+        stop=1,
+        attempt=1,
+        reducer=peer,
+        root="0" * 64,
+        sum_squares=1.0,
+        included=(Included(0, 1, (0,)),),
+    )
+    return Record(
+        run=run.run_id,
+        index=step,
+        step=step,
+        fence=0,
+        attempt=1,
+        round=step,
+        previous=previous,
+        elements=ELEMENTS,
+        chunk_elements=16384,
+        codec="fp32",
+        spans=(span,),
+        scalars=Scalars(learning_rate=0.1, clip=1.0, inverse_bias_1=1.0, inverse_bias_2=1.0, inverse_tokens=0.5),
+        contributions=(part,),
+        loss=5.0,
+        tokens=28,
+        samples=4,
+        exact=True,
+    )
+
+
+@pytest.fixture
+def audited(run: Run, laptop: Owned) -> Run:
+    """A run with three honest steps."""
+    previous = GENESIS
+    for step in (1, 2, 3):
+        record = record_of(run, laptop, step, previous, start=4 * step)
+        sealed = seal(site_key(), record)
+        assert store.commit(run, sealed, record, duration_s=1.0, attempts=1) == "committed"
+        previous = digest_of(sealed)
+    return run
+
+
+def test_honest_books_have_no_fault(audited: Run) -> None:
+    found = audit(audited)
+    assert found == {
+        "run": audited.slug,
+        "steps": 3,
+        "committed_samples": 12,
+        "ledger_samples": 12,
+        "faults": [],
+    }
+    assert shape_of(found).keys() == shape_of(golden("audit")).keys()
+
+
+def execute(statement: str) -> None:
+    """Past the models, as only somebody with the database can."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+FAULTS: dict[str, tuple[str, str]] = {
+    "a dropped ledger row": ("delete from runs_ledgerentry where step = 2", "step 2: 4 samples .* not in the ledger"),
+    "a ledger row that was changed": ("update runs_ledgerentry set samples = 9 where step = 1", "has 9 samples"),
+    "a record that was changed": ("update runs_logentry set record = x'7b7d' where step = 3", "E218"),
+    "records exchanged": ("update runs_logentry set digest = 'x' where \"index\" = 1", "not the record that its row"),
+    "a dropped step": ("delete from runs_ledgerentry where step = 3; delete from runs_logentry where step = 3", "head"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(audited: Run, fault: str) -> None:
+    statements, expected = FAULTS[fault]
+    for statement in statements.split(";"):
+        execute(statement)
+    import re
+
+    assert any(re.search(expected, line) for line in audit(audited)["faults"])
+
+
+def test_samples_that_were_used_twice_are_found(audited: Run, laptop: Owned) -> None:
+    head = Head.objects.get(run=audited)
+    record = record_of(audited, laptop, 4, head.digest, start=10)
+    store.commit(audited, seal(site_key(), record), record, duration_s=1.0, attempts=1)
+    assert any("are in 2 updates" in line for line in audit(audited)["faults"])
+
+
+def test_the_command_says_so_by_its_status(audited: Run, capsys: Any) -> None:
+    from django.core.management import call_command
+
+    statuses: list[Callable[..., Any] | int | str | None] = []
+    for statement in ("", "delete from runs_ledgerentry where step = 2"):
+        if statement:
+            execute(statement)
+        with pytest.raises(SystemExit) as stop:
+            call_command("audit", audited.slug, "--json")
+        statuses.append(stop.value.code)
+    assert statuses == [0, 1]
+    assert '"faults"' in capsys.readouterr().out

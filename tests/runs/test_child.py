@@ -1,0 +1,52 @@
+"""Child processes: their answer, their faults, what they know of us."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from peer_agent.protocol.errors import Problem
+from runs import child
+from runs.child import ChildStopped, child_environment, run_child
+
+
+def test_the_last_line_is_the_answer(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("Many hands make light work. " * 2000)
+    made = run_child(["prepare", str(text), str(tmp_path / "out"), "--vocab", "300"])
+    assert {"vocab", "tokens", "characters", "shards", "heldout", "unigram_entropy", "pieces"} <= made.keys()
+    assert (tmp_path / "out" / "shards" / f"{made['shards'][0]['digest']}.safetensors").exists()
+
+
+def test_a_fault_that_the_child_names_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"caf\xe9")
+    with pytest.raises(Problem, match="E302"):
+        run_child(["prepare", str(tmp_path / "text"), str(tmp_path / "out"), "--vocab", "300"])
+
+
+def test_a_child_that_dies_without_a_word_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "BOOTSTRAP", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(Problem, match=r"E309.*-9"):
+        run_child([])
+
+
+def test_a_child_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "BOOTSTRAP", "import signal; signal.pause()")
+    with pytest.raises(Problem, match=r"E309.*longer than 0\.2 s"):
+        run_child([], timeout_s=0.2)
+
+
+def test_nothing_is_started_once_the_site_goes_down() -> None:
+    child.stop_children()
+    try:
+        with pytest.raises(ChildStopped):
+            run_child([])
+    finally:
+        child._is_stopping.clear()
+
+
+def test_a_child_learns_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANYHANDS_SECRET_KEY", "very secret")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:secret@host/db")
+    assert set(child_environment()) <= {"PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH", "OMP_NUM_THREADS"}
+    assert child_environment()["PATH"] == os.environ["PATH"]

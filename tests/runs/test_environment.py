@@ -1,0 +1,72 @@
+"""Settings from the environment fail loudly."""
+
+from pathlib import Path
+
+import pytest
+
+from config import environment
+from config.public import public_settings
+from peer_agent.protocol.errors import Problem
+
+
+@pytest.mark.parametrize("value", ["0", "ten", "1000001", "1.5", "-3"])
+def test_a_number_out_of_bounds(value: str) -> None:
+    with pytest.raises(Problem, match=r"E405.*LIMIT"):
+        environment.number("LIMIT", 512, least=1, most=1_000_000, environ={"LIMIT": value})
+
+
+def test_a_number_has_a_default() -> None:
+    assert environment.number("LIMIT", 512, least=1, most=1000, environ={}) == 512
+
+
+@pytest.mark.parametrize("value", ["hands.example", "ftp://hands.example", "https://hands.example/path", "https://"])
+def test_an_address_that_is_none(value: str) -> None:
+    with pytest.raises(Problem, match=r"E405.*https://hands.example"):
+        environment.address("URL", "", environ={"URL": value})
+
+
+def test_a_switch_is_0_or_1() -> None:
+    assert environment.flag("DEBUG", environ={"DEBUG": "1"})
+    assert not environment.flag("DEBUG", environ={})
+    with pytest.raises(Problem, match="E405"):
+        environment.flag("DEBUG", environ={"DEBUG": "yes"})
+
+
+def test_a_secret_comes_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("quiet\n")
+    assert environment.text("KEY", environ={"KEY_FILE": str(tmp_path / "secret")}) == "quiet"
+    with pytest.raises(Problem, match=r"E405.*KEY_FILE"):
+        environment.text("KEY", environ={"KEY_FILE": str(tmp_path / "absent")})
+
+
+def test_the_database_is_sqlite_in_the_data_folder_and_commits_are_durable(tmp_path: Path) -> None:
+    described = environment.database("DATABASE_URL", tmp_path, environ={})
+    assert described["NAME"] == str(tmp_path / "db.sqlite3")
+    assert "synchronous=FULL" in described["OPTIONS"]["init_command"]
+
+
+def test_a_postgresql_on_a_socket(tmp_path: Path) -> None:
+    url = "postgresql://me:p%40ss@/hands?host=/run/pg&sslmode=require"
+    described = environment.database("DATABASE_URL", tmp_path, environ={"DATABASE_URL": url})
+    assert (described["USER"], described["PASSWORD"], described["NAME"]) == ("me", "p@ss", "hands")
+    assert described["HOST"] == "/run/pg"
+    assert described["OPTIONS"]["sslmode"] == "require"
+    assert described["OPTIONS"]["pool"]
+
+
+def test_a_database_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=r"E405.*DATABASE_URL"):
+        environment.database("DATABASE_URL", tmp_path, environ={"DATABASE_URL": "mysql://host/db"})
+
+
+def test_an_encrypted_site_has_secure_cookies_and_no_foreign_hosts() -> None:
+    settings = public_settings("https://hands.example")
+    assert settings["SESSION_COOKIE_SECURE"]
+    assert settings["ALLOWED_HOSTS"][-1] == "hands.example"
+    assert settings["SECURE_HSTS_SECONDS"] > 0
+
+
+def test_a_local_site_works_without_encryption() -> None:
+    settings = public_settings("http://127.0.0.1:8000")
+    assert not settings["SESSION_COOKIE_SECURE"]
+    assert settings["ALLOWED_HOSTS"] == ["127.0.0.1", "localhost", "[::1]"]

@@ -1,0 +1,185 @@
+"""Long work: its outcome is in rows, good or bad, and doing it twice does it once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.card import parse_facts
+from runs import preparation, services, storage, tasks
+from runs.child import ChildStopped
+from runs.models import Dataset, Release, Run
+from tests.runs.cast import RECIPE, Owned, committed, draft
+
+TEXT = ("Many hands make light work. " * 400).encode()
+Child = Callable[[list[str]], dict[str, Any]]
+
+
+def prepared(arguments: list[str]) -> dict[str, Any]:
+    """What `prepare` answers for a text."""
+    out = Path(arguments[2])
+    (out / "shards").mkdir(parents=True)
+    (out / "shards" / f"{'d' * 64}.safetensors").write_bytes(b"tokens")
+    return {
+        "vocab": 300,
+        "tokens": 1000,
+        "characters": len(TEXT),
+        "bytes": len(TEXT),
+        "shards": [{"digest": "d" * 64, "tokens": 900}],
+        "heldout": {"digest": "e" * 64, "tokens": 100},
+        "unigram_entropy": 5.5,
+        "pieces": ["Many", " hands"],
+    }
+
+
+def initial(arguments: list[str]) -> dict[str, Any]:
+    """What `initial` answers for a recipe."""
+    Path(arguments[2], f"{'f' * 64}.safetensors").write_bytes(b"state")
+    return {"file": "f" * 64, "size": 5, "elements": 64, "state_digest": "1" * 16, "parameters": 64}
+
+
+def released(arguments: list[str]) -> dict[str, Any]:
+    """What `release` answers."""
+    assert parse_facts(Path(arguments[6]).read_bytes()).slug == "proverbs"
+    out = Path(arguments[4])
+    out.mkdir()
+    (out / "proverbs.zip").write_bytes(b"model")
+    return {
+        "files": [{"name": "proverbs.zip", "size": 5, "sha256": "a" * 64}],
+        "archive": "proverbs.zip",
+        "sample": "Hi",
+    }
+
+
+ANSWERS: dict[str, Child] = {"prepare": prepared, "initial": initial, "release": released}
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Children that answer at once; which were started."""
+    started: list[str] = []
+
+    def run_child(arguments: list[str]) -> dict[str, Any]:
+        started.append(arguments[0])
+        return ANSWERS[arguments[0]](arguments)
+
+    monkeypatch.setattr(preparation, "run_child", run_child)
+    return started
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def run_child(arguments: list[str]) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(preparation, "run_child", run_child)
+
+
+@pytest.fixture
+def created(organizer: Person) -> Run:
+    dataset = services.store_upload(
+        organizer=organizer, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT]
+    )
+    return services.create_run(organizer=organizer, dataset=dataset, title="Words", purpose="", recipe=RECIPE)
+
+
+class TestDataset:
+    def test_shards_and_facts_are_kept(self, created: Run, children: list[str]) -> None:
+        preparation.prepare_dataset(created.dataset_id)
+        dataset = Dataset.objects.get()
+        assert (dataset.state, dataset.vocab, dataset.tokens, dataset.unigram_entropy) == ("ready", 300, 1000, 5.5)
+        assert storage.shard_path(dataset, dataset.shards.get().digest).read_bytes() == b"tokens"
+
+    def test_the_recipe_takes_the_vocabulary_that_the_text_has(self, created: Run, children: list[str]) -> None:
+        preparation.prepare_dataset(created.dataset_id)
+        created.refresh_from_db()
+        assert created.parsed_recipe == msgspec.structs.replace(RECIPE, vocab=300)
+
+    def test_doing_it_twice_does_it_once(self, created: Run, children: list[str]) -> None:
+        for _ in range(2):
+            preparation.prepare_dataset(created.dataset_id)
+        assert children == ["prepare"]
+        assert Dataset.objects.get().shards.count() == 1
+
+    @pytest.mark.parametrize(("error", "code"), [(Problem.of("E303"), "E303"), (OSError("disk full"), "E309")])
+    def test_a_fault_is_told_on_the_page(
+        self, created: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+    ) -> None:
+        failing(monkeypatch, error)
+        preparation.prepare_dataset(created.dataset_id)
+        created.refresh_from_db()
+        assert (created.dataset.state, created.dataset.fault_code) == ("failed", code)
+        assert code in created.waiting_for
+
+    def test_a_site_that_goes_down_is_no_fault(self, created: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        failing(monkeypatch, ChildStopped())
+        preparation.prepare_dataset(created.dataset_id)
+        assert Dataset.objects.get().state == "preparing"
+
+
+class TestRun:
+    def test_the_snapshot_of_step_0_opens_the_run(self, created: Run, children: list[str]) -> None:
+        services.open_run(run=created)
+        preparation.prepare_dataset(created.dataset_id)
+        preparation.prepare_run(created.pk)
+        created.refresh_from_db()
+        snapshot = created.snapshots.get()
+        assert (created.state, created.elements) == ("open", 64)
+        assert (snapshot.index, snapshot.step, snapshot.digest) == (0, 0, "0" * 64)
+        assert storage.snapshot_path(created, snapshot.file).exists()
+
+    def test_a_run_that_nobody_opened_stays_a_draft(self, created: Run, children: list[str]) -> None:
+        preparation.prepare_dataset(created.dataset_id)
+        preparation.prepare_run(created.pk)
+        created.refresh_from_db()
+        assert (created.state, children) == ("draft", ["prepare"])
+
+    def test_a_text_that_turned_out_too_short_sends_it_back(self, created: Run, children: list[str]) -> None:
+        services.open_run(run=created)
+        preparation.prepare_dataset(created.dataset_id)
+        created.dataset.shards.update(tokens=10)
+        preparation.prepare_run(created.pk)
+        created.refresh_from_db()
+        assert created.state == "draft"
+        assert "E307" in created.waiting_for
+
+
+class TestRelease:
+    def test_it_finishes_the_run(self, run: Run, laptop: Owned, children: list[str]) -> None:
+        committed(run, (laptop.machine, 4))
+        services.finish_run(run=run)
+        assert preparation.make_release(run.pk) == "ready"
+        run.refresh_from_db()
+        release = Release.objects.get()
+        assert (run.state, release.archive, release.sample) == ("finished", "proverbs.zip", "Hi")
+        assert storage.release_path(release, "proverbs.zip").read_bytes() == b"model"
+
+    def test_one_that_fails_is_told_and_tried_again(
+        self, run: Run, children: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        services.finish_run(run=run)
+        with monkeypatch.context() as patch:
+            failing(patch, Problem.of("E312", reason="no memory"))
+            assert preparation.make_release(run.pk) == "failed"
+        run.refresh_from_db()
+        assert run.state == "finishing"
+        assert "E312" in run.waiting_for
+        assert preparation.make_release(run.pk) == "ready"
+
+
+def test_what_is_not_done_yet_is_enqueued_again(
+    organizer: Person, run: Run, created: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preparing = draft(organizer, slug="preparing", state=Run.State.PREPARING)
+    services.finish_run(run=run)
+    calls: list[tuple[str, object]] = []
+    monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append((task.name, row)))
+    assert tasks.requeue_unfinished() == 3
+    assert calls == [
+        ("runs.tasks.prepare_dataset", created.dataset_id),
+        ("runs.tasks.prepare_run", preparing.pk),
+        ("runs.tasks.make_release", run.pk),
+    ]

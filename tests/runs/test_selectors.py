@@ -1,0 +1,93 @@
+"""What is read: the ledger's sums, the curve, the lists; in few queries at any length."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from accounts.models import Person
+from runs import selectors
+from runs.models import Happening, Run
+from runs.selectors import Point
+from tests.runs.cast import Owned, committed, opened, owned
+
+
+class TestContract:
+    """What every database must do alike."""
+
+    def test_people_are_ranked_by_the_sum_of_their_machines(self, any_database: str, data_folder: Any) -> None:
+        amina, teo, noor = (Person.objects.create_user(name, None) for name in ("Amina", "Teo", "Noor"))
+        desk, lap, phone, tower = owned(amina).machine, owned(amina).machine, owned(teo).machine, owned(noor).machine
+        run = opened(amina)
+        committed(run, (desk, 3), (lap, 4), (phone, 6))
+        committed(run, (phone, 1), (tower, 1))
+        hands = selectors.leaderboard(run)
+        assert [(hand.rank, hand.name, hand.samples, hand.rounds, hand.machines) for hand in hands] == [
+            (1, "Amina", 7, 1, 2),
+            (1, "Teo", 7, 2, 1),
+            (3, "Noor", 1, 1, 1),
+        ]
+        assert [hand.name for hand in selectors.leaderboard(run, offset=1, limit=1)] == ["Teo"]
+
+    def test_a_long_curve_is_thinned_and_keeps_its_end(self, any_database: str, data_folder: Any) -> None:
+        organizer = Person.objects.create_user("Amina", None)
+        run, machine = opened(organizer), owned(organizer).machine
+        for step in range(1, 32):
+            committed(run, (machine, 1), loss=8 - step / 10)
+        points = selectors.loss_points(run, most=10)
+        assert len(points) <= 11
+        assert points[-1] == Point(31, 8 - 3.1)
+        assert [point.step for point in points] == sorted({point.step for point in points})
+
+    def test_a_picture_knows_everything_of_its_run_alone(self, any_database: str, data_folder: Any) -> None:
+        amina = Person.objects.create_user("Amina", None)
+        machine = owned(amina).machine
+        run, other = opened(amina), opened(amina, slug="other")
+        committed(run, (machine, 4), loss=5.5)
+        committed(other, (machine, 40), loss=1.5)
+        picture = selectors.run_picture(run)
+        assert (picture.step, picture.loss, picture.samples, picture.people) == (1, 5.5, 4, 1)
+        assert picture.points == [Point(1, 5.5)]
+
+    def test_the_list_shows_each_runs_own_loss(self, any_database: str, data_folder: Any) -> None:
+        amina = Person.objects.create_user("Amina", None)
+        machine = owned(amina).machine
+        run, other = opened(amina), opened(amina, slug="other")
+        committed(run, (machine, 4), loss=5.5)
+        committed(run, (machine, 4), loss=5.0)
+        committed(other, (machine, 40), loss=1.5)
+        assert {line.run.slug: line.loss for line in selectors.run_lines(None)} == {"proverbs": 5.0, "other": 1.5}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 60])
+def test_a_picture_takes_the_same_queries_at_any_length(
+    run: Run, laptop: Owned, steps: int, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(steps):
+        committed(run, (laptop.machine, 4))
+    fresh = Run.objects.select_related("dataset", "organizer", "head").get(pk=run.pk)
+    with django_assert_max_num_queries(9):
+        selectors.run_picture(fresh)
+
+
+def test_commits_leave_room_for_other_news(run: Run) -> None:
+    Happening.objects.create(run=run, kind="joined", text="Teo joined")
+    for step in range(50):
+        Happening.objects.create(run=run, kind="step", text=f"step {step}")
+    lines = [line.text for line in selectors.happenings(run)]
+    assert lines == ["step 49", "step 48", "step 47", "Teo joined"]
+
+
+def test_the_pace_is_that_of_an_ordinary_step() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    moments = [start + timedelta(seconds=at) for at in (0, 2, 4, 6, 8, 3600, 3602)]
+    assert selectors.pace(moments[::-1]) == 2
+    assert selectors.pace(moments[:1]) is None
+
+
+def test_lists_go_on_behind_the_cursor(run: Run, laptop: Owned) -> None:
+    for _ in range(3):
+        committed(run, (laptop.machine, 4))
+    assert [entry.index for entry in selectors.steps(run, after=1)] == [2, 3]
+    first = selectors.ledger_rows(run)[0]
+    assert [row.step for row in selectors.ledger_rows(run, after=first.pk)] == [2, 3]

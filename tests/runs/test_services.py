@@ -1,0 +1,150 @@
+"""What organizers do to runs, on both databases; what is refused, and what stays behind (nothing)."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Model, Recipe
+from runs import services, storage, tasks
+from runs.models import Dataset, Head, Release, Run
+from tests.runs.cast import RECIPE, draft, opened
+
+TEXT = b"Many hands make light work.\n" * 100
+
+
+@pytest.fixture(autouse=True)
+def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, UUID]]:
+    """What was handed to the task queue."""
+    calls: list[tuple[str, UUID]] = []
+    monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append((task.name.rsplit(".", 1)[-1], row)))
+    return calls
+
+
+def stored(organizer: Person, text: bytes = TEXT, **changes: Any) -> Dataset:
+    facts = {"title": "Words", "licence": "CC0", "filename": "words.txt", "size": len(text), "chunks": [text]}
+    return services.store_upload(organizer=organizer, **{**facts, **changes})
+
+
+def created(organizer: Person, recipe: Recipe = RECIPE, **changes: Any) -> Run:
+    facts = {"dataset": stored(organizer), "title": "A model of words", "purpose": ""}
+    return services.create_run(organizer=organizer, recipe=recipe, **{**facts, **changes})
+
+
+class TestContract:
+    """What every database must do alike."""
+
+    def test_a_run_begins_as_a_draft_with_an_empty_log(self, any_database: str) -> None:
+        run = created(Person.objects.create_user("Amina", None))
+        head = Head.objects.get(run=run)
+        assert (run.state, run.slug) == ("draft", "a-model-of-words")
+        assert (head.index, head.step, head.digest, head.fence) == (0, 0, "0" * 64, 0)
+
+    def test_two_runs_of_one_title_have_two_addresses(self, any_database: str) -> None:
+        organizer = Person.objects.create_user("Amina", None)
+        assert created(organizer).slug != created(organizer).slug
+
+    def test_open_pause_resume_finish(self, any_database: str, data_folder: Any) -> None:
+        run = opened(Person.objects.create_user("Amina", None))
+        for change, state in (
+            (services.pause_run, "paused"),
+            (services.resume_run, "open"),
+            (services.finish_run, "finishing"),
+        ):
+            change(run=run)
+            assert Run.objects.get().state == run.state == state
+        assert Release.objects.get().state == "preparing"
+
+    def test_what_is_done_twice_happens_once(self, any_database: str, data_folder: Any) -> None:
+        run = opened(Person.objects.create_user("Amina", None))
+        for change in (services.pause_run, services.pause_run, services.finish_run, services.finish_run):
+            change(run=run)
+        assert run.happenings.filter(kind="paused").count() == 1
+        assert Release.objects.count() == 1
+
+
+class TestUploads:
+    def test_the_text_is_kept_with_its_digest(self, organizer: Person) -> None:
+        dataset = stored(organizer)
+        assert storage.text_path(dataset).read_bytes() == TEXT
+        assert (dataset.size, len(dataset.sha256)) == (len(TEXT), 64)
+
+    @pytest.mark.parametrize(("size", "code"), [(None, "E311"), (0, "E303"), (10**12, "E304")])
+    def test_a_length_that_is_wrong_is_refused_before_anything_is_read(
+        self, organizer: Person, size: int | None, code: str
+    ) -> None:
+        def untouchable() -> Iterator[bytes]:
+            pytest.fail("it was read")
+            yield b""
+
+        with pytest.raises(Problem, match=code):
+            stored(organizer, size=size, chunks=untouchable())
+        assert not Dataset.objects.exists()
+
+    def test_nothing_stays_of_a_text_that_is_refused(self, organizer: Person) -> None:
+        with pytest.raises(Problem, match="E302"):
+            stored(organizer, b"\xff" + TEXT)
+        assert not Dataset.objects.exists()
+        assert list((storage.root() / "datasets").iterdir()) == []
+
+
+class TestCreating:
+    def test_the_text_is_prepared_once_the_transaction_has_committed(
+        self, organizer: Person, enqueued: list[Any], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        with django_capture_on_commit_callbacks(execute=True):
+            run = created(organizer)
+            assert enqueued == []
+        assert enqueued == [("prepare_dataset", run.dataset_id)]
+
+    def test_a_text_that_is_too_short_for_a_step_is_refused(self, organizer: Person) -> None:
+        with pytest.raises(Problem, match="E307"):
+            created(organizer, msgspec.structs.replace(RECIPE, target_batch=10_000))
+        assert not Run.objects.exists()
+
+    def test_a_recipe_that_does_not_fit_together_is_refused(self, organizer: Person) -> None:
+        with pytest.raises(Problem, match=r"E301.*multiple of heads"):
+            created(organizer, msgspec.structs.replace(RECIPE, model=Model(width=65)))
+
+    @pytest.mark.parametrize("title", ["New", "谚语", "!!!"])
+    def test_every_title_has_an_address(self, organizer: Person, title: str) -> None:
+        slug = created(organizer, title=title).slug
+        assert slug not in ("new", "")
+        assert slug.isascii()
+
+
+class TestOpening:
+    def test_the_first_parameters_are_made_once_the_transaction_has_committed(
+        self, organizer: Person, data_folder: Any, enqueued: list[Any], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        run = draft(organizer)
+        with django_capture_on_commit_callbacks(execute=True):
+            services.open_run(run=run)
+        assert (run.state, run.wanted) == ("preparing", "open")
+        assert enqueued == [("prepare_run", run.pk)]
+
+    def test_a_text_that_failed_says_why(self, organizer: Person, data_folder: Any) -> None:
+        run = draft(organizer)
+        Dataset.objects.update(state="failed", fault_code="E302", fault_text="The text is not UTF-8.")
+        run.refresh_from_db()
+        with pytest.raises(Problem, match=r"E302: The text is not UTF-8\."):
+            services.open_run(run=run)
+
+    def test_a_text_that_turned_out_too_short_is_refused(self, organizer: Person, data_folder: Any) -> None:
+        run = draft(organizer)
+        run.dataset.shards.update(tokens=20)
+        with pytest.raises(Problem, match=r"E307.*3 samples"):
+            services.open_run(run=run)
+        run.refresh_from_db()
+        assert run.state == "draft"
+
+    def test_a_finished_run_stays_finished(self, run: Run) -> None:
+        Run.objects.update(state="finished")
+        run.refresh_from_db()
+        for change in (services.open_run, services.pause_run, services.resume_run):
+            change(run=run)
+            assert run.state == "finished"

@@ -1,0 +1,249 @@
+"""What must hold after every event, said once more and independently of the coordinator's own arithmetic."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.messages import Plan
+from peer_agent.protocol.records import GENESIS, Record, Unit, digest_of
+from peer_agent.simulation.host import Host
+from peer_agent.simulation.world import World
+
+Position = tuple[int, int, int]  # epoch, shard, place in its order
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+def require(holds: bool, text: str) -> None:
+    if not holds:
+        raise Broken(text)
+
+
+def positions(units: Iterable[Unit]) -> Iterator[Position]:
+    return ((u.epoch, u.shard, place) for u in units for place in range(u.start, u.stop))
+
+
+class Invariants:
+    """Watches a world. `thorough`: looks at every lease after every event, not only where something ended."""
+
+    def __init__(self, *, thorough: bool = False) -> None:
+        self.world: World | None = None
+        self.thorough = thorough
+        self.committed: set[Position] = set()
+        self.committed_at: dict[int, int] = {}  # index -> samples in units up to it
+        self.digest, self.index = GENESIS, 0
+        self.plans: dict[tuple[int, int, int], Plan] = {}  # (step, fence, attempt)
+        self.done: dict[tuple[int, int, int, int], m.SpanDone] = {}  # and span
+        self.offers: dict[bytes, m.Offer] = {}
+        self.highest_fence = 0
+        self.held_before: dict[str, frozenset[Unit]] = {}
+        self.moves: set[tuple[Phase, Phase]] = set()
+        self.phase_before = Phase.ACCUMULATE
+        self.persists = 0
+
+    def watch(self, world: World) -> World:
+        self.world = world
+        world.observers.append(self)
+        return world
+
+    # --- what the world calls
+
+    def before(self, host: Host, event: e.Event, now: float) -> None:
+        self.phase_before = host.state.phase
+        ended = host.state.round.ended if host.state.round else {}  # given back: they leave with the round
+        self.held_before = {
+            str(name): frozenset(units - ended.get(name, set())) for name, units in host.state.leases.held.items()
+        }
+        if isinstance(event, e.Received) and isinstance(event.message, m.Offer):
+            self.offers[event.message.root] = event.message
+        if isinstance(event, e.Received) and isinstance(event.message, m.SpanDone):
+            self._span_done(host.state, event)
+
+    def _span_done(self, state: RunState, event: e.Received) -> None:
+        done = event.message
+        assert isinstance(done, m.SpanDone)
+        plan = self.plans.get((done.step, done.fence, done.attempt))
+        if plan is None or event.peer not in state.members:
+            return
+        for span in plan.spans:
+            if span.span == done.span and span.reducer == event.peer:
+                self.done.setdefault((done.step, done.fence, done.attempt, done.span), done)
+
+    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        state = host.state
+        require(state.fence >= self.highest_fence or host is not self._world.host, "a fence went back")
+        self.highest_fence = max(self.highest_fence, state.fence)
+        for command in commands:
+            self._command(state, event, command)
+        ended = isinstance(event, e.Lost | e.Persisted | e.Joined) or any(isinstance(c, e.Note) for c in commands)
+        self._counts(state)
+        if self.thorough or ended:
+            self._leases(state)
+        if any(isinstance(c, e.Note) and c.kind == "void" for c in commands):
+            self._void_loses_nothing(state, event)
+
+    def persisted(self, host: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
+        if outcome != "committed":
+            return
+        record, sealed = command.record, self._world.database.log[-1]
+        require(record.index == self.index + 1, "an index was skipped")
+        require(record.step == self._world.database.step == record.index, "steps are not strictly +1")
+        require(record.previous == self.digest, "the chain of digests is broken")
+        self.digest, self.index = digest_of(sealed), record.index
+        units = [unit for entry in record.contributions for unit in entry.units]
+        for position in positions(units):
+            require(position not in self.committed, f"{position} is in two commits")
+            self.committed.add(position)
+        self.committed_at[record.index] = len(self.committed)
+
+    # --- commands
+
+    @property
+    def _world(self) -> World:
+        assert self.world is not None
+        return self.world
+
+    def _command(self, state: RunState, event: e.Event, command: e.Command) -> None:
+        match command:
+            case e.Send():
+                fence = getattr(command.message, "fence", state.fence)
+                require(fence == state.fence, f"{command.message} is for an older fence")
+                if isinstance(command.message, m.Commit):
+                    log = self._world.database.log
+                    require(
+                        any(command.message.record.payload == sealed.payload for sealed in log), "not committed yet"
+                    )
+            case e.Announce():
+                self._plan(state, command.plan)
+            case e.Persist():
+                self.persists += 1
+                self._record(state, command.record)
+            case _:
+                pass
+
+    def _plan(self, state: RunState, plan: Plan) -> None:
+        place = plan.step, plan.fence, plan.attempt
+        require(plan.fence == state.fence and plan.step == state.step, "a plan of another time")
+        require(place not in self.plans, "two plans for one attempt")
+        msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
+        self.plans[place] = plan
+        covers = sorted((span.first, span.stop) for span in plan.spans)
+        require(tiles(covers, self._world.grid.chunks), f"{covers} do not tile the grid")
+        require(len({span.span for span in plan.spans}) == len(plan.spans), "a span number twice")
+        for slot in plan.slots:
+            require(slot.weights == self.offers[slot.root].weights, "a weight is not the offered one")
+
+    def _record(self, state: RunState, record: Record) -> None:
+        require(record.previous == state.digest, "the record does not follow the head")
+        require((record.index, record.step) == (state.index + 1, state.step + 1), "not the next step")
+        plan = self.plans[state.step, record.fence, record.attempt]
+        self._spans(plan, record)
+        self._credit(plan, record)
+
+    def _spans(self, plan: Plan, record: Record) -> None:
+        planned = {(span.first, span.stop, span.reducer, span.attempt) for span in plan.spans}
+        stated = {(span.first, span.stop, span.reducer, span.attempt) for span in record.spans}
+        require(stated == planned, "the record's spans are not the plan's")
+        covers = sorted((span.first, span.stop) for span in record.spans)
+        require(tiles(covers, self._world.grid.chunks), "not every chunk is covered once")
+        for span in record.spans:
+            done = self.done.get((plan.step, plan.fence, span.attempt, span.span))
+            require(done is not None, f"span {span.span} is not held")
+            assert done is not None
+            first_plan = self.plans[plan.step, plan.fence, span.attempt]
+            own = next(p for p in first_plan.spans if p.span == span.span)
+            require((own.first, own.stop, own.reducer) == (span.first, span.stop, span.reducer), "a span was swapped")
+            require(done.root.hex() == span.root and done.included == span.included, "not what the reducer said")
+            parts = sorted((part.first, part.stop) for part in span.included)
+            require(tiles([(a - span.first, b - span.first) for a, b in parts], span.stop - span.first), "a hole")
+
+    def _credit(self, plan: Plan, record: Record) -> None:
+        grid = self._world.grid
+        expected: dict[int, int] = {}
+        for span in record.spans:
+            for part in span.included:
+                for chunk in range(part.first, part.stop):
+                    for slot in part.slots:
+                        weight = next(w for w in plan.slots[slot].weights if w.first <= chunk < w.stop)
+                        expected[slot] = expected.get(slot, 0) + grid.length(chunk) * weight.tokens
+        stated = {entry.slot: entry.credit for entry in record.contributions}
+        require(
+            stated == {slot: credit for slot, credit in expected.items() if credit}, "credit is not what was averaged"
+        )
+        for entry in record.contributions:
+            require(entry.peer == plan.slots[entry.slot].peer, "credit for somebody else")
+            offer = self.offers[plan.slots[entry.slot].root]
+            require(set(entry.units) == {done.unit for done in offer.units}, "units that were not offered")
+            require(entry.accumulator == offer.accumulator, "another accumulator")
+        require(record.samples == sum(entry.samples for entry in record.contributions), "samples do not sum")
+        require(record.tokens == sum(entry.tokens for entry in record.contributions), "tokens do not sum")
+        require(record.tokens == round(Fraction(sum(expected.values()), grid.elements)), "tokens are not the credit's")
+        whole = all(len(part.slots) == len(plan.slots) for span in record.spans for part in span.included)
+        if whole and all(len(slot.weights) == 1 for slot in plan.slots):
+            samples = sum(unit.samples for entry in record.contributions for unit in entry.units)
+            require(record.samples == samples, f"{record.samples} samples are credited for {samples}")
+        require(not record.exact or whole, "called exact without full coverage")
+
+    # --- leases
+
+    def _counts(self, state: RunState) -> None:
+        """Cheap, so after every event: nothing is lost and nothing is made up; marks never trail grants."""
+        book = state.leases
+        for place, granted in book.granted.items():
+            require(
+                granted <= book.reserved.get(place, 0) <= self._world.database.marks.get(place, 0), "above the mark"
+            )
+        granted = sum(book.granted.values())
+        held = sum(unit.samples for units in book.held.values() for unit in units)
+        loose = sum(unit.samples for unit in (*book.returned, *book.orphans))
+        settled = self.committed_at.get(state.index, 0)
+        require(granted == held + loose + settled + book.lost_samples, "samples were lost or doubled")
+
+    def _leases(self, state: RunState) -> None:
+        """Every position is held by one accumulator, returned, orphaned or settled, and never two of these."""
+        book = state.leases
+        seen: set[Position] = set()
+        if self.committed_at.get(state.index, 0) == len(self.committed):
+            seen.update(self.committed)
+        size = len(seen)
+        for units in (*book.held.values(), book.returned, book.orphans):
+            for position in positions(units):
+                seen.add(position)
+                size += 1
+                require(position[2] < book.granted.get(position[:2], 0), f"{position} is fresh and in use")
+        require(len(seen) == size, "a unit is in two places")
+        accumulators = [member.accumulator for member in state.trainers() if member.accumulator]
+        require(len(set(accumulators)) == len(accumulators), "two peers with one accumulator")
+
+    def _void_loses_nothing(self, state: RunState, event: e.Event) -> None:
+        if isinstance(event, e.Lost | e.Joined) or (isinstance(event, e.Received) and not _is_plain(event.message)):
+            return  # leases may end with these
+        after = state.leases.held
+        for name, units in self.held_before.items():
+            ended = isinstance(event, e.Received) and isinstance(event.message, m.Offer)
+            here = next((held for other, held in after.items() if other == name), set())
+            require(ended or units <= here or not self._lives(state, name), f"void took leases of {name}")
+
+    def _lives(self, state: RunState, name: str) -> bool:
+        return any(member.accumulator == name for member in state.members.values())
+
+
+def _is_plain(message: m.TO_SITE) -> bool:
+    return not isinstance(message, m.Hello | m.Leave | m.UnitsReturned | m.SlotRefused | m.Report)
+
+
+def tiles(ranges: Sequence[tuple[int, int]], total: int) -> bool:
+    """Whether sorted ranges cover [0, total) once."""
+    position = 0
+    for first, stop in ranges:
+        if first != position or stop <= first:
+            return False
+        position = stop
+    return position == total

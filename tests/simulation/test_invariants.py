@@ -1,0 +1,155 @@
+"""Arbitrary orders of misfortune and bad weather: every invariant after every event, and progress after it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peer_agent.protocol import messages as m
+from peer_agent.simulation.__main__ import main
+from peer_agent.simulation.churn import Weather, befall
+from peer_agent.simulation.database import Fault, Troubles
+from peer_agent.simulation.picture import Picture, simulate
+from peer_agent.simulation.trainer import Trainer
+from peer_agent.simulation.world import Setting, World
+from tests.simulation.watched import relays, trainers, watched
+
+FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
+
+
+def _act(world: World, kind: str, number: int) -> None:
+    trainer = trainers(world)[number % len(world.trainers)]
+    relay = relays(world)[number % len(world.relays)]
+    host = world.host
+    actions: dict[str, Callable[[], object]] = {
+        "kill": trainer.kill,
+        "start": lambda: None if trainer.alive else trainer.start(),
+        "reconnect": lambda: trainer.reconnect(number * 0.3),
+        "freeze": trainer.freeze,
+        "thaw": trainer.thaw,
+        "return units": trainer.give_back,
+        "return done": lambda: trainer.say(
+            m.UnitsReturned(run=world.run_id, units=tuple(trainer.done), reason="non_finite")
+        ),
+        "leave": trainer.leave,
+        "hello": lambda: trainer.say(trainer.hello()),
+        "start anew": lambda: _start_anew(trainer),
+        "damage": lambda: setattr(trainer, "damaged", not trainer.damaged),
+        "kill relay": relay.kill,
+        "start relay": lambda: None if relay.alive else relay.start(),
+        "freeze relay": relay.freeze,
+        "thaw relay": relay.thaw,
+        "restart host": lambda: world.restart_host(number * 0.2),
+        "freeze host": lambda: host.freeze() if host else None,
+        "thaw host": lambda: host.thaw() if host else None,
+        "database": lambda: world.database.script.append(FAULTS[number % 3]),
+        "pause": lambda: world.direct("paused"),
+        "resume": lambda: world.direct("running"),
+    }
+    actions[kind]()
+
+
+def _start_anew(trainer: Trainer) -> None:
+    trainer._renew()
+    trainer.offered = None
+    trainer.say(trainer.hello())
+
+
+KINDS = [
+    *("kill", "start", "reconnect", "freeze", "thaw", "return units", "return done", "leave", "hello", "start anew"),
+    *("damage", "kill relay", "start relay", "freeze relay", "thaw relay", "restart host", "freeze host", "thaw host"),
+    *("database", "pause", "resume"),
+]
+
+
+def _calm(world: World) -> None:
+    """Everything is well again."""
+    if world.host is None:
+        world.start_host()
+    assert world.host is not None
+    world.host.thaw()
+    world.direct("running")
+    for trainer in trainers(world):
+        trainer.damaged = False
+    for peer in world.peers.values():
+        peer.thaw()
+        if not peer.alive:
+            peer.start()
+        peer.connect()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 1000),
+    size=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    story=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.1, 0.4, 1.0, 3.0, 12.0]), st.sampled_from(KINDS), st.integers(0, 9)),
+        max_size=25,
+    ),
+)
+def test_any_order_of_misfortunes_keeps_every_invariant_and_the_run_goes_on_after(
+    seed: int, size: tuple[int, int], story: list[tuple[float, str, int]]
+) -> None:
+    world, _ = watched(trainers=size[0], relays=size[1], seed=seed, steps=1000, shards=(300, 77, 5), micro_batch=3)
+    for wait_s, kind, number in story:
+        world.wait(wait_s)
+        _act(world, kind, number)
+    world.wait(4)  # a host that is being restarted comes back
+    _calm(world)
+    assert world.run_steps(2, 400), "the run stands still"
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_fifty_peers_in_bad_weather(seed: int) -> None:
+    troubles = Troubles(failed=0.05, answer_lost=0.05)
+    world, _ = watched(
+        thorough=False, trainers=50, relays=3, steps=20, seed=seed, non_finite=0.005, troubles=troubles, samples_each=4
+    )
+    befall(world, Weather(trainer_s=0.7, relay_s=10, host_s=20))
+    assert world.run(lambda: world.tally.finished, 3000)
+    computed = sum(trainer.computed for trainer in trainers(world))
+    assert sum(record.samples for record in world.database.records) <= computed
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_few_peers_in_bad_weather(seed: int) -> None:
+    count = (1, 2, 3, 7)[seed % 4]
+    troubles = Troubles(failed=0.1, answer_lost=0.1)
+    world, _ = watched(
+        trainers=count, relays=1 + seed % 3, steps=25, seed=seed, non_finite=0.01, troubles=troubles, shards=(500, 31)
+    )
+    befall(world, Weather(trainer_s=max(1.0, 20 / count), relay_s=15, host_s=25))
+    assert world.run(lambda: world.tally.finished, 5000)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    setting = Setting(trainers=6, relays=2, steps=10, seed=3)
+    first, second = (simulate(setting, Weather(trainer_s=1, relay_s=5, host_s=9)) for _ in range(2))
+    assert first == second
+    other = simulate(Setting(trainers=6, relays=2, steps=10, seed=4), Weather(trainer_s=1, relay_s=5, host_s=9))
+    assert other.trace != first.trace
+
+
+def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
+    command = [sys.executable, "-m", "peer_agent.simulation", "--peers", "6", "--steps", "8", "--seed", "3", "--json"]
+    pictures = [
+        msgspec.json.decode(
+            subprocess.run(command, check=True, capture_output=True, env={"PYTHONHASHSEED": seed}).stdout, type=Picture
+        )
+        for seed in ("1", "2")
+    ]
+    assert pictures[0] == pictures[1]
+    assert pictures[0].steps == 8
+
+
+def test_a_calm_run_is_whole_fair_and_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--peers", "10", "--steps", "10", "--calm", "--json"]) == 0
+    picture = msgspec.json.decode(capsys.readouterr().out, type=Picture)
+    assert (picture.steps, picture.void_rounds, picture.exact_steps) == (10, 0, 10)
+    assert picture.fairness > 0.999
+    assert main(["--peers", "2", "--steps", "2", "--calm"]) == 0
+    assert "virtual seconds" in capsys.readouterr().out

@@ -1,0 +1,54 @@
+"""Five updates of a fixed vector: prints the state's digest under LAMB and under AdamW.
+
+Run as a program by test_optimizers, since torch chooses vector unit and threads once per process. The sizes are no
+powers of two, and the largest tensor is large enough for torch to share it among threads.
+"""
+
+import json
+
+import numpy as np
+import torch
+
+from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.protocol.schedule import scalars_of
+from peer_agent.training.digests import state_digest
+from peer_agent.training.model import Layout, Piece
+from peer_agent.training.optimizers import Moving, update
+
+LAYOUT = Layout((Piece("matrix", (301, 257), 0), Piece("bias", (1023,), 77357), Piece("zero", (5, 3), 78380)), 78395)
+SPREADS = (1.0, 1e-3, 1e-6)  # small ones bring values near and below epsilon
+
+
+def fixed_vector(number: int) -> torch.Tensor:
+    """Values from Philox's raw stream, with exact operations only; the third tensor is all zero."""
+    raw = np.random.Philox(key=number).random_raw(LAYOUT.elements) >> np.uint64(40)
+    values = (raw.astype(np.float64) / 2**23 - 1.0).astype(np.float32)
+    values *= np.float32(SPREADS[number % 3])
+    values[LAYOUT.pieces[2].start :] = 0
+    return torch.from_numpy(values)
+
+
+def digest_after_updates(optimizer: Optimizer, device: str = "cpu") -> str:
+    """Digest of parameters and moments after five updates."""
+    recipe = Recipe(optimizer=optimizer, target_steps=100)
+    weights = fixed_vector(0).to(device)
+    state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))
+    for step in range(1, 6):
+        scalars = scalars_of(recipe, step=step, sum_squares=0.5 + step, tokens=1)
+        update(optimizer, scalars, LAYOUT, state, fixed_vector(step).to(device))
+    return state_digest(*state)
+
+
+def main() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    digests = {name: digest_after_updates(Optimizer(name=name), device) for name in ("lamb", "adamw")}
+    facts = {
+        "device": device,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+    print(json.dumps(digests | facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The trainer: sums of gradients, handed out whole, and never a change to the replica."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.messages import DoneUnit
+from peer_agent.protocol.records import Unit
+from peer_agent.training.data import IGNORED, batch_of
+from peer_agent.training.loop import Computed, NonFinite, Trainer, memory_or_problem, pick_device
+from peer_agent.training.replica import Replica
+from tests.training.commits import RUN, Vector, small_recipe, some_shards, take_units
+
+UNITS = (Unit(0, 0, 0, 4), Unit(0, 1, 120, 126))
+
+
+@pytest.fixture
+def trainer() -> Trainer:
+    return Trainer(Replica(small_recipe()), RUN, some_shards())
+
+
+def plain_gradient(unit: Unit) -> tuple[Vector, float]:
+    """Gradient and loss of a unit by the library's own loss, on a model of its own."""
+    replica = Replica(small_recipe())
+    tokens = some_shards()[unit.shard]
+    ids, labels = map(torch.from_numpy, batch_of(unit, run=RUN, tokens=tokens, context=24))
+    loss = replica.model(input_ids=ids, labels=labels).loss * (labels[:, 1:] != IGNORED).sum()
+    loss.backward()
+    flat = torch.cat([p.grad.flatten() for p in replica.model.parameters() if p.grad is not None])
+    return flat.numpy(), float(loss.detach())
+
+
+def kept(trainer: Trainer, unit: Unit) -> Computed:
+    """One unit computed and added."""
+    done = trainer.compute(unit)
+    assert isinstance(done, Computed)
+    trainer.keep(done)
+    return done
+
+
+def test_the_sum_is_the_gradient_of_the_summed_loss(trainer: Trainer) -> None:
+    expected = [plain_gradient(unit) for unit in UNITS]
+    taken = take_units(trainer, UNITS)
+    np.testing.assert_allclose(taken.gradient_sum, expected[0][0] + expected[1][0], rtol=1e-4, atol=1e-4)
+    assert taken.loss_sum == pytest.approx(expected[0][1] + expected[1][1], rel=1e-5)
+    assert taken.units == (DoneUnit(UNITS[0], 0), DoneUnit(UNITS[1], 0))
+
+
+def test_loss_tokens_leave_out_padding_and_first_tokens(trainer: Trainer) -> None:
+    whole = trainer.compute(UNITS[0])
+    assert isinstance(whole, Computed)
+    assert whole.loss_tokens == 4 * 23
+    tail = 3011 % 24
+    everything = [trainer.compute(Unit(0, 1, start, min(start + 42, 126))) for start in range(0, 126, 42)]
+    assert sum(done.loss_tokens for done in everything if isinstance(done, Computed)) == 125 * 23 + tail - 1
+
+
+def test_a_fresh_model_knows_nothing(trainer: Trainer) -> None:
+    taken = take_units(trainer, UNITS)
+    assert taken.loss_sum / taken.loss_tokens == pytest.approx(math.log(300), abs=0.2)
+
+
+def test_the_replica_stays_as_it_is(trainer: Trainer) -> None:
+    before = trainer.replica.digest()
+    take_units(trainer, UNITS)
+    trainer.evaluate(some_shards()[0][:200])
+    assert trainer.replica.digest() == before
+
+
+def test_taking_begins_anew(trainer: Trainer) -> None:
+    first = take_units(trainer, UNITS)
+    kept = first.gradient_sum.copy()
+    again = take_units(trainer, UNITS)
+    assert np.array_equal(first.gradient_sum, kept)
+    assert np.array_equal(again.gradient_sum, kept)
+    empty = trainer.take()
+    assert (empty.loss_tokens, empty.loss_sum, empty.units) == (0, 0.0, ())
+    assert not empty.gradient_sum.any()
+
+
+def test_discarding_leaves_nothing(trainer: Trainer) -> None:
+    kept(trainer, UNITS[0])
+    trainer.discard()
+    assert trainer.take().loss_tokens == 0
+
+
+def test_a_unit_that_is_not_kept_stays_out(trainer: Trainer) -> None:
+    kept(trainer, UNITS[0])
+    clean = trainer.take().gradient_sum
+    kept(trainer, UNITS[0])
+    trainer.compute(UNITS[1])
+    assert trainer.units == (DoneUnit(UNITS[0], 0),)
+    assert np.array_equal(trainer.take().gradient_sum, clean)
+
+
+def test_a_gradient_that_is_not_finite_stays_out(trainer: Trainer) -> None:
+    clean = take_units(trainer, UNITS[:1])
+    kept(trainer, UNITS[0])
+    before = trainer.replica.parameters.clone()
+    trainer.replica.parameters[:100] = math.nan
+    assert trainer.compute(UNITS[1]) == NonFinite(UNITS[1])
+    trainer.replica.parameters.copy_(before)
+    taken = trainer.take()
+    assert np.array_equal(taken.gradient_sum, clean.gradient_sum)
+    assert taken.units == clean.units
+
+
+def test_a_unit_carries_the_step_of_its_parameters(trainer: Trainer) -> None:
+    trainer.replica.step = 5
+    done = trainer.compute(UNITS[0])
+    assert isinstance(done, Computed)
+    assert done.base_step == 5
+
+
+def test_held_out_loss_is_the_mean_over_tokens(trainer: Trainer) -> None:
+    tokens = some_shards()[1]
+    done = [kept(trainer, Unit(0, 1, start, min(start + 42, 126))) for start in range(0, 126, 42)]
+    taken = trainer.take()
+    assert len(done) == 3
+    assert trainer.evaluate(tokens) == pytest.approx(taken.loss_sum / taken.loss_tokens, rel=1e-6)
+    with pytest.raises(ValueError, match="too short"):
+        trainer.evaluate(tokens[:1])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_that_runs_out_has_a_number(error: Exception) -> None:
+    with pytest.raises(Problem, match="E107"), memory_or_problem():
+        raise error
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shape"), memory_or_problem():
+        raise RuntimeError("shape mismatch")
+
+
+def test_some_device_is_picked() -> None:
+    assert pick_device().type in {"cpu", "cuda"}
+
+
+def test_threads_are_as_asked() -> None:
+    before = torch.get_num_threads()
+    Trainer(Replica(small_recipe()), RUN, some_shards(), threads=2)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)

@@ -1,0 +1,160 @@
+"""The optimizers against plain ones in float64, against torch's own, and against themselves on other vector units."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.protocol.schedule import scalars_of
+from peer_agent.training.model import Layout, Piece
+from peer_agent.training.optimizers import Moving, halving_sum, update
+from tests.training import golden_update
+
+Name = Literal["lamb", "adamw"]
+LAYOUT = Layout((Piece("matrix", (20, 11), 0), Piece("bias", (13,), 220), Piece("zero", (4, 4), 233)), 249)
+STEPS = 30
+GOLDEN = {"lamb": "55a538b1623e763e", "adamw": "6130d53324cd88b0"}
+
+
+def recipe_of(name: Name) -> Recipe:
+    return Recipe(
+        optimizer=Optimizer(name=name, learning_rate=0.003, warmup_steps=3, clip_norm=1.0), target_steps=STEPS
+    )
+
+
+def gradients() -> list[NDArray[np.float32]]:
+    random = np.random.Generator(np.random.Philox(3))
+    return [random.standard_normal(LAYOUT.elements, dtype=np.float32) * np.float32(0.02 * n) for n in range(STEPS)]
+
+
+def first_weights() -> NDArray[np.float32]:
+    weights = np.random.Generator(np.random.Philox(4)).standard_normal(LAYOUT.elements, dtype=np.float32)
+    weights[LAYOUT.pieces[2].start :] = 0
+    return weights
+
+
+def ours(recipe: Recipe) -> NDArray[np.float32]:
+    weights = torch.from_numpy(first_weights())
+    state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))
+    for step, gradient in enumerate(gradients(), start=1):
+        sum_squares = float(np.sum(gradient.astype(np.float64) ** 2))
+        scalars = scalars_of(recipe, step=step, sum_squares=sum_squares, tokens=1)
+        update(recipe.optimizer, scalars, LAYOUT, state, torch.from_numpy(gradient))
+    return weights.numpy()
+
+
+def clipped(gradient: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = gradient.astype(np.float64)
+    return wide / max(1.0, float(np.linalg.norm(wide)))
+
+
+def rate(step: int) -> float:
+    """Linear warm-up over three steps, then cosine to a tenth of the peak."""
+    if step <= 3:
+        return 0.003 * step / 3
+    return 0.003 * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - 3) / (STEPS - 3))))
+
+
+def plain(recipe: Recipe) -> NDArray[np.float64]:
+    """The papers' formulas in float64."""
+    o = recipe.optimizer
+    w = first_weights().astype(np.float64)
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, gradient in enumerate(gradients(), start=1):
+        g = clipped(gradient)
+        m = o.beta1 * m + (1 - o.beta1) * g
+        v = o.beta2 * v + (1 - o.beta2) * g**2
+        u = m / (1 - o.beta1**t) / (np.sqrt(v / (1 - o.beta2**t)) + o.epsilon)
+        for piece in LAYOUT.pieces:
+            at = slice(piece.start, piece.stop)
+            move = u[at] + (o.weight_decay * w[at] if len(piece.shape) > 1 else 0)
+            norms = np.linalg.norm(w[at]), np.linalg.norm(move)
+            trust = norms[0] / norms[1] if o.name == "lamb" and all(norms) else 1.0
+            w[at] -= rate(t) * trust * move
+    return w
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+def test_follows_the_papers(name: Name) -> None:
+    recipe = recipe_of(name)
+    np.testing.assert_allclose(ours(recipe), plain(recipe), rtol=0, atol=2e-6)
+
+
+def test_adamw_is_torchs() -> None:
+    recipe = recipe_of("adamw")
+    tensors = [
+        torch.from_numpy(first_weights()[p.start : p.stop]).view(p.shape).requires_grad_() for p in LAYOUT.pieces
+    ]
+    decayed, free = [t for t in tensors if t.ndim > 1], [t for t in tensors if t.ndim < 2]
+    o = recipe.optimizer
+    theirs = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": o.weight_decay}, {"params": free, "weight_decay": 0.0}],
+        betas=(o.beta1, o.beta2),
+        eps=o.epsilon,
+    )
+    for step, gradient in enumerate(gradients(), start=1):
+        flat = torch.from_numpy(clipped(gradient).astype(np.float32))
+        for piece, tensor in zip(LAYOUT.pieces, tensors, strict=True):
+            tensor.grad = piece.of(flat)
+        for group in theirs.param_groups:
+            group["lr"] = rate(step)
+        theirs.step()
+    expected = torch.cat([tensor.detach().flatten() for tensor in tensors]).numpy()
+    np.testing.assert_allclose(ours(recipe), expected, rtol=0, atol=2e-6)
+
+
+@given(st.lists(st.floats(-1000, 1000, width=32), min_size=1, max_size=70))
+def test_the_tree_sums_everything(values: list[float]) -> None:
+    exact = float(np.sum(np.array(values, dtype=np.float64)))
+    bound = 1e-6 * sum(map(abs, values)) + 1e-30
+    assert float(halving_sum(torch.tensor(values, dtype=torch.float32))) == pytest.approx(exact, abs=bound)
+
+
+def test_the_tree_adds_half_onto_half() -> None:
+    """2^24 + 1 is not a float32: an order that adds the ones first keeps them."""
+    values = torch.tensor([2.0**24, 0.0, 1.0, 1.0, 0.0])
+    assert float(halving_sum(values)) == 2.0**24
+    assert float(halving_sum(torch.tensor([2.0**24, 1.0, 0.0, 1.0]))) == 2.0**24 + 2
+
+
+def test_nothing_moves_without_gradient_weight_or_decay() -> None:
+    for name in ("lamb", "adamw"):
+        weights = torch.zeros(LAYOUT.elements)
+        state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))
+        recipe = Recipe(optimizer=Optimizer(name=name))
+        update(
+            recipe.optimizer,
+            scalars_of(recipe, step=1, sum_squares=0.0, tokens=1),
+            LAYOUT,
+            state,
+            torch.zeros_like(weights),
+        )
+        assert not weights.any()
+
+
+def digests_under(capability: str, threads: int) -> dict[str, object]:
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", golden_update.__name__]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    facts: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    assert facts["threads"] == threads
+    return facts
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_all_vector_units_and_threads_agree(capability: str, threads: int) -> None:
+    """A capability that this CPU lacks falls back to the best it has, so the test holds on every machine."""
+    facts = digests_under(capability, threads)
+    assert {name: facts[name] for name in GOLDEN} == GOLDEN

@@ -1,0 +1,114 @@
+"""A replica: views into one vector, changed by records in order and by snapshots."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from peer_agent.protocol.digests import state_digest
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.records import GENESIS
+from peer_agent.training.replica import OutOfOrder, Replica
+from tests.training.commits import Vector, commit, record_after, small_recipe
+
+
+def some_gradient(replica: Replica, seed: int = 0) -> Vector:
+    random = np.random.Generator(np.random.Philox(seed))
+    return random.standard_normal(replica.layout.elements, dtype=np.float32)
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return Replica(small_recipe())
+
+
+def test_the_model_looks_into_the_vector(replica: Replica) -> None:
+    replica.parameters.fill_(0.25)
+    assert all((parameter == 0.25).all() for parameter in replica.model.parameters())
+    assert all((tensor == 0.25).all() for tensor in replica.model.state_dict().values())
+
+
+def test_begins_at_the_beginning(replica: Replica) -> None:
+    assert (replica.step, replica.index, replica.log_digest) == (0, 0, GENESIS)
+    assert not replica.moment1.any()
+    assert not replica.moment2.any()
+
+
+def test_an_update_moves_everything_on(replica: Replica) -> None:
+    before = replica.digest()
+    commit(replica, some_gradient(replica))
+    assert (replica.step, replica.index) == (1, 1)
+    assert replica.log_digest != GENESIS
+    assert replica.digest() != before
+
+
+def test_its_digest_is_the_protocols(replica: Replica) -> None:
+    commit(replica, some_gradient(replica))
+    state = replica.copy_state()
+    assert replica.digest() == state_digest(state.parameters, state.moment1, state.moment2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": 2},
+        {"step": 0},
+        {"index": 2},
+        {"previous": "f" * 64},
+        {"kind": "rollback"},
+    ],
+)
+def test_a_record_out_of_order_changes_nothing(replica: Replica, change: dict[str, object]) -> None:
+    before = replica.digest()
+    gradient = some_gradient(replica)
+    record = msgspec.structs.replace(record_after(replica, gradient), **change)
+    with pytest.raises(OutOfOrder):
+        replica.apply(record, "0" * 64, gradient)
+    assert (replica.step, replica.digest()) == (0, before)
+
+
+def test_a_gradient_of_another_size_is_refused(replica: Replica) -> None:
+    gradient = some_gradient(replica)
+    with pytest.raises(ValueError, match="parameters"):
+        replica.apply(record_after(replica, gradient), "0" * 64, gradient[:-1])
+
+
+def test_a_copy_stands_still(replica: Replica) -> None:
+    copy = replica.copy_state()
+    kept = copy.parameters.copy()
+    commit(replica, some_gradient(replica))
+    assert np.array_equal(copy.parameters, kept)
+    assert copy.step == 0
+
+
+def test_snapshot_and_log_equal_the_whole_log(replica: Replica, tmp_path: Path) -> None:
+    """The one idea: whoever loads a snapshot and replays what followed is bit-identical."""
+    commit(replica, some_gradient(replica, 1))
+    replica.save(tmp_path / "snapshot.safetensors")
+    late = Replica(small_recipe())
+    late.load(tmp_path / "snapshot.safetensors")
+    gradient = some_gradient(replica, 2)
+    record = record_after(replica, gradient)
+    for peer in (replica, late):
+        peer.apply(record, "d" * 64, gradient)
+    assert (late.step, late.index, late.log_digest) == (2, 2, "d" * 64)
+    assert late.digest() == replica.digest()
+
+
+def test_the_model_follows_a_loaded_snapshot(replica: Replica, tmp_path: Path) -> None:
+    commit(replica, some_gradient(replica))
+    replica.save(tmp_path / "snapshot.safetensors")
+    late = Replica(small_recipe())
+    late.load(tmp_path / "snapshot.safetensors")
+    ids = torch.arange(10)[None]
+    assert torch.equal(late.model(input_ids=ids).logits, replica.model(input_ids=ids).logits)
+
+
+def test_another_models_snapshot_is_refused(replica: Replica, tmp_path: Path) -> None:
+    Replica(small_recipe("llama")).save(tmp_path / "snapshot.safetensors")
+    before = replica.digest()
+    with pytest.raises(Problem, match="E310"):
+        replica.load(tmp_path / "snapshot.safetensors")
+    assert replica.digest() == before

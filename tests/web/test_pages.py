@@ -1,0 +1,337 @@
+"""Pages: what stands on them, who may do what, and errors beside their field."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.utils import timezone
+
+from accounts.models import Machine, Person, Token
+from accounts.services import create_machine_token, create_token
+from coordination.models import Presence
+from runs.models import Dataset, Release, Run
+from tests.runs.cast import PASSWORD, Owned, committed, draft
+from web.operators import operator_secret
+
+TEXT = b"Many hands make light work. " * 200
+
+
+def as_(person: Person, **options: Any) -> Client:
+    client = Client(**options)
+    client.force_login(person)
+    return client
+
+
+def page(answer: Any) -> str:
+    content: str = answer.content.decode()
+    return re.sub(r"\s+", " ", content)
+
+
+def filled(**changes: Any) -> dict[str, Any]:
+    text = changes.pop("content", TEXT)
+    name = changes.pop("filename", "proverbs.txt")
+    fields = {
+        "title": "A model of proverbs",
+        "purpose": "",
+        "visibility": "public",
+        "licence": "CC0",
+        "may_share": "on",
+        "target_batch": "4",
+        "micro_batch": "2",
+        "text": SimpleUploadedFile(name, text),
+    }
+    return {name: value for name, value in {**fields, **changes}.items() if value is not None}
+
+
+class TestComingAndGoing:
+    def test_the_first_visit_teaches(self, client: Client, db: None) -> None:
+        text = page(client.get("/"))
+        assert "There is no run yet" in text
+        assert "manyhands join http://testserver/runs/" in text
+
+    def test_signing_up_logs_in(self, client: Client, db: None) -> None:
+        answer = client.post("/signup/", {"username": "Amina", "password": PASSWORD}, follow=True)
+        assert "Amina" in page(answer)
+        assert Person.objects.get().check_password(PASSWORD)
+
+    def test_a_taken_name_and_a_short_password_are_told_beside_their_fields(self, organizer: Person) -> None:
+        text = page(Client().post("/signup/", {"username": "amina", "password": "short"}))
+        assert "This name is taken." in text
+        assert "at least 10 characters" in text
+
+    def test_logging_in_leads_where_one_wanted_to_go(self, organizer: Person) -> None:
+        answer = Client().post("/login/?next=/machines/", {"username": "Amina", "password": PASSWORD})
+        assert answer["Location"] == "/machines/"
+
+    def test_nobody_is_sent_to_another_site(self, client: Client, db: None) -> None:
+        answer = client.post(
+            "/signup/", {"username": "Amina", "password": PASSWORD, "next": "https://elsewhere.example/"}
+        )
+        assert answer["Location"] == "/"
+
+    def test_logging_out_takes_a_post(self, organizer: Person) -> None:
+        client = as_(organizer)
+        assert client.get("/logout/").status_code == 405
+        client.post("/logout/")
+        assert "Log in" in page(client.get("/"))
+
+    def test_the_first_operator_takes_charge_once(self, client: Client, db: None) -> None:
+        link = f"/operator/{operator_secret()}/"
+        assert client.get("/operator/guess/").status_code == 404
+        client.post(link, {"username": "Ines", "password": PASSWORD})
+        assert Person.objects.get().is_superuser
+        assert client.get(link).status_code == 404
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        "path", ["/signup/", "/login/", "/logout/", "/machines/", "/runs/new/", "/runs/proverbs/manage/"]
+    )
+    def test_a_form_from_another_site_does_nothing(self, run: Run, organizer: Person, path: str) -> None:
+        answer = as_(organizer, enforce_csrf_checks=True).post(path, {"action": "pause"})
+        assert answer.status_code == 403
+        run.refresh_from_db()
+        assert run.state == "open"
+        assert not Token.objects.exists()
+
+
+class TestMachines:
+    def test_a_stranger_is_asked_to_log_in(self, client: Client, db: None) -> None:
+        assert client.get("/machines/")["Location"] == "/login/?next=/machines/"
+
+    def test_a_new_token_is_shown_once_with_its_line(self, volunteer: Person) -> None:
+        client = as_(volunteer)
+        answer = client.post("/machines/")
+        assert "manyhands login http://testserver --token <span" in page(answer)
+        assert answer["Cache-Control"].startswith("max-age=0")
+        assert "mh_" not in page(client.get("/machines/"))
+
+    def test_a_machine_is_renamed_and_revoked_by_its_person(self, volunteer: Person, laptop: Owned) -> None:
+        client, path = as_(volunteer), f"/machines/{laptop.machine.pk}/"
+        client.post(path, {"name": "kitchen"})
+        client.post(path, {"revoke": "1", "name": "ignored"})
+        laptop.machine.refresh_from_db()
+        assert laptop.machine.name == "kitchen"
+        assert laptop.machine.revoked_at is not None
+        assert "revoked" in page(client.get("/machines/"))
+
+    def test_nobody_touches_anothers_machine(self, stranger: Person, laptop: Owned) -> None:
+        path = f"/machines/{laptop.machine.pk}/"
+        assert as_(stranger).post(path, {"revoke": "1"}).status_code == 404
+        assert "laptop" not in page(as_(stranger).get("/machines/"))
+        assert Machine.objects.get().revoked_at is None
+
+    def test_a_machine_keeps_a_name(self, volunteer: Person, laptop: Owned) -> None:
+        answer = as_(volunteer).post(f"/machines/{laptop.machine.pk}/", {"name": " "})
+        assert answer.status_code == 400
+        assert "1 to 60 characters" in page(answer)
+
+    def test_personal_tokens_come_and_go(self, volunteer: Person, stranger: Person) -> None:
+        client = as_(volunteer)
+        assert 'id="api-token">mh_' in page(client.post("/machines/tokens/", {"label": "notebook"}))
+        token = Token.objects.get()
+        assert as_(stranger).post(f"/machines/tokens/{token.pk}/").status_code == 404
+        client.post(f"/machines/tokens/{token.pk}/")
+        assert "notebook" not in page(client.get("/machines/"))
+
+
+class TestNewRun:
+    def test_one_form_makes_a_draft(self, organizer: Person) -> None:
+        answer = as_(organizer).post("/runs/new/", filled(layers="3", learning_rate="0.02"))
+        run = Run.objects.get()
+        recipe = run.parsed_recipe
+        assert answer["Location"] == f"/runs/{run.slug}/"
+        assert (recipe.model.layers, recipe.optimizer.learning_rate, recipe.target_batch) == (3, 0.02, 4)
+        assert (run.dataset.licence, run.dataset.size) == ("CC0", len(TEXT))
+
+    def test_the_defaults_are_a_recipe_that_works(self, organizer: Person) -> None:
+        as_(organizer).post("/runs/new/", filled(content=TEXT * 10, target_batch=None, micro_batch=None))
+        assert Run.objects.get().parsed_recipe.target_batch == 48
+
+    @pytest.mark.parametrize(
+        ("field", "changes", "words"),
+        [
+            ("text", {"content": b"caf\xe9 " * 99}, "E302: The text is not UTF-8 (byte 3: 0xe9)"),
+            ("text", {"content": b""}, "E303: The file is empty."),
+            ("text", {"target_batch": "100000"}, "E307: The text gives"),
+            ("layers", {"layers": "65"}, "E301: The recipe is out of bounds: layers must be from 1 to 64."),
+            ("width", {"width": "65"}, "E301: The recipe is out of bounds: width 65 is not a multiple of heads 4."),
+            ("micro_batch", {"micro_batch": "8"}, "E301: The recipe is out of bounds: micro batch 8"),
+            ("warmup_steps", {"warmup_steps": "5000"}, "E301: The recipe is out of bounds: warm-up"),
+            ("may_share", {"may_share": None}, "This field is required."),
+            ("licence", {"licence": ""}, "This field is required."),
+            ("family", {"family": "os.system"}, "Select a valid choice."),
+        ],
+    )
+    def test_an_error_stands_beside_its_field_and_nothing_is_kept(
+        self, organizer: Person, field: str, changes: dict[str, Any], words: str
+    ) -> None:
+        answer = as_(organizer).post("/runs/new/", filled(**changes))
+        block = next(part for part in re.split(r'<div class="field', page(answer))[1:] if f'name="{field}"' in part)
+        assert answer.status_code == 400
+        assert words in block
+        assert not Run.objects.exists()
+
+    def test_nan_is_no_learning_rate(self, organizer: Person) -> None:
+        assert as_(organizer).post("/runs/new/", filled(learning_rate="nan")).status_code == 400
+
+    def test_a_file_over_the_limit_is_refused(self, organizer: Person, settings: Any) -> None:
+        settings.UPLOAD_LIMIT_MB = 1
+        answer = as_(organizer).post("/runs/new/", filled(content=b"x" * 1_000_001))
+        assert "E304: The upload is 2 MB; this site takes up to 1 MB." in page(answer)
+        assert not Dataset.objects.exists()
+
+    def test_a_title_is_words_and_not_markup(self, organizer: Person) -> None:
+        client = as_(organizer)
+        client.post("/runs/new/", filled(title="<script>alert(1)</script>", filename="<b>.txt"))
+        assert "<script>" not in page(client.get(f"/runs/{Run.objects.get().slug}/"))
+
+
+class TestRunPage:
+    def test_a_draft_says_what_it_waits_for(self, client: Client, organizer: Person) -> None:
+        run = draft(organizer)
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert "its organizer opens it on the manage page" in text
+        assert "The curve begins with the first step" in text
+        assert "Join in" not in text
+        assert "refresh" not in text
+
+    def test_an_open_run_without_hands_says_so(self, client: Client, run: Run) -> None:
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert "Nobody is training right now" in text
+        assert "manyhands join http://testserver/runs/proverbs/" in text
+        assert '<meta http-equiv="refresh" content="5">' in text
+
+    def test_a_running_run_shows_curve_hands_and_step(self, client: Client, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4), loss=7.25)
+        committed(run, (laptop.machine, 4), loss=6.5)
+        peer = {
+            "peer": laptop.machine.peer_id,
+            "name": "Teo",
+            "role": "trainer",
+            "state": "ready",
+            "done": 2,
+            "samples_per_s": 3.5,
+        }
+        Presence.objects.create(run=run, phase="accumulate", done=2, target=4, members=[peer])
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert "1 person on 1 machine is making step 3." in text
+        assert '<span class="big">6.50</span>' in text
+        assert "Loss fell from 7.25 nats per token at step 1 to 6.50 at step 2." in text
+        assert "unigram 6.10" in text
+        assert 'Teo <span class="now">● now</span>' in text
+        assert "2 / 4</span> samples · gathering samples" in text
+        assert "step 2 of 100" in text
+
+    def test_people_who_are_gone_are_not_shown_as_here(self, client: Client, run: Run) -> None:
+        Presence.objects.create(run=run, phase="accumulate", members=[])
+        Presence.objects.update(at=timezone.now() - timedelta(minutes=5))
+        assert "Nobody is training right now" in page(client.get(f"/runs/{run.slug}/"))
+
+    def test_a_finished_run_offers_its_files_with_digests(self, client: Client, run: Run) -> None:
+        Run.objects.update(state="finished")
+        file = {"name": "proverbs.zip", "size": 5, "sha256": "c" * 64}
+        Release.objects.create(run=run, state="ready", files=[file], archive="proverbs.zip", sample="Many <hands>")
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert 'href="/api/v1/runs/proverbs/release/proverbs.zip"' in text
+        assert "c" * 64 in text
+        assert "Many &lt;hands&gt;" in text
+        assert "refresh" not in text
+
+    def test_a_private_run_is_not_there_for_others(self, run: Run, organizer: Person, stranger: Person) -> None:
+        Run.objects.update(visibility="private")
+        answer = as_(stranger).get("/runs/proverbs/")
+        assert answer.status_code == 404
+        assert "E305" in page(answer)
+        assert as_(organizer).get("/runs/proverbs/").status_code == 200
+
+
+class TestManaging:
+    @pytest.mark.parametrize(
+        ("action", "before", "after"),
+        [("pause", "open", "paused"), ("resume", "paused", "open"), ("open", "draft", "preparing")],
+    )
+    def test_the_organizer_opens_pauses_and_resumes(
+        self, run: Run, organizer: Person, action: str, before: str, after: str
+    ) -> None:
+        Run.objects.update(state=before)
+        as_(organizer).post("/runs/proverbs/manage/", {"action": action})
+        run.refresh_from_db()
+        assert run.state == after
+
+    def test_others_do_not(self, run: Run, stranger: Person, operator: Person) -> None:
+        for person in (stranger, operator):
+            answer = as_(person).post("/runs/proverbs/manage/", {"action": "pause"})
+            assert answer.status_code == 403
+            assert "Only the organizer" in page(answer)
+        assert Client().get("/runs/proverbs/manage/")["Location"] == "/login/?next=/runs/proverbs/manage/"
+        run.refresh_from_db()
+        assert run.state == "open"
+
+    def test_what_stands_in_the_way_is_told_with_its_number(self, organizer: Person) -> None:
+        run = draft(organizer)
+        run.dataset.shards.update(tokens=8)
+        answer = as_(organizer).post("/runs/proverbs/manage/", {"action": "open"})
+        assert "E307: The text gives 1 samples; a step takes 4." in page(answer)
+
+    def test_an_action_that_does_not_exist(self, run: Run, organizer: Person) -> None:
+        assert as_(organizer).post("/runs/proverbs/manage/", {"action": "delete"}).status_code == 404
+
+
+class TestTheSite:
+    @pytest.mark.parametrize(
+        "path", ["/nothing/", "/people/Amina/", "/teams/us/", "/download/", "/metrics", "/runs/none/"]
+    )
+    def test_what_is_not_built_is_not_there(self, client: Client, db: None, path: str) -> None:
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert "There is nothing at this address" in page(answer)
+
+    @pytest.mark.parametrize("path", ["/", "/login/", "/nothing/", "/api/v1/runs"])
+    def test_every_answer_forbids_what_is_inline(self, client: Client, db: None, path: str) -> None:
+        policy = client.get(path)["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+
+    def test_no_page_has_anything_inline(self, run: Run, organizer: Person, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        for path in ("/", "/machines/", "/runs/new/", "/runs/proverbs/", "/runs/proverbs/manage/", "/nothing/"):
+            assert not re.search(r"<script|<style|style=|\son\w+=|javascript:", page(as_(organizer).get(path)))
+
+    def test_every_field_has_a_label(self, run: Run, organizer: Person, laptop: Owned) -> None:
+        laptop.machine.person = organizer
+        laptop.machine.save()
+        for path in ("/machines/", "/runs/new/", "/runs/proverbs/manage/"):
+            text = page(as_(organizer).get(path))
+            for tag in re.findall(r'<(?:input|select|textarea)(?! type="hidden")[^>]*>', text):
+                name = re.search(r'id="([^"]+)"', tag)
+                assert "aria-label=" in tag or (name and f'for="{name[1]}"' in text), tag
+
+    def test_it_is_alive_and_ready(self, client: Client, db: None) -> None:
+        assert client.get("/healthz").json() == {"status": "alive"}
+        assert client.get("/readyz").json() == {"status": "ready"}
+
+    def test_a_broken_page_says_that_work_is_safe(
+        self, client: Client, db: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: Any, **__: Any) -> None:
+            raise RuntimeError("unforeseen")
+
+        monkeypatch.setattr("runs.selectors.run_lines", broken)
+        client.raise_request_exception = False
+        for path in ("/", "/api/v1/runs"):
+            answer = client.get(path)
+            assert answer.status_code == 500
+            assert "unforeseen" not in page(answer)
+            assert "safe" in page(answer)
+
+    def test_secrets_are_not_in_the_api_or_pages(self, run: Run, volunteer: Person) -> None:
+        secrets = [
+            create_machine_token(person=volunteer).secret,
+            create_token(person=volunteer, purpose=Token.Purpose.API).secret,
+        ]
+        text = page(as_(volunteer).get("/machines/")) + page(as_(volunteer).get("/runs/proverbs/"))
+        assert not any(secret in text for secret in secrets)

@@ -1,0 +1,149 @@
+"""`serve` as a process: what it says, who it lets in, and how it ends."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from peer_agent.protocol.errors import Problem
+from web.serving.ports import bound_socket, check_port
+from web.serving.relay import advertised
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60
+
+
+@contextmanager
+def serving(data: Path, *options: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    """A site of its own on a free port."""
+    command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", "0", *options]
+    own = {**os.environ, "MANYHANDS_DATA": str(data), "DATABASE_URL": "", "REDIS_URL": "", **environment}
+    with subprocess.Popen(
+        command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as site:
+        try:
+            yield site
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(site.pid, signal.SIGKILL)
+
+
+def wait_until(condition: Any) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+def where(data: Path) -> dict[str, Any]:
+    announced = data / "serve.json"
+    wait_until(announced.exists)
+    found: dict[str, Any] = json.loads(announced.read_text())
+    return found
+
+
+def is_relay(child: psutil.Process) -> bool:
+    """A child that has just been killed has no command line any more."""
+    try:
+        return "relay" in child.cmdline()
+    except (psutil.ZombieProcess, psutil.NoSuchProcess):
+        return False
+
+
+def relay_of(site: "subprocess.Popen[str]") -> psutil.Process:
+    found: list[psutil.Process] = []
+
+    def is_there() -> bool:
+        found[:] = [child for child in psutil.Process(site.pid).children() if is_relay(child)]
+        return bool(found)
+
+    wait_until(is_there)
+    return found[0]
+
+
+def test_one_command_is_the_whole_site_and_ends_cleanly(tmp_path: Path) -> None:
+    with serving(tmp_path) as site:
+        url = where(tmp_path)["url"]
+        with urllib.request.urlopen(f"{url}/readyz") as answer:
+            assert json.load(answer) == {"status": "ready"}
+        with urllib.request.urlopen(f"{url}/static/manyhands.css") as answer:
+            assert answer.status == 200
+        relay = relay_of(site)
+        site.send_signal(signal.SIGINT)
+        said, _ = site.communicate(timeout=PATIENCE_S)
+        assert site.returncode == 0
+        assert f"Manyhands is at {url}/" in said
+        assert f"{url}/operator/" in said
+        assert "Traceback" not in said
+        assert not relay.is_running()
+        assert not (tmp_path / "serve.json").exists()
+
+
+def test_a_second_process_is_kept_out_of_the_data_folder(tmp_path: Path) -> None:
+    with serving(tmp_path) as site:
+        where(tmp_path)
+        with serving(tmp_path) as second:
+            said, _ = second.communicate(timeout=PATIENCE_S)
+        assert second.returncode == 1
+        assert f"E404: Another site process ({site.pid})" in said
+
+
+def test_its_relay_is_started_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as site:
+        where(tmp_path)
+        first = relay_of(site)
+        first.kill()
+        wait_until(lambda: relay_of(site).pid != first.pid)
+
+
+def test_everything_leaves_with_the_parent(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", "0"]
+    code = f"import subprocess; subprocess.run({command!r}, stdout=subprocess.DEVNULL)"
+    own = {**os.environ, "MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
+    with subprocess.Popen([sys.executable, "-c", code], env={**own, "MANYHANDS_DIE_WITH_PARENT": "1"}) as parent:
+        site = psutil.Process(where(tmp_path)["pid"])
+        wait_until(site.children)
+        family = [site, *site.children(recursive=True)]
+        parent.kill()
+    wait_until(lambda: not any(process.is_running() for process in family))
+
+
+class TestPorts:
+    def test_a_taken_port_names_its_holder(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(Problem, match=rf"E401: Port {port} is taken by .*\(process {os.getpid()}\)"):
+                check_port("127.0.0.1", port)
+
+    def test_a_free_port_is_held_from_now_on(self) -> None:
+        with bound_socket("127.0.0.1", 0) as bound, pytest.raises(Problem, match="E401"):
+            check_port("127.0.0.1", bound.getsockname()[1])
+
+    def test_an_address_that_is_not_here(self) -> None:
+        with pytest.raises(Problem, match=r"E405.*--host"):
+            check_port("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "address"),
+    [
+        ("http://127.0.0.1:8000", 9000, ""),
+        ("http://192.168.1.5:8000", 9000, "ws://192.168.1.5:9000"),
+        ("https://hands.example", 9000, "wss://hands.example:9000"),
+        ("https://hands.example", 0, ""),
+    ],
+)
+def test_a_relay_is_announced_where_others_reach_it(url: str, port: int, address: str) -> None:
+    assert advertised(url, port) == address

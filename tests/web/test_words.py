@@ -1,0 +1,92 @@
+"""The sentence of truth in every state, and how long things take."""
+
+from typing import Any
+
+import pytest
+
+from runs.models import Dataset, Run
+from runs.selectors import Point, RunPicture
+from web.presence import Present
+from web.step_bars import step_bars, tint_of
+from web.words import duration, state_word, to_go, trend, truth
+
+TEO, NOOR = (Present("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))
+RELAY = Present("b" * 32, "operator", "relay", "ready", 0, 0.0)
+
+
+def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **changes: Any) -> RunPicture:
+    run = Run(state=state, waiting_for=waiting_for, title="Proverbs")
+    run._state.fields_cache["organizer"] = "Amina"
+    text = Dataset(state=dataset, fault_code="E302", fault_text="The text is not UTF-8.")
+    facts: dict[str, Any] = {
+        "run": run, "dataset": text, "step": 12, "index": 12, "target_steps": 100, "target_batch": 48, "last": None,
+        "pace_s": None, "points": [], "hands": [], "people": 2, "machines": 3, "samples": 0, "tokens": 0,
+        "happenings": [], "release": None,
+    }  # fmt: skip
+    return RunPicture(**{**facts, **changes})
+
+
+@pytest.mark.parametrize(
+    ("shown", "peers", "words"),
+    [
+        (picture("draft"), [], "its organizer opens it"),
+        (picture("draft", dataset="preparing"), [], "the text is being prepared"),
+        (picture("draft", dataset="failed"), [], "E302: The text is not UTF-8."),
+        (picture("draft", waiting_for="E307: Too short."), [], "could not be opened. E307"),
+        (picture("preparing"), [], "first parameters"),
+        (picture("preparing", dataset="preparing"), [], "cut into tokens"),
+        (picture("open"), [], "Nobody is training right now. The run rests at step 12"),
+        (picture("open", step=0), [RELAY], "waits for its first hands"),
+        (picture("open"), [TEO, RELAY], "1 person on 1 machine is making step 13."),
+        (picture("open"), [TEO, NOOR, NOOR], "2 people on 3 machines are making step 13."),
+        (picture("open", pace_s=4.2), [TEO], "A step takes about 4.2 s."),
+        (picture("open", waiting_for="no relay is here"), [TEO], "No relay is here."),
+        (picture("open", step=100), [TEO], "All 100 steps are made."),
+        (picture("paused"), [TEO], "Paused by Amina at step 12. Nothing is lost"),
+        (picture("finishing"), [], "being packed"),
+        (picture("finishing", waiting_for="E312: No memory."), [], "E312: No memory."),
+        (picture("finished"), [], "Finished: 12 steps by 2 people."),
+    ],
+)
+def test_one_sentence_says_what_moves_or_why_nothing_does(shown: RunPicture, peers: list[Present], words: str) -> None:
+    assert words in truth(shown, peers)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.44, "0.4 s"), (42, "42 s"), (100, "2 min"), (3600, "60 min"), (7800, "2 h 10 min"), (400_000, "5 days")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_the_rest_is_estimated_only_while_it_moves() -> None:
+    assert to_go(picture("open", pace_s=60.0)) == "about 88 min to go"
+    assert to_go(picture("paused", pace_s=60.0)) == ""
+    assert to_go(picture("open")) == ""
+
+
+def test_the_trend_looks_a_hundred_steps_back() -> None:
+    points = [Point(step, 8 - step / 100) for step in range(1, 301)]
+    assert trend(points) == "↓ 1.00 in 100 steps"
+    assert trend([Point(1, 4.0), Point(2, 4.5)]) == "↑ 0.50 in 1 step"
+    assert trend(points[:1]) == ""
+
+
+def test_a_run_that_waits_is_not_called_running() -> None:
+    assert state_word(picture("open"), [TEO]) == "running"
+    assert state_word(picture("open"), []) == "waiting"
+    assert state_word(picture("open", waiting_for="a relay"), [TEO]) == "waiting"
+    assert state_word(picture("paused"), [TEO]) == "paused"
+
+
+def test_a_bar_for_each_trainer() -> None:
+    bars = step_bars([TEO, NOOR, RELAY], target=48, phase="reduce")
+    assert [bar.name for bar in bars.bars] == ["Noor", "Teo"]
+    assert (bars.done, bars.relays, bars.samples_per_s, bars.phase) == (12, 1, 20.0, "averaging")
+    assert bars.bars[0].share == pytest.approx(18.75)
+
+
+def test_a_person_keeps_their_tint() -> None:
+    assert tint_of("Teo") == tint_of("Teo")
+    assert {tint_of(str(number)) for number in range(100)} == set(range(8))
