@@ -10,8 +10,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.servers import private_postgres, private_redis
+
+# The same examples on every run: a red test is of the change. New ones: pytest --hypothesis-profile=explore
+settings.register_profile("explore")
+settings.register_profile("steady", derandomize=True)
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")

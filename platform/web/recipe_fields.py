@@ -53,7 +53,7 @@ WORDS: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     ("beta1", "optimizer.beta1", DETAILS, "Beta 1", ""),
     ("beta2", "optimizer.beta2", DETAILS, "Beta 2", ""),
-    ("epsilon", "optimizer.epsilon", DETAILS, "Epsilon", ""),
+    ("epsilon", "optimizer.epsilon", DETAILS, "Epsilon", "Below 1e-6 AdamW moves rare tokens by rounding noise."),
     ("weight_decay", "optimizer.weight_decay", DETAILS, "Weight decay", ""),
     ("clip_norm", "optimizer.clip_norm", DETAILS, "Clip norm", "Of the averaged gradient; 0 means never."),
     ("snapshot_every", "snapshot_every", DETAILS, "Snapshot every", "Steps between states that a newcomer loads."),

@@ -103,6 +103,15 @@ def test_any_order_of_misfortunes_keeps_every_invariant_and_the_run_goes_on_afte
     assert world.run_steps(2, 400), "the run stands still"
 
 
+def test_work_returned_twice_does_not_count_as_divergence() -> None:
+    world, _ = watched(trainers=1, relays=1, seed=1, steps=1000, shards=(300, 77, 5), micro_batch=3)
+    world.wait(3)
+    _act(world, "return done", 0)
+    _act(world, "return done", 0)
+    world.wait(4)
+    assert world.run_steps(2, 400), "the run stands still"
+
+
 @pytest.mark.parametrize("seed", [1])
 def test_fifty_peers_in_bad_weather(seed: int) -> None:
     troubles = Troubles(failed=0.05, answer_lost=0.05)

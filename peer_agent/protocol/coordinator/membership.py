@@ -169,18 +169,21 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
         return revoke(state, member, "it reported work that was not leased to it")
     if any(base < state.step - max(state.recipe.staleness, 1) for base in units.values()):
         return revoke(state, member, "its gradients were too old")
+    if units.keys() - member.done.keys():
+        state.non_finite.pop(member.peer, None)  # it can still get finite gradients
     member.done = units
     return []
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
     """Leased work that will not be done there."""
+    begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)
     if returned.reason == "non_finite":
         end_leases(state, member.accumulator, returned.units, non_finite=True)
         before = state.non_finite.get(member.peer, 0)
-        state.non_finite[member.peer] = before + len(returned.units)
+        state.non_finite[member.peer] = before + len(begun)
         note = Note("non-finite", f"a gradient of {member.person} was not finite and was thrown away")
         return [] if before else [note]
     end_leases(state, member.accumulator, returned.units)

@@ -126,7 +126,7 @@ class RunState(Struct, kw_only=True):
     snapshot_from: tuple[PeerId, int, float] | None = None  # peer, step, when asked
     reserving: bool = False
     orphans_until: int = 0  # commits after which unclaimed units come back
-    non_finite: dict[PeerId, int] = field(default_factory=dict)  # units returned as such since the last commit
+    non_finite: dict[PeerId, int] = field(default_factory=dict)  # units returned as such since the last finite one
     waiting: str = ""
     now: float = 0.0
 
