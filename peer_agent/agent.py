@@ -364,7 +364,7 @@ class Agent:
         self._wake()
 
     def _void(self, void: m.Void) -> None:
-        if self.round is not None and self.round.is_of(void):
+        if self.round is not None and self.round.is_ended_by(void):
             self._end_round()
             self.view.say(f"A round was void: {void.reason}. Nothing was lost.")
 

@@ -41,6 +41,10 @@ class OpenRound:
         """Whether a message is about this round's current attempt."""
         return (message.step, message.fence, message.attempt) == (self.cut.step, self.cut.fence, self.attempt)
 
+    def is_ended_by(self, void: m.Void) -> bool:
+        """Whether this round is over. An attempt that was never heard of here followed ours, so ours is over too."""
+        return (void.step, void.fence) == (self.cut.step, self.cut.fence) and void.attempt >= self.attempt
+
     def is_behind(self, record: Record) -> bool:
         """Whether a record is the commit of this round."""
         return (record.step, record.fence) == (self.cut.step + 1, self.cut.fence) and self.plan is not None

@@ -1,6 +1,7 @@
 """What all virtual peers share: being alive, being frozen, and a session that can be lost with what was under way."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ def name_of(*parts: object) -> str:
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
-class Peer:
+class Peer(ABC):
     """One virtual peer. `life` counts its processes: what an earlier one scheduled does nothing in a later one."""
 
     role: Role
@@ -104,17 +105,17 @@ class Peer:
         else:
             self.receive(message)
 
+    @abstractmethod
     def forget(self) -> None:
         """Start with nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hello(self) -> m.Hello:
         """All that this peer holds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def receive(self, message: Message | Plan) -> None:
         """React to the host."""
-        raise NotImplementedError
 
     def new_accumulator(self) -> AccumulatorId:
         """An identifier that no accumulator had before."""

@@ -77,6 +77,18 @@ async def test_reducers_that_open_together_are_served_together_whoever_takes_not
     await asyncio.wait([sending])
 
 
+def test_a_void_ends_the_round_also_where_a_later_attempt_was_never_heard_of() -> None:
+    round_, plan = a_round()
+    round_.follow(plan, ME)
+
+    def void(step: int, attempt: int) -> m.Void:
+        return m.Void(run=plan.run, step=step, fence=plan.fence, attempt=attempt, round=plan.round, reason="")
+
+    round_.attempt = 2
+    assert [round_.is_ended_by(void(plan.step, attempt)) for attempt in (1, 2, 3)] == [False, True, True]
+    assert not round_.is_ended_by(void(plan.step + 1, 2))
+
+
 def test_a_plan_that_is_older_is_not_followed() -> None:
     round_, plan = a_round()
     assert round_.follow(plan, ME)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,7 +26,7 @@ def record_in(commit: m.Commit) -> Record:
     return msgspec.json.decode(commit.record.payload, type=Record)
 
 
-class Peer:
+class Peer(ABC):
     """Reacts to the site until its link ends; `refused` says why, where it was refused."""
 
     def __init__(self, link: Dialler, run: RunId) -> None:
@@ -64,9 +65,9 @@ class Peer:
         elif record.index > last + 1:
             await self.hello()
 
+    @abstractmethod
     async def hello(self) -> None:
         """Everything it holds."""
-        raise NotImplementedError
 
 
 class Reducer(Peer):
