@@ -10,10 +10,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 from accounts import services
 from web.forms import LoginForm, SignUpForm
 
-log_in = require_http_methods(["GET", "HEAD", "POST"])(  # Django's takes a PUT for a POST
-    views.LoginView.as_view(
-        template_name="web/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
-    )
+log_in = views.LoginView.as_view(
+    template_name="web/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
 )
 
 

@@ -44,6 +44,11 @@ POST  /signup/                                       *         done   done     d
 GET   /login/                                        *         200    done     done   done      done     200
 POST  /login/                                        *         done   done     done   done      done     done
 POST  /logout/                                       *         done   done     done   done      done     done
+GET   /account/                                      *         login  200      200    200       200      login
+POST  /account/password/                             *         login  done     done   done      done     login
+POST  /account/sessions/                             *         login  done     done   done      done     login
+GET   /password/<person_id>/<token>/                 *         410    410      410    410       410      410
+POST  /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 GET   /operator/<secret>/                            *         404    404      404    404       404      404
 POST  /operator/<secret>/                            *         404    404      404    404       404      404
 GET   /healthz                                       *         200    200      200    200       200      200
