@@ -110,6 +110,12 @@ CATALOGUE: dict[str, Entry] = {
     "E312": Entry(
         "The release could not be made ({reason}).", "Nothing was lost; it is tried again. See the site's log."
     ),
+    "E331": Entry("Nobody here is called {name}.", "Check the spelling; the admin pages list everybody."),
+    "E332": Entry("The account {name} is closed.", "Open it on the admin pages first."),
+    "E333": Entry(
+        "This link for a new password is used, older than a day, or not whole.",
+        "Ask the site's operator for another one.",
+    ),
     # 4xx: operating a site
     "E401": Entry("Port {port} is taken by {holder}.", "Stop that program or choose another port with --port."),
     "E402": Entry("The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer."),

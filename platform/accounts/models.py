@@ -9,6 +9,7 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
 from peer_agent.protocol.identifiers import PeerId
 
@@ -40,6 +41,7 @@ class Person(AbstractBaseUser, PermissionsMixin):
     is_staff = models.BooleanField(default=False)  # an operator of this site
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)
+    session_epoch = models.PositiveIntegerField(default=0, editable=False)  # one more ends every session begun before
 
     objects = PersonManager()
 
@@ -56,6 +58,11 @@ class Person(AbstractBaseUser, PermissionsMixin):
 
     def __str__(self) -> str:
         return self.username
+
+    def get_session_auth_hash(self) -> str:
+        """What a session must know to go on: it changes with the password and with the epoch."""
+        secret = f"{self.password}:{self.session_epoch}"
+        return salted_hmac("accounts.models.Person.session", secret, algorithm="sha256").hexdigest()
 
 
 class Machine(models.Model):

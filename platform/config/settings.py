@@ -74,6 +74,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
+PASSWORD_RESET_TIMEOUT = 86_400  # seconds that an operator's link for a new password works
 
 # Cookies and headers; the content security policy is in web.headers
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"

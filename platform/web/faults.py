@@ -20,6 +20,7 @@ STATUS = {
     "E308": 409,
     "E310": 409,
     "E311": 411,
+    "E333": 410,
 }
 UNLISTED = 400
 HEADLINES = {
@@ -28,6 +29,7 @@ HEADLINES = {
     403: "This is not yours to see",
     404: "There is nothing at this address",
     409: "Not in this state",
+    410: "This link is over",
     411: "An upload without a length",
     413: "Too much at once",
     500: "Something here broke",

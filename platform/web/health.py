@@ -2,13 +2,16 @@
 
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
+from django.views.decorators.http import require_safe
 
 
+@require_safe
 def alive(_: HttpRequest) -> JsonResponse:
     """The process answers."""
     return JsonResponse({"status": "alive"})
 
 
+@require_safe
 def ready(_: HttpRequest) -> JsonResponse:
     """The database answers too."""
     try:

@@ -1,8 +1,11 @@
 """Addresses of pages."""
 
 from django.urls import path
+from django.views.decorators.http import require_http_methods
 
-from web import health, machines, operators, people, runs_pages
+from web import account, health, machines, operators, people, runs_pages
+
+page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
 app_name = "web"
 urlpatterns = [
@@ -15,8 +18,12 @@ urlpatterns = [
     path("machines/tokens/", machines.personal_tokens, name="tokens"),
     path("machines/tokens/<int:token_id>/", machines.revoke_personal_token, name="token"),
     path("signup/", people.sign_up, name="signup"),
-    path("login/", people.log_in, name="login"),
+    path("login/", page_or_form(people.log_in), name="login"),
     path("logout/", people.log_out, name="logout"),
+    path("account/", account.account_page, name="account"),
+    path("account/password/", account.change_password, name="change_password"),
+    path("account/sessions/", account.end_other_sessions, name="end_sessions"),
+    path("password/<str:person_id>/<str:token>/", account.new_password, name="new_password"),
     path("operator/<str:secret>/", operators.first_operator, name="operator"),
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),

@@ -1,0 +1,76 @@
+"""What ends: sessions, passwords, whole accounts. A session lives as long as its hash matches (models.Person)."""
+
+from django.contrib.auth.password_validation import validate_password
+from django.contrib.auth.tokens import default_token_generator
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
+
+from accounts.models import Person
+from accounts.services import RELAY_KEEPER
+from peer_agent.protocol.errors import Problem
+
+
+def end_sessions(*, person: Person) -> None:
+    """Every session that has begun is over; whoever keeps one renews its hash."""
+    Person.objects.filter(pk=person.pk).update(session_epoch=F("session_epoch") + 1)
+    person.refresh_from_db(fields=["session_epoch"])
+
+
+def set_password(*, person: Person, password: str) -> None:
+    """Another password; the sessions of the old one are over. Raises ValidationError with what is wrong with it."""
+    validate_password(password, person)
+    person.set_password(password)
+    person.save(update_fields=["password"])
+    end_sessions(person=person)
+
+
+def change_password(*, person: Person, current: str, password: str) -> None:
+    """The same by somebody who knows the present one, where there is one. Raises ValidationError by field."""
+    if person.has_usable_password() and not person.check_password(current):
+        raise ValidationError({"current": "This is not your present password."})
+    try:
+        set_password(person=person, password=password)
+    except ValidationError as error:
+        raise ValidationError({"password": error.messages}) from error
+
+
+def reset_path(*, username: str) -> str:
+    """The path of a link with which somebody sets a new password: once, within a day. Raises Problem E331, E332."""
+    person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
+    if person is None:
+        raise Problem.of("E331", name=username)
+    if not person.is_active:
+        raise Problem.of("E332", name=person.username)
+    return f"/password/{urlsafe_base64_encode(force_bytes(person.pk))}/{default_token_generator.make_token(person)}/"
+
+
+def person_of_reset(*, person_id: str, token: str) -> Person:
+    """Whom a link is for. Raises Problem E333 once it was used, somebody has logged in since, or the day is over."""
+    try:
+        person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
+    except (ValueError, OverflowError):
+        person = None
+    if person is None or not default_token_generator.check_token(person, token):
+        raise Problem.of("E333")
+    return person
+
+
+@transaction.atomic
+def close_account(*, person: Person) -> None:
+    """Nobody logs in as this person any more; sessions, machines and tokens are over. What was given stays counted."""
+    now = timezone.now()
+    person.is_active = False
+    person.save(update_fields=["is_active"])
+    end_sessions(person=person)
+    person.machines.filter(revoked_at=None).update(revoked_at=now)
+    person.tokens.filter(revoked_at=None).update(revoked_at=now)
+
+
+def open_account(*, person: Person) -> None:
+    """The person may log in again; machines are approved anew."""
+    person.is_active = True
+    person.save(update_fields=["is_active"])

@@ -1,0 +1,16 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('accounts', '0001_initial'),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name='person',
+            name='session_epoch',
+            field=models.PositiveIntegerField(default=0, editable=False),
+        ),
+    ]

@@ -1,0 +1,225 @@
+"""The world and the askers of the permission table: everyone asks as a browser, a program or a machine would."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from safetensors.numpy import load_file
+
+from accounts.models import Machine, Person, Token
+from accounts.services import create_machine_token, create_token, revoke_machine
+from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign
+from peer_agent.protocol.digests import state_digest
+from runs import storage
+from runs.access import may_see
+from runs.models import Release, Run
+from tests.runs.cast import PASSWORD, Owned, committed, opened, owned, state_file
+
+API = "/api/v1/"
+
+
+@dataclass
+class World:
+    """What stands at the addresses of the table."""
+
+    run: Run
+    other: Run
+    laptop: Machine
+    token: Token
+    state: bytes
+    names: dict[str, str] = field(default_factory=dict)  # what to put for <…> in an address
+
+    def address(self, route: str) -> str:
+        """The route with its gaps filled. Raises KeyError where there is nothing to fill one with."""
+        for name in gaps(route):
+            wanted = "shard" if name == "digest" and "/shards/" in route else name
+            route = route.replace(f"<{name}>", self.names[wanted])
+        return route
+
+
+@dataclass
+class Asker:
+    """One column of the table."""
+
+    client: Client
+    person: Person | None = None
+    machine: Owned | None = None
+    headers: dict[str, str] = field(default_factory=dict)  # of its machine's credential
+
+
+def gaps(route: str) -> list[str]:
+    """The names between < and >."""
+    return [part.partition(">")[0] for part in route.split("<")[1:]]
+
+
+def make_world(organizer: Person, member: Person, folder: Path, visibility: str) -> World:
+    """A run with a step, a release and files; a run of somebody else; the member's machine and token."""
+    run, other = opened(organizer, visibility=visibility), opened(organizer, slug="other")
+    laptop = owned(member)
+    token = create_token(person=member, purpose=Token.Purpose.API, label="notebook").token
+    world = World(run, other, laptop.machine, token, state_of(run, laptop, folder))
+    world.names = {
+        "slug": run.slug,
+        "machine_id": str(laptop.machine.pk),
+        "token_id": str(token.pk),
+        "secret": "f" * 64,
+        "person_id": "MQ",
+        "token": "abc-def",
+        "name": released(run),
+        "step": "1",
+        "shard": own_shard(run, other),
+        "digest": own_snapshot(run, other),
+    }
+    return world
+
+
+def own_shard(run: Run, other: Run) -> str:
+    """A shard that the run alone has."""
+    other.dataset.shards.all().delete()
+    return run.dataset.shards.get().digest
+
+
+def own_snapshot(run: Run, other: Run) -> str:
+    """A snapshot that the run alone has."""
+    other.snapshots.all().delete()
+    return run.snapshots.get().file
+
+
+def state_of(run: Run, laptop: Owned, folder: Path) -> bytes:
+    """A state at step 1 that the log agrees with."""
+    entry = committed(run, (laptop.machine, 4))
+    path = state_file(folder / f"state-{run.slug}", step=1, index=1, log_digest=entry.digest)
+    vectors = load_file(path)
+    entry.state_digest = state_digest(*(vectors[name] for name in ("parameters", "moment1", "moment2")))
+    entry.save()
+    return path.read_bytes()
+
+
+def released(run: Run) -> str:
+    """The name of a file of the run's release."""
+    file = {"name": "proverbs.zip", "size": 5, "sha256": "c" * 64}
+    release = Release.objects.create(run=run, state="ready", folder="release", files=[file], archive="proverbs.zip")
+    path = storage.release_path(release, "proverbs.zip")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"model")
+    return "proverbs.zip"
+
+
+def nobody(_: World) -> Asker:
+    """Neither session nor machine."""
+    return Asker(Client())
+
+
+def logged_in(person: Person, world: World, **options: Any) -> Asker:
+    """A person with a session, and a machine with a credential for the run where they may see it, else for another."""
+    client = Client(**options)
+    client.force_login(person)
+    kind = Machine.Kind.RELAY if person.is_staff else Machine.Kind.AGENT
+    machine = owned(person, "own", kind)
+    run = world.run if may_see(world.run, person) else world.other
+    return Asker(client, person, machine, machine.credential(run, now=int(time.time())))
+
+
+def revoked(person: Person, world: World) -> Asker:
+    """The credential of a machine of the run's organizer that was revoked after it had been given out."""
+    machine = owned(person, "lost")
+    header = machine.credential(world.run, now=int(time.time()))
+    revoke_machine(machine=machine.machine)
+    return Asker(Client(), None, machine, header)
+
+
+# What each asks. The default for a page is its address and the session, for the API the same and a personal token.
+
+Ask = Callable[[Asker, World, str], Any]
+
+
+def asking(method: str) -> Ask:
+    """A page, or a list of the API, by session."""
+
+    def ask(asker: Asker, _: World, address: str) -> Any:
+        return asker.client.generic(method, address, headers={} if asker.person else asker.headers)
+
+    return ask
+
+
+def posting(**fields: str) -> Ask:
+    """A form with these fields."""
+
+    def post(asker: Asker, _: World, address: str) -> Any:
+        return asker.client.post(address, fields, headers={} if asker.person else asker.headers)
+
+    return post
+
+
+def post_new_run(asker: Asker, _: World, address: str) -> Any:
+    """The form with a text."""
+    fields = {"title": "Another", "visibility": "public", "licence": "CC0", "may_share": "on"}
+    numbers = {"target_batch": "4", "micro_batch": "2"}
+    text = SimpleUploadedFile("text.txt", b"Many hands make light work. " * 200)
+    return asker.client.post(
+        address, {**fields, **numbers, "text": text}, headers={} if asker.person else asker.headers
+    )
+
+
+def enrol(asker: Asker, _: World, address: str) -> Any:
+    """A machine with a one-time token, where there is somebody to give it one."""
+    machine = asker.machine or owned(Person.objects.get(username="Amina"), "unknown")
+    secret = create_machine_token(person=asker.person).secret if asker.person else "mh_nothing"
+    facts = {
+        "name": "new",
+        "public_key": public_bytes(machine.key).hex(),
+        "proof": sign(machine.key, REQUEST, secret.encode()).signature.hex(),
+    }
+    header = {"Authorization": f"Bearer {secret}"} if asker.person else asker.headers
+    return asker.client.post(address, json.dumps(facts), "application/json", headers=header)
+
+
+def signed(role: Role) -> Ask:
+    """A request for a credential, signed by the asker's machine."""
+
+    def ask(asker: Asker, _: World, address: str) -> Any:
+        name = asker.machine.machine.peer_id if asker.machine else "f" * 32
+        raw = json.dumps({"machine": name, "role": role.value, "issued_at": time.time()}).encode()
+        signature = sign(asker.machine.key, REQUEST, raw).signature.hex() if asker.machine else ""
+        headers = {"X-Manyhands-Signature": signature}
+        return Client().post(address, raw, "application/json", headers=headers)
+
+    return ask
+
+
+def fetch(asker: Asker, _: World, address: str) -> Any:
+    """A file by the machine's credential."""
+    return asker.client.get(address, headers=asker.headers)
+
+
+def hand_in(asker: Asker, world: World, address: str) -> Any:
+    """A state by the machine's credential."""
+    return asker.client.put(address, world.state, "application/octet-stream", headers=asker.headers)
+
+
+WAYS: dict[str, Ask] = {
+    "POST /runs/new/": post_new_run,
+    "POST /runs/<slug>/manage/": posting(action="pause"),
+    "POST /machines/": posting(),
+    "POST /machines/<machine_id>/": posting(name="kitchen"),
+    "POST /machines/tokens/": posting(label="notebook"),
+    "POST /machines/tokens/<token_id>/": posting(),
+    "POST /signup/": posting(username="Newcomer", password=PASSWORD),
+    "POST /login/": posting(username="Noor", password=PASSWORD),
+    "POST /logout/": posting(),
+    "POST /account/password/": posting(current=PASSWORD, password="eight quiet herons"),
+    "POST /account/sessions/": posting(),
+    "POST /password/<person_id>/<token>/": posting(password="eight quiet herons"),
+    "POST /operator/<secret>/": posting(username="Newcomer", password=PASSWORD),
+    "POST /api/v1/machines": enrol,
+    "POST /api/v1/runs/<slug>/credential": signed(Role.TRAINER),
+    "POST /api/v1/relays/credential": signed(Role.RELAY),
+    "GET /api/v1/files/shards/<digest>": fetch,
+    "GET /api/v1/files/snapshots/<digest>": fetch,
+    "PUT /api/v1/runs/<slug>/snapshots/<step>": hand_in,
+}

@@ -1,0 +1,124 @@
+"""The API against its own description: requests made from it, answers held against it. No server error, ever."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from django.core.wsgi import get_wsgi_application
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from accounts.models import Person, Token
+from accounts.services import create_token
+from tests.runs.cast import Owned
+from tests.web.askers import World, make_world
+from web.api import api
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+DESCRIPTION = api.get_openapi_schema()
+OPERATIONS = [(method, path) for path, methods in DESCRIPTION["paths"].items() for method in methods]
+EXAMPLES = settings(
+    max_examples=12,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # a fault is shown as it was found
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture
+def world(organizer: Person, volunteer: Person, tmp_path: Path) -> World:
+    """A run with everything at its addresses."""
+    return make_world(organizer, volunteer, tmp_path, "public")
+
+
+@pytest.fixture
+def described(world: World) -> Any:
+    """The description as a client gets it from the site."""
+    return schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
+
+
+def can_be_asked_wrongly(place: tuple[str, str]) -> bool:
+    """Whether there is more to it than words in the address, of which every one is a good one."""
+    operation = DESCRIPTION["paths"][place[1]][place[0]]
+    schemas = [parameter["schema"] for parameter in operation.get("parameters", [])]
+    return "requestBody" in operation or any("pattern" in one or one.get("type") != "string" for one in schemas)
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_answers_are_as_described(described: Any, method: str, path: str) -> None:
+    @EXAMPLES
+    @given(described[path][method.upper()].as_strategy())
+    def check(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    check()
+
+
+@pytest.mark.parametrize(("method", "path"), [place for place in OPERATIONS if can_be_asked_wrongly(place)])
+def test_answers_to_what_breaks_the_description_are_as_described(described: Any, method: str, path: str) -> None:
+    @EXAMPLES
+    @given(described[path][method.upper()].as_strategy(generation_mode=GenerationMode.NEGATIVE))
+    def check(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    check()
+
+
+@pytest.fixture(params=["token", "credential"])
+def proof(request: pytest.FixtureRequest, world: World, laptop: Owned) -> dict[str, str]:
+    """A header that works."""
+    if request.param == "credential":
+        return laptop.credential(world.run, now=int(time.time()))
+    return {"Authorization": f"Bearer {create_token(person=world.laptop.person, purpose=Token.Purpose.API).secret}"}
+
+
+@pytest.mark.parametrize(("method", "path"), [place for place in OPERATIONS if "{" in place[1]])
+def test_answers_about_what_exists_are_as_described(
+    described: Any, world: World, proof: dict[str, str], method: str, path: str
+) -> None:
+    """The same with addresses that exist and a proof that works, so that requests get past the doors."""
+    names = known(world, path)
+
+    @EXAMPLES
+    @given(described[path][method.upper()].as_strategy())
+    def check(case: Any) -> None:
+        case.path_parameters |= {name: names[name] for name in case.path_parameters}
+        case.call_and_validate(checks=CHECKS, headers=proof)
+
+    check()
+
+
+def known(world: World, path: str) -> dict[str, str]:
+    """What stands at the gaps of a path."""
+    return {**world.names, "digest": world.names["shard"]} if "/shards/" in path else world.names
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_every_refusal_is_described_in_one_shape(method: str, path: str) -> None:
+    answers = DESCRIPTION["paths"][path][method]["responses"]
+    refusals = {int(status): answer for status, answer in answers.items() if int(status) >= 400 and int(status) != 416}
+    shapes = {
+        status: answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for status, answer in refusals.items()
+    }
+    assert set(shapes.values()) == {"FaultOut"}
+    assert {401, 422} <= shapes.keys()
+    assert "{" not in path or 404 in shapes
+    assert method == "get" or 400 in shapes

@@ -1,0 +1,191 @@
+"""The permission table against the site: every address of the URL configuration, every method, every asker."""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.middleware.csrf import _get_new_csrf_string
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from accounts.models import Person, Token
+from accounts.services import create_token
+from tests.web.askers import API, WAYS, Asker, World, asking, logged_in, make_world, nobody, revoked
+from tests.web.permission_table import ASKERS, Row, rows
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # HEAD and OPTIONS follow GET
+ROWS = rows()
+Column = Callable[[World], Asker]
+
+
+def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[str]:
+    """Every address of the URL configuration, with `<name>` for what differs."""
+    for pattern in (resolver or get_resolver()).url_patterns:
+        route = before + str(pattern.pattern)
+        if isinstance(pattern, URLPattern):
+            yield re.sub(r"<(?:\w+:)?(\w+)>", r"<\1>", route)
+        else:
+            yield from routes(pattern, route)
+
+
+@pytest.fixture
+def member(volunteer: Person) -> Person:
+    """Somebody who is in the run. Until a run has members this is anybody with a machine: change it here."""
+    return volunteer
+
+
+@pytest.fixture
+def people(stranger: Person, member: Person, organizer: Person, operator: Person) -> dict[str, Person]:
+    """Those who can log in, by their column."""
+    return {"stranger": stranger, "member": member, "organizer": organizer, "operator": operator}
+
+
+@pytest.fixture
+def columns(people: dict[str, Person]) -> dict[str, Column]:
+    """How each asker is made."""
+    made: dict[str, Column] = {name: partial(logged_in, person) for name, person in people.items()}
+    return {"nobody": nobody, **made, "revoked": partial(revoked, people["organizer"])}
+
+
+def word(answer: Any) -> str:
+    """The answer as the table says it."""
+    if answer.status_code != 302:
+        return str(answer.status_code)
+    return "login" if answer["Location"].startswith("/login/") else "done"
+
+
+def asked(row: Row, column: Column, world: World, **headers: str) -> Any:
+    """The answer to one cell; what it changed is undone."""
+    with transaction.atomic():
+        asker = column(world)
+        for name, value in headers.items():
+            asker.client.defaults[name] = value
+        ask = WAYS.get(f"{row.method} {row.address}", asking(row.method))
+        answer = ask(asker, world, world.address(row.address))
+        transaction.set_rollback(True)
+    return answer
+
+
+def visibility_of(row: Row) -> str:
+    return "public" if row.visibility == "*" else row.visibility
+
+
+def test_every_address_and_method_is_in_the_table(
+    organizer: Person, operator: Person, member: Person, tmp_path: Path
+) -> None:
+    world = make_world(organizer, member, tmp_path, "public")
+    expected = {(method, row.address) for row in ROWS for method in methods(row)}
+    answered = {
+        (method, route)
+        for route in routes()
+        for method in METHODS
+        if (method, route) in expected or answers(operator, world, method, route)
+    }
+    assert not answered - expected, f"without a row in permission_table.py: {sorted(answered - expected)}"
+    assert not expected - answered, f"a row without an address: {sorted(expected - answered)}"
+
+
+def methods(row: Row) -> tuple[str, ...]:
+    """What a row is about."""
+    return METHODS if row.method == "ANY" else (row.method,)
+
+
+def answers(person: Person, world: World, method: str, route: str) -> bool:
+    """Whether something answers here; an address whose gaps cannot be filled counts as answering."""
+    client = Client()
+    client.force_login(person)
+    try:
+        address = world.address(route)
+    except KeyError:
+        return True
+    with transaction.atomic():
+        answer = client.generic(method, address)
+        transaction.set_rollback(True)
+    return bool(answer.status_code != 405)
+
+
+def test_every_way_of_asking_is_of_a_row() -> None:
+    assert WAYS.keys() - {f"{row.method} {row.address}" for row in ROWS} == set()
+
+
+def test_no_row_stands_twice_and_runs_have_all_three_visibilities() -> None:
+    assert len({str(row) for row in ROWS}) == len(ROWS)
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for row in ROWS:
+        kinds.setdefault((row.method, row.address), set()).add(row.visibility)
+    assert [place for place, found in kinds.items() if found not in ({"*"}, {"public", "unlisted", "private"})] == []
+    assert [place for place, found in kinds.items() if "<slug>" in place[1] and found == {"*"}] == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_everyone_gets_the_answer_of_the_table(
+    row: Row, columns: dict[str, Column], organizer: Person, member: Person, tmp_path: Path
+) -> None:
+    world = make_world(organizer, member, tmp_path, visibility_of(row))
+    for method in methods(row):
+        cells = row._replace(method=method)
+        assert {name: word(asked(cells, columns[name], world)) for name in ASKERS} == row.answers, method
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.address.startswith(f"{API}runs") and row.method == "GET"], ids=str
+)
+def test_a_personal_token_opens_what_its_persons_session_opens(
+    row: Row, people: dict[str, Person], tmp_path: Path
+) -> None:
+    world = make_world(people["organizer"], people["member"], tmp_path, visibility_of(row))
+    for name, person in people.items():
+        header = {"Authorization": f"Bearer {create_token(person=person, purpose=Token.Purpose.API).secret}"}
+        assert word(Client().get(world.address(row.address), headers=header)) == row.answers[name], name
+
+
+# Writes from elsewhere
+
+FORMS = [row for row in ROWS if row.method == "POST" and not row.address.startswith(API)]
+CALLS = [row for row in ROWS if row.method not in ("ANY", "GET") and row.address.startswith(API)]
+
+
+def strict(person: Person) -> Column:
+    """A browser that is logged in and minds forgery as a real one does."""
+    return lambda world: logged_in(person, world, enforce_csrf_checks=True)
+
+
+def with_token(person: Person) -> Column:
+    """The same, and every form carries the token of its cookie."""
+
+    def make(world: World) -> Asker:
+        asker = strict(person)(world)
+        asker.client.cookies["csrftoken"] = token = _get_new_csrf_string()
+        asker.client.defaults["HTTP_X_CSRFTOKEN"] = token
+        return asker
+
+    return make
+
+
+@pytest.mark.parametrize("row", FORMS, ids=str)
+def test_a_form_without_its_token_or_from_another_site_does_nothing(
+    row: Row, organizer: Person, member: Person, tmp_path: Path
+) -> None:
+    world = make_world(organizer, member, tmp_path, visibility_of(row))
+    person = member if row.answers["member"] == "done" else organizer
+    assert word(asked(row, strict(person), world)) == "403"
+    assert word(asked(row, with_token(person), world, HTTP_ORIGIN="https://elsewhere.example")) == "403"
+    assert word(asked(row, with_token(person), world, HTTP_ORIGIN="null")) == "403"
+    own = asked(row, with_token(person), world, HTTP_ORIGIN="http://testserver")
+    assert word(own) == row.answers["member" if person == member else "organizer"]
+
+
+@pytest.mark.parametrize("row", CALLS, ids=str)
+def test_a_session_alone_writes_nothing_through_the_api(
+    row: Row, organizer: Person, operator: Person, member: Person, tmp_path: Path
+) -> None:
+    world = make_world(organizer, member, tmp_path, visibility_of(row))
+    for person in (organizer, operator):
+        client = Client()
+        client.force_login(person)
+        answer = client.generic(row.method, world.address(row.address), b"{}", "application/json")
+        assert 400 <= answer.status_code < 500
