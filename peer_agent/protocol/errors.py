@@ -110,6 +110,34 @@ CATALOGUE: dict[str, Entry] = {
     "E312": Entry(
         "The release could not be made ({reason}).", "Nothing was lost; it is tried again. See the site's log."
     ),
+    "E313": Entry(
+        "The invitation does not work: it was taken back, has expired, or was used up.",
+        "Ask whoever sent it for a new link.",
+    ),
+    "E314": Entry(
+        "Nobody here is called {name}.", "Check the name, or send an invitation link: they sign up themselves."
+    ),
+    "E315": Entry(
+        "This cannot be done: the run is {state}.", "Nothing was changed. Load the page again to see what can be done."
+    ),
+    "E316": Entry(
+        "The run has {steps} steps; a longer one has more, up to {most}.",
+        "Nothing was changed. Choose a larger number.",
+    ),
+    "E317": Entry(
+        "The text is too short to train on: it has {tokens} tokens, and one sample takes {context}.",
+        "Upload more text, a few pages at least.",
+    ),
+    "E318": Entry(
+        "The site does not have this upload (any more), or not all of it.", "Choose the file again and let it finish."
+    ),
+    "E319": Entry(
+        "The site has {offset} bytes of this upload; {given} were named.", "It goes on where the site says it is."
+    ),
+    "E320": Entry(
+        "No step has been made yet, so there is no model to hand out.",
+        "Nothing was changed. Pause the run, or let it make a step first.",
+    ),
     "E331": Entry("Nobody here is called {name}.", "Check the spelling; the admin pages list everybody."),
     "E332": Entry("The account {name} is closed.", "Open it on the admin pages first."),
     "E333": Entry(

@@ -36,6 +36,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     people: tuple[Person, ...] = ()
     data_title: str = ""
     data_licence: str = ""
+    data_vouched: str = ""  # who said when that it may be shared
     state_digest: str = ""
     log_digest: str = ""
     snapshot: str = ""
@@ -107,6 +108,7 @@ def _training(recipe: Recipe, facts: Facts) -> str:
         ("Samples in a step", f"{recipe.target_batch:,}"),
         ("Data", plain(facts.data_title) or "not named"),
         ("Licence of the data", plain(facts.data_licence) or "not stated"),
+        ("May be shared, says", plain(facts.data_vouched) or "nobody"),
     ]
     return "## Training\n\n" + _table(("", ""), rows)
 

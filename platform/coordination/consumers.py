@@ -7,6 +7,7 @@ from typing import Any
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
+from django.db.models import Q
 
 from accounts.keys import site_key
 from accounts.selectors import working_machine
@@ -15,9 +16,10 @@ from coordination.hosting import RELAYS, group_of, in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, public_bytes
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.session import Failed, Identity, Link, Opened, Received, Session, Side
 from peer_agent.protocol.wire import Frame
+from runs.access import access_peer_run
 
 HANDSHAKE_S = 10.0
 SITE = "site"  # what a challenge calls this end
@@ -75,6 +77,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
     def _look_up(self, credential: Credential) -> Fault | None:
         try:
             machine = working_machine(credential.machine, site=settings.PUBLIC_URL)
+            if credential.run != ANY_RUN:
+                access_peer_run(Q(pk=credential.run), person=machine.person, address=credential.run)
         except Problem as problem:
             return problem.fault
         self.person, self.machine = machine.person.username, machine.name
@@ -113,9 +117,10 @@ class AgentConsumer(AsyncWebsocketConsumer):
         """What the coordinator says to this peer, encoded once by the host."""
         await self.send(bytes_data=letter["data"])
 
-    async def machine_revoked(self, _: dict[str, Any]) -> None:
-        """The machine's owner or the organizer has cut it off."""
-        await self._refuse(Fault.of("E214"))
+    async def machine_revoked(self, note: dict[str, Any]) -> None:
+        """The machine's owner (E214) or the organizer (E305) has cut it off."""
+        details = {"address": note["slug"]} if note["code"] == "E305" else {}
+        await self._refuse(Fault.of(note["code"], **details))
 
     async def _refuse(self, fault: Fault) -> None:
         self.session.refuse(fault)

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from channels.db import database_sync_to_async
@@ -103,18 +103,19 @@ class Host:
             self.deposed = not await in_thread(claims.renew)(self.run, self.channel, self.fence)
         if now - self._looked >= LOOK_S and not self.deposed:
             self._looked = now
-            goal, snapshot, revoked = await in_thread(_wishes)(self.run, self.state)
-            await self.take(e.Directed(goal))
-            for peer in revoked:
-                await self._cut_off(peer)
+            wishes = await in_thread(_wishes)(self.run, self.state)
+            await self.take(wishes.directed)
+            for peer, code in wishes.unwanted.items():
+                await self._cut_off(peer, code)
+            snapshot = wishes.snapshot
             if snapshot is not None and snapshot.index > self.state.snapshot.index:
                 await self.take(e.SnapshotStored(snapshot))
 
-    async def _cut_off(self, peer: PeerId) -> None:
-        """A machine was revoked: its socket is closed and the round goes on without it."""
+    async def _cut_off(self, peer: PeerId, code: str) -> None:
+        """A machine was revoked, or its person may see the run no more: its socket is closed, the round goes on."""
         channel = self.channels.pop(peer, None)
         if channel is not None:
-            await self.layer.send(channel, {"type": "machine.revoked"})
+            await self.layer.send(channel, {"type": "machine.revoked", "code": code, "slug": self.state.slug})
         await self.take(e.Lost(peer, banned=True))
 
     async def take(self, event: e.Event) -> None:
@@ -148,7 +149,9 @@ class Host:
             case e.Waiting():
                 await in_thread(store.set_waiting)(self.run, command.reason)
             case e.Finish():
-                await in_thread(finish_run)(run=self.run)
+                # Extended at the last moment: nobody is told that it ended, and the next host goes on.
+                steps = self.state.recipe.target_steps
+                self.deposed = not await in_thread(finish_run)(run=self.run, target_steps=steps)
             case e.Abdicate():
                 log.warning("run %s: another host has the claim", self.state.slug)
                 self.deposed = True
@@ -191,9 +194,21 @@ def group_of(run: str) -> str:
     return f"run.{run}"
 
 
-def _wishes(run: Run, state: RunState) -> tuple[Literal["running", "paused"], m.Snapshot | None, list[PeerId]]:
+class Wishes(NamedTuple):
+    """What people and keepers want. `unwanted`: machines to cut off, each with the number of the error it is told."""
+
+    directed: e.Directed
+    snapshot: m.Snapshot | None
+    unwanted: dict[PeerId, str]
+
+
+def _wishes(run: Run, state: RunState) -> Wishes:
     presence.show(run, state)
-    return store.goal_of(run), store.newest_snapshot(run), store.revoked(state.members)
+    trainers = [member.peer for member in state.trainers()]
+    unwanted = dict.fromkeys(store.uninvited(run, trainers), "E305") | dict.fromkeys(
+        store.revoked(state.members), "E214"
+    )
+    return Wishes(store.directed(run), store.newest_snapshot(run), unwanted)
 
 
 async def run_hosts(stop: asyncio.Event) -> None:

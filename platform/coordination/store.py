@@ -11,13 +11,15 @@ from django.db.models import Q
 from accounts.keys import site_key
 from accounts.models import Machine
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.events import Mark
+from peer_agent.protocol.coordinator.events import Directed, Goal, Mark
 from peer_agent.protocol.coordinator.leases import restored
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.credentials import Signed, public_bytes
 from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.records import Record, Unit, digest_of
 from peer_agent.protocol.sampling import samples_in
+from runs.access import shut_out
 from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, Snapshot
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ def load(run: Run, fence: int) -> RunState:
         index=head.index,
         step=head.step,
         digest=head.digest,
-        goal="paused" if run.state == Run.State.PAUSED else "running",
+        goal=goal_in(run.state, run.wanted),
         started=head.step > 0,
         sealed=sealed_of(last) if last else None,
     )
@@ -195,10 +197,22 @@ def set_waiting(run: Run, reason: str) -> None:
     Run.objects.filter(pk=run.pk).update(waiting_for=reason)
 
 
-def goal_of(run: Run) -> Literal["running", "paused"]:
-    """What the organizer wants now."""
-    state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
+def goal_in(state: str, wanted: str) -> Goal:
+    """What a run's row says of its organizer's wishes."""
+    if wanted == Run.Wanted.FINISHED:
+        return "finishing"
     return "paused" if state == Run.State.PAUSED else "running"
+
+
+def goal_of(run: Run) -> Goal:
+    """What the organizer wants now."""
+    return goal_in(*Run.objects.values_list("state", "wanted").get(pk=run.pk))
+
+
+def directed(run: Run) -> Directed:
+    """The organizer's wishes as the coordinator takes them."""
+    state, wanted, recipe = Run.objects.values_list("state", "wanted", "recipe").get(pk=run.pk)
+    return Directed(goal_in(state, wanted), parse_recipe(recipe).target_steps)
 
 
 def newest_snapshot(run: Run) -> m.Snapshot | None:
@@ -211,6 +225,11 @@ def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
     """Those of these machines that may not work any more."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
+
+
+def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
+    """Those of these machines whose people may not see the run (any more)."""
+    return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 
 def run_named(run_id: RunId) -> Run:

@@ -2,11 +2,12 @@
 
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from accounts.models import Person
+from accounts.models import Machine, Person
 from peer_agent.protocol.errors import Problem
-from runs.models import Run
+from peer_agent.protocol.identifiers import PeerId
+from runs.models import Member, Run
 
 Viewer = Person | AnonymousUser | None
 
@@ -17,18 +18,49 @@ def person_of(viewer: Viewer) -> Person | None:
 
 
 def listed_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Runs that belong on a list: the public ones, and one's own."""
-    person = person_of(viewer)
-    mine = Q(organizer=person) if person else Q(pk=None)
-    return Run.objects.filter(Q(visibility=Run.Visibility.PUBLIC) | mine)
+    """Runs that belong on a list: the public ones, one's own, and those one was invited to."""
+    return Run.objects.filter(Q(visibility=Run.Visibility.PUBLIC) | _joined(person_of(viewer)))
+
+
+def visible_runs(viewer: Viewer) -> QuerySet[Run]:
+    """Runs that open for whoever has their address."""
+    return Run.objects.filter(~Q(visibility=Run.Visibility.PRIVATE) | _joined(person_of(viewer)))
+
+
+def _joined(person: Person | None) -> Q:
+    """One's own runs, and those by invitation of which one is a member."""
+    if person is None:
+        return Q(pk__in=[])
+    member = Member.objects.filter(run=OuterRef("pk"), person=person, removed_at=None)
+    return Q(organizer=person) | (Q(visibility=Run.Visibility.PRIVATE) & Q(Exists(member)))
 
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
     """A run that may be seen by whoever has its address. Raises Problem E305."""
-    run = Run.objects.select_related("dataset", "organizer", "head").filter(slug=slug).first()
-    if run is None or not may_see(run, viewer):
+    run = visible_runs(viewer).select_related("dataset", "organizer", "head").filter(slug=slug).first()
+    if run is None:
         raise Problem.of("E305", address=slug)
     return run
+
+
+def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
+    """The run of a credential, while its person may see it; a relay of the site (None) serves all. Raises Problem E305.
+
+    A credential is good for an hour; who was removed meanwhile has lost the run all the same.
+    """
+    runs = Run.objects.all() if person is None else visible_runs(person)
+    run = runs.select_related("dataset", "organizer", "head").filter(which).first()
+    if run is None:
+        raise Problem.of("E305", address=address)
+    return run
+
+
+def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
+    """Those of these machines whose people may not see the run (any more)."""
+    invited = Member.objects.filter(run=run, removed_at=None).values("person")
+    is_open = Run.objects.filter(pk=run.pk).exclude(visibility=Run.Visibility.PRIVATE)
+    strangers = Machine.objects.filter(pk__in=machines).exclude(person=run.organizer_id)
+    return strangers.exclude(person__in=invited).exclude(Exists(is_open))
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
@@ -50,8 +82,8 @@ def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """A private run is its organizer's alone; the others are open to all who know the address."""
-    return run.visibility != Run.Visibility.PRIVATE or may_manage(run, viewer)
+    """A run by invitation is for its organizer and members; the others are open to all who know the address."""
+    return visible_runs(viewer).filter(pk=run.pk).exists()
 
 
 def may_manage(run: Run, viewer: Viewer) -> bool:

@@ -6,12 +6,25 @@ from peer_agent.protocol.sampling import samples_in
 from runs.models import Dataset
 
 
-def samples_of(dataset: Dataset, recipe: Recipe) -> int:
-    """Samples in one pass over the prepared text."""
-    return sum(samples_in(tokens, recipe.model.context) for tokens in dataset.shards.values_list("tokens", flat=True))
+def require_text(recipe: Recipe, dataset: Dataset) -> None:
+    """The prepared text is enough for a step. Raises Problem E307, E317."""
+    shards = list(dataset.shards.values_list("tokens", flat=True))
+    require_sample(recipe, tokens=sum(shards))
+    _require(recipe, samples=sum(samples_in(tokens, recipe.model.context) for tokens in shards))
 
 
-def require_batch(recipe: Recipe, *, samples: int) -> None:
-    """A step never takes more than the text has. Raises Problem E307."""
+def require_batch(recipe: Recipe, *, tokens: int) -> None:
+    """A step never takes more than a text of that many tokens has. Raises Problem E307, E317."""
+    require_sample(recipe, tokens=tokens)
+    _require(recipe, samples=samples_in(tokens, recipe.model.context))
+
+
+def require_sample(recipe: Recipe, *, tokens: int) -> None:
+    """There is at least one whole sample. Raises Problem E317."""
+    if tokens < recipe.model.context:
+        raise Problem.of("E317", tokens=f"{tokens:,}", context=f"{recipe.model.context:,}")
+
+
+def _require(recipe: Recipe, *, samples: int) -> None:
     if samples < recipe.target_batch:
         raise Problem.of("E307", samples=f"{samples:,}", needed=f"{recipe.target_batch:,}")

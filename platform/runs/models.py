@@ -40,6 +40,8 @@ class Dataset(models.Model):
     pieces = models.JSONField(null=True, blank=True)
     heldout = models.JSONField(null=True, blank=True)  # {digest, tokens}
     folder = models.CharField(max_length=200)  # relative to the storage folder
+    vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
+    vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
@@ -77,11 +79,12 @@ class Run(models.Model):
         NOTHING = ""
         OPEN = "open"
         PAUSED = "paused"
+        FINISHED = "finished"  # at the present step
 
     class Visibility(models.TextChoices):
         PUBLIC = "public"
         UNLISTED = "unlisted"
-        PRIVATE = "private"
+        PRIVATE = "private", "by invitation"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.SlugField(max_length=60, unique=True)
@@ -114,6 +117,56 @@ class Run(models.Model):
     def parsed_recipe(self) -> Recipe:
         """The recipe as a struct; it was checked when it was stored."""
         return parse_recipe(self.recipe)
+
+
+class Invitation(models.Model):
+    """A link that makes whoever has it a member. Only the sha256 of its secret is kept."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="invitations")
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    most_uses = models.PositiveIntegerField(null=True, blank=True)
+    uses = models.PositiveIntegerField(default=0)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"invitation to {self.run_id}"
+
+
+class Member(models.Model):
+    """Somebody who may see a run by invitation, until they are removed."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="members")
+    person = models.ForeignKey(Person, models.CASCADE, related_name="memberships")
+    invitation = models.ForeignKey(Invitation, models.SET_NULL, null=True, blank=True, related_name="members")
+    joined_at = models.DateTimeField(default=timezone.now)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("joined_at", "id")
+        constraints = (models.UniqueConstraint(fields=("run", "person"), name="member_once_a_run"),)
+
+    def __str__(self) -> str:
+        return f"{self.person_id} in {self.run_id}"
+
+
+class Upload(models.Model):
+    """A text that comes in pieces: `uploads/<id>` in storage holds its first `offset` bytes."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    person = models.ForeignKey(Person, models.CASCADE, related_name="uploads")
+    filename = models.CharField(max_length=200)
+    size = models.BigIntegerField()  # bytes, as announced
+    offset = models.BigIntegerField(default=0)
+    pending = models.BinaryField(max_length=3, default=b"")  # of a character that is cut between two pieces
+    touched_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.offset} of {self.size} bytes"
 
 
 class Head(models.Model):

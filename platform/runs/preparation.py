@@ -19,7 +19,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import GENESIS
 from runs import storage
-from runs.batches import require_batch, samples_of
+from runs.batches import require_sample, require_text
 from runs.child import ChildStopped, run_child
 from runs.models import Dataset, Release, Run, Shard, Snapshot
 from runs.release_facts import release_facts
@@ -42,6 +42,8 @@ def prepare_dataset(dataset_id: UUID) -> None:
     with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"), storage.workspace() as work:
         out = work / "out"
         made = run_child(["prepare", str(storage.text_path(dataset)), str(out), "--vocab", str(dataset.vocab)])
+        for run in dataset.runs.filter(state__in=NOT_OPENED):
+            require_sample(run.parsed_recipe, tokens=made["tokens"])
         target = storage.text_path(dataset).parent / work.name
         storage.put(out, target)
         _keep_dataset(dataset, made, target)
@@ -50,10 +52,10 @@ def prepare_dataset(dataset_id: UUID) -> None:
 @transaction.atomic
 def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> None:
     facts = ("vocab", "tokens", "characters", "unigram_entropy", "pieces", "heldout")
-    changed = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING).update(
+    changed = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, vocab=dataset.vocab).update(
         state=Dataset.State.READY, folder=storage.relative(folder), **{name: made[name] for name in facts}
     )
-    if not changed:  # another worker was faster, with the same result
+    if not changed:  # another worker was faster, or the organizer wants another vocabulary by now
         return
     Shard.objects.bulk_create(
         Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["tokens"])
@@ -92,7 +94,7 @@ def prepare_run(run_id: UUID) -> None:
         return
     with faults_to(lambda fault: _back_to_draft(run, fault), "E309"), storage.workspace() as work:
         recipe = run.parsed_recipe
-        require_batch(recipe, samples=samples_of(run.dataset, recipe))
+        require_text(recipe, run.dataset)
         made = run_child(["initial", str(_recipe_file(run, work)), str(work)])
         storage.put(work / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
         _open(run, made)

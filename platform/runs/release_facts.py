@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db.models import Sum
 
 from peer_agent.publishing.card import Facts, Person
-from runs.models import LedgerEntry, Run, Snapshot
+from runs.models import Dataset, LedgerEntry, Run, Snapshot
 
 LAST_STEPS = 5
 
@@ -29,10 +29,18 @@ def release_facts(run: Run, snapshot: Snapshot) -> Facts:
         people=people,
         data_title=run.dataset.filename,
         data_licence=run.dataset.licence,
+        data_vouched=vouched(run.dataset),
         state_digest=snapshot.state_digest,
         log_digest=snapshot.digest,
         snapshot=snapshot.file,
     )
+
+
+def vouched(dataset: Dataset) -> str:
+    """Who said when that the text may be shared; empty where nobody was asked."""
+    if dataset.vouched_by is None or dataset.vouched_at is None:
+        return ""
+    return f"{dataset.vouched_by.username}, {dataset.vouched_at:%Y-%m-%d}"
 
 
 def people_of(run: Run) -> tuple[Person, ...]:

@@ -4,19 +4,21 @@ import secrets
 import shutil
 import uuid
 from collections.abc import Iterable
+from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 from django.utils.text import slugify
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
-from peer_agent.protocol.sampling import samples_in
 from runs import tasks
-from runs.batches import require_batch, samples_of
-from runs.models import Dataset, Head, Release, Run
+from runs.batches import require_batch, require_text
+from runs.models import Dataset, Head, Release, Run, Upload
+from runs.resumable import keep_upload
 from runs.storage import text_path
-from runs.timeline import tell
+from runs.timeline import quoted, tell
 from runs.uploads import too_long, upload_limit, write_text
 
 RESERVED = {"new"}  # /runs/new/ is the form
@@ -32,17 +34,30 @@ def store_upload(
         raise Problem.of("E303")
     if size > upload_limit():
         raise Problem(too_long(size, upload_limit()))
-    dataset = Dataset(
-        id=uuid.uuid4(), organizer=organizer, title=title, licence=licence, filename=filename[-200:], size=size
-    )
+    dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
     path = text_path(dataset)
-    dataset.folder = f"datasets/{dataset.id.hex}"
     try:
         dataset.sha256 = write_text(chunks, path, size=size)
         dataset.save(force_insert=True)
     except BaseException:
         shutil.rmtree(path.parent, ignore_errors=True)
         raise
+    return dataset
+
+
+def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload) -> Dataset:
+    """Keep a text that came in pieces. Raises Problem E318."""
+    facts = {"title": title, "licence": licence, "filename": upload.filename, "size": upload.size}
+    dataset = new_dataset(organizer=organizer, **facts)
+    keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
+    return dataset
+
+
+def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
+    """A row for a text that its organizer says may be shared, not saved yet."""
+    facts["filename"] = facts["filename"][-200:]
+    dataset = Dataset(id=uuid.uuid4(), organizer=organizer, vouched_by=organizer, vouched_at=timezone.now(), **facts)
+    dataset.folder = f"datasets/{dataset.id.hex}"
     return dataset
 
 
@@ -59,7 +74,7 @@ def create_run(
     """A draft on a text; its preparation begins at once. Raises Problem E301, E307."""
     checked(recipe)
     # A token is at least one byte, so this many samples at the most; the exact count follows the tokenizer.
-    require_batch(recipe, samples=samples_in(dataset.size, recipe.model.context))
+    require_batch(recipe, tokens=dataset.size)
     dataset.vocab = recipe.vocab
     dataset.save(update_fields=["vocab"])
     run = Run.objects.create(
@@ -72,7 +87,7 @@ def create_run(
         visibility=visibility,
     )
     Head.objects.create(run=run)
-    tell(run=run, kind="created", text=f"{organizer.username} made this run from “{dataset.filename}”.")
+    tell(run=run, kind="created", text=f"{organizer.username} made this run from {quoted(dataset.filename)}.")
     enqueue_preparation(dataset)
     return run
 
@@ -90,7 +105,7 @@ def open_run(*, run: Run) -> None:
     if run.dataset.state == Dataset.State.FAILED:
         raise Problem(Fault(run.dataset.fault_code, run.dataset.fault_text))
     if run.dataset.state == Dataset.State.READY:
-        require_batch(run.parsed_recipe, samples=samples_of(run.dataset, run.parsed_recipe))
+        require_text(run.parsed_recipe, run.dataset)
     changed = Run.objects.filter(pk=run.pk, state=Run.State.DRAFT).update(
         state=Run.State.PREPARING, wanted=Run.Wanted.OPEN, waiting_for=""
     )
@@ -102,8 +117,10 @@ def open_run(*, run: Run) -> None:
 @transaction.atomic
 def pause_run(*, run: Run) -> None:
     """No further round begins; one that is under way may still commit."""
-    changed = Run.objects.filter(pk=run.pk, state=Run.State.OPEN).update(
-        state=Run.State.PAUSED, wanted=Run.Wanted.PAUSED
+    changed = (
+        Run.objects.filter(pk=run.pk, state=Run.State.OPEN)
+        .exclude(wanted=Run.Wanted.FINISHED)
+        .update(state=Run.State.PAUSED, wanted=Run.Wanted.PAUSED)
     )
     run.refresh_from_db()
     if changed:
@@ -120,13 +137,20 @@ def resume_run(*, run: Run) -> None:
 
 
 @transaction.atomic
-def finish_run(*, run: Run) -> None:
-    """The last step has a verified snapshot: make what people download. Saying it twice does it once."""
+def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
+    """The last step has a verified snapshot: make what people download. Saying it twice does it once.
+
+    False, and nothing is done, where the organizer wants another number of steps than `target_steps` by now.
+    """
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if target_steps not in (None, now.parsed_recipe.target_steps) and now.wanted != Run.Wanted.FINISHED:
+        return False
     Run.objects.filter(pk=run.pk).exclude(state=Run.State.FINISHED).update(state=Run.State.FINISHING, waiting_for="")
     release, _ = Release.objects.get_or_create(run=run)
     run.refresh_from_db()
     if release.state != Release.State.READY:
         transaction.on_commit(lambda: tasks.enqueue(tasks.make_release, run.pk))
+    return True
 
 
 def enqueue_preparation(dataset: Dataset) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from runs.models import Dataset, Release, Run
+from runs.models import Dataset, Release, Run, Upload
 
 
 def root() -> Path:
@@ -19,6 +19,11 @@ def root() -> Path:
 def text_path(dataset: Dataset) -> Path:
     """The text as it was uploaded."""
     return root() / "datasets" / dataset.id.hex / "text"
+
+
+def upload_path(upload: Upload) -> Path:
+    """The first bytes of a text that comes in pieces."""
+    return root() / "uploads" / upload.id.hex
 
 
 def shard_path(dataset: Dataset, digest: str) -> Path:

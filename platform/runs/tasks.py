@@ -6,6 +6,7 @@ from celery import Task, shared_task
 
 from runs import preparation
 from runs.models import Dataset, Release, Run
+from runs.resumable import forget_stale
 
 RETRY_S = 60
 RETRIES = 5
@@ -39,6 +40,7 @@ def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
 
 def requeue_unfinished() -> int:
     """Enqueue everything that rows say is not done yet, and how many that was. Called when the site starts."""
+    forget_stale()
     datasets = Dataset.objects.filter(state__in=(Dataset.State.UPLOADED, Dataset.State.PREPARING), runs__isnull=False)
     runs = Run.objects.filter(state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     releases = Release.objects.exclude(state=Release.State.READY)

@@ -3,6 +3,11 @@
 from runs.models import Happening, Run
 
 
+def quoted(text: str) -> str:
+    """Somebody's words within ours, in quotes; right-to-left writing stays within them (Unicode isolates)."""
+    return f"“\u2068{text}\u2069”"
+
+
 def tell(*, run: Run, kind: str, text: str) -> None:
     """Add a line to the run's timeline."""
     Happening.objects.create(run=run, kind=kind, text=text[:300])

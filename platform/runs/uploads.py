@@ -52,13 +52,24 @@ def write_text(chunks: Iterable[bytes], target: Path, *, size: int) -> str:
 
 def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The same chunks; a character may be cut between two of them. Raises Problem E302 with the byte that is wrong."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    start = 0  # of the bytes that the decoder sees next
+    pending = b""
+    start = 0  # of the next chunk
     for chunk in chunks:
-        _decode(decoder, chunk, start, final=False)
+        pending = utf8_piece(chunk, pending=pending, start=start)
         start += len(chunk)
         yield chunk
-    _decode(decoder, b"", start, final=True)
+    utf8_piece(b"", pending=pending, start=start, is_last=True)
+
+
+def utf8_piece(piece: bytes, *, pending: bytes, start: int, is_last: bool = False) -> bytes:
+    """What of a piece belongs to a character that goes on in the next. `start`: its first byte's place in the text.
+
+    Raises Problem E302 with the byte that is wrong.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder.setstate((pending, 0))
+    _decode(decoder, piece, start, final=is_last)
+    return decoder.getstate()[0]
 
 
 def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, start: int, *, final: bool) -> None:

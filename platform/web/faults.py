@@ -20,6 +20,11 @@ STATUS = {
     "E308": 409,
     "E310": 409,
     "E311": 411,
+    "E313": 404,
+    "E315": 409,
+    "E318": 404,
+    "E319": 409,
+    "E320": 409,
     "E333": 410,
 }
 UNLISTED = 400
@@ -43,7 +48,7 @@ def status_of(code: str) -> int:
 
 def is_for_program(path: str) -> bool:
     """Whether who asks reads JSON rather than words."""
-    return path.startswith("/api/")
+    return path.startswith(("/api/", "/uploads/"))
 
 
 def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> HttpResponse:

@@ -67,24 +67,39 @@ class NewRunForm(forms.Form):
         choices=[
             (Run.Visibility.PUBLIC, "Public: on the list"),
             (Run.Visibility.UNLISTED, "Unlisted: for those who know the address"),
-            (Run.Visibility.PRIVATE, "Private: for you alone"),
+            (Run.Visibility.PRIVATE, "By invitation: for those you let in"),
         ],
         initial=Run.Visibility.PUBLIC,
         label="Who can see it",
     )
-    text = forms.FileField(allow_empty_file=True, widget=forms.FileInput(attrs={"accept": ".txt,.md,text/plain"}))
+    text = forms.FileField(
+        required=False, allow_empty_file=True, widget=forms.FileInput(attrs={"accept": ".txt,.md,text/plain"})
+    )
+    upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # where the text came in pieces
     licence = forms.CharField(
         max_length=200, help_text="As in “CC BY-SA 4.0” or “public domain”. It goes on the model's card."
     )
     may_share = forms.BooleanField(
-        label="I may share this text", help_text="Every machine that helps gets a copy of parts of it."
+        required=False, label="I may share this text", help_text="Every machine that helps gets a copy of parts of it."
     )
+
+    wants_text = True
 
     def __init__(self, *args: Any, upload_limit_mb: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["text"].help_text = f"One file of UTF-8 text, up to {upload_limit_mb:,} MB."
         for field in FIELDS:
             self.fields[field.name] = form_field(field)
+
+    def clean(self) -> dict[str, Any]:
+        """A new text, or the first one, needs the word of who brings it."""
+        values = super().clean() or self.cleaned_data
+        brings_text = values.get("text") is not None or values.get("upload") is not None
+        if self.wants_text and not brings_text and "text" not in self.errors:
+            self.add_error("text", "This field is required.")
+        if (self.wants_text or brings_text) and not values.get("may_share"):
+            self.add_error("may_share", "This field is required.")
+        return values
 
     @property
     def about(self) -> list[forms.BoundField]:
@@ -144,4 +159,4 @@ def culprit(fault: Fault) -> str | None:
     """The field that a numbered error is about; None for the form as a whole."""
     if fault.code == "E301":
         return next((name for words, name in CULPRITS if words in fault.text), None)
-    return "text" if fault.code in ("E302", "E303", "E304", "E307", "E311") else None
+    return "text" if fault.code in ("E302", "E303", "E304", "E307", "E311", "E317", "E318") else None

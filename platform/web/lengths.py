@@ -22,7 +22,7 @@ Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
-NEW_RUN = "/runs/new/"
+WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/edit)/\Z")  # forms that may carry a whole text
 SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/\d+\Z")
 
 
@@ -51,7 +51,7 @@ async def check(method: str, path: str, headers: Mapping[str, str]) -> None:
         return
     if "transfer-encoding" not in headers and (length is None or method in BODILESS):
         length = length or "0"  # no body at all
-    limit, allowance = (upload_limit(), FORM_ALLOWANCE) if path == NEW_RUN else (FORM_ALLOWANCE, 0)
+    limit, allowance = (upload_limit(), FORM_ALLOWANCE) if WITH_TEXT.match(path) else (FORM_ALLOWANCE, 0)
     if fault := length_fault(length, limit=limit, allowance=allowance):
         raise Problem(fault)
 

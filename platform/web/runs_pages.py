@@ -1,4 +1,4 @@
-"""Pages of runs: the list, the form, the run, and what its organizer can do to it."""
+"""Pages of runs: the list, the form, the run. What its organizer can do to it is in `managing`."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from peer_agent.protocol.errors import Problem
 from runs import selectors, services
-from runs.access import access_managed_run, access_run, may_manage
+from runs.access import access_run, may_manage
 from runs.models import Run
 from web import presence, words
 from web.chart import NARROW, WIDE, loss_chart, summary
 from web.forms import NewRunForm
 from web.step_bars import StepBars, step_bars
+from web.texts import stored_text, upload_facts
 from web.visitors import person_in
 
 MOVING = (Run.State.PREPARING, Run.State.OPEN, Run.State.FINISHING)
 REFRESH_S = 5
-ACTIONS = {"open": services.open_run, "pause": services.pause_run, "resume": services.resume_run}
 
 
 @require_safe
@@ -43,7 +43,8 @@ def new_run(request: HttpRequest) -> HttpResponse:
             form.blame(problem.fault)
         else:
             return redirect("web:run", slug=run.slug)
-    return render(request, "web/new_run.html", {"form": form}, status=400 if form.errors else 200)
+    facts = upload_facts(person_in(request), form)
+    return render(request, "web/new_run.html", facts, status=400 if form.errors else 200)
 
 
 @require_safe
@@ -51,25 +52,6 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
     """What everybody sees of a run."""
     run = found(access_run, request, slug)
     return render(request, "web/run.html", run_facts(request, run))
-
-
-@login_required
-@require_http_methods(["GET", "POST"])
-def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """What the organizer does to it."""
-    run = found(access_managed_run, request, slug)
-    fault = None
-    if request.method == "POST":
-        action = ACTIONS.get(request.POST.get("action", ""))
-        if action is None:
-            raise Http404
-        try:
-            action(run=run)
-        except Problem as problem:
-            fault = problem.fault
-        else:
-            return redirect("web:manage", slug=slug)
-    return render(request, "web/manage.html", run_facts(request, run) | {"fault": fault}, status=400 if fault else 200)
 
 
 def found(door: Any, request: HttpRequest, slug: str) -> Run:
@@ -124,15 +106,9 @@ def site_of(request: HttpRequest) -> str:
 
 def _create(request: HttpRequest, form: NewRunForm) -> Run:
     """Store the text and make the draft. Raises Problem."""
-    person, text, recipe = person_in(request), form.cleaned_data["text"], form.recipe()
-    dataset = services.store_upload(
-        organizer=person,
-        title=form.cleaned_data["title"],
-        licence=form.cleaned_data["licence"],
-        filename=text.name,
-        size=text.size,
-        chunks=text.chunks(),
-    )
+    person, recipe = person_in(request), form.recipe()
+    dataset = stored_text(person, form)
+    assert dataset is not None, "the form wants a text"
     return services.create_run(
         organizer=person,
         dataset=dataset,

@@ -3,7 +3,18 @@
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
-from web import account, health, machines, operators, people, runs_pages
+from web import (
+    account,
+    draft_pages,
+    health,
+    invitations,
+    machines,
+    managing,
+    operators,
+    people,
+    runs_pages,
+    upload_pages,
+)
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
@@ -12,7 +23,18 @@ urlpatterns = [
     path("", runs_pages.run_list, name="runs"),
     path("runs/new/", runs_pages.new_run, name="new_run"),
     path("runs/<slug:slug>/", runs_pages.run_page, name="run"),
-    path("runs/<slug:slug>/manage/", runs_pages.manage_run, name="manage"),
+    path("runs/<slug:slug>/manage/", managing.manage_run, name="manage"),
+    path("runs/<slug:slug>/edit/", draft_pages.edit_run, name="edit"),
+    path("runs/<slug:slug>/delete/", draft_pages.delete_run, name="delete"),
+    path("runs/<slug:slug>/extend/", managing.extend_run, name="extend"),
+    path("runs/<slug:slug>/finish/", managing.end_run, name="finish"),
+    path("runs/<slug:slug>/members/", managing.add_member, name="members"),
+    path("runs/<slug:slug>/members/<int:member_id>/", managing.remove_member, name="member"),
+    path("runs/<slug:slug>/invitations/", managing.create_invitation, name="invitations"),
+    path("runs/<slug:slug>/invitations/<int:invitation_id>/", managing.revoke_invitation, name="invitation"),
+    path("runs/<slug:slug>/join/<str:secret>/", invitations.join, name="join"),
+    path("uploads/", upload_pages.begin, name="uploads"),
+    path("uploads/<uuid:upload_id>/", upload_pages.go_on, name="upload"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/tokens/", machines.personal_tokens, name="tokens"),

@@ -21,7 +21,8 @@ def truth(picture: RunPicture, peers: Sequence[Present]) -> str:
         case Run.State.PAUSED:
             return f"Paused by {picture.run.organizer} at step {picture.step:,}. Nothing is lost; it goes on from here."
         case Run.State.FINISHING:
-            return picture.run.waiting_for or f"All {picture.step:,} steps are made. The release is being packed."
+            made = f"All {picture.step:,}" if picture.step >= picture.target_steps else f"{picture.step:,}"
+            return picture.run.waiting_for or f"{made} steps are made. The release is being packed."
         case _:
             hands = counted(picture.people, "person", "people")
             return f"Finished: {picture.step:,} steps by {hands}. The model is yours to take home."
@@ -47,6 +48,8 @@ def preparing_truth(picture: RunPicture) -> str:
 
 def open_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
     """Who makes which step, or whom the run waits for."""
+    if picture.run.wanted == Run.Wanted.FINISHED:
+        return ending_truth(picture, trainers)
     if picture.step >= picture.target_steps:
         return f"All {picture.step:,} steps are made. The last state is being handed in."
     if not trainers:
@@ -56,6 +59,15 @@ def open_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
         return f"{company(trainers)} here. {sentence(picture.run.waiting_for)}"
     pace = f" A step takes about {duration(picture.pace_s)}." if picture.pace_s else ""
     return f"{company(trainers)} making step {picture.step + 1:,}.{pace}"
+
+
+def ending_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
+    """The organizer ended the run before its last step."""
+    if trainers:
+        return f"{picture.run.organizer} ends the run here, at step {picture.step:,}. The model is being handed in."
+    return (
+        f"{picture.run.organizer} ends the run at step {picture.step:,}. It waits for a machine to hand in the model."
+    )
 
 
 def company(trainers: Sequence[Present]) -> str:
@@ -91,6 +103,8 @@ def duration(seconds: float) -> str:
 def to_go(picture: RunPicture) -> str:
     """How long the rest takes at the present pace; empty where nothing moves."""
     left = picture.target_steps - picture.step
+    if picture.run.wanted == Run.Wanted.FINISHED:
+        return ""
     if picture.run.state != Run.State.OPEN or not picture.pace_s or left <= 0 or picture.pace_s > WITHOUT_PACE_S:
         return ""
     return f"about {duration(left * picture.pace_s)} to go"

@@ -9,6 +9,8 @@ import hashlib
 from collections import Counter
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator import rounds
@@ -17,6 +19,7 @@ from peer_agent.protocol.coordinator.settlement import close_round, settle
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Snapshot
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import Record
 
 TICK_S = 0.25
@@ -82,11 +85,21 @@ def _take(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Comm
         case e.Persisted():
             return _persisted(state, event, now, seed)
         case e.Directed():
-            state.goal = event.goal
-            return []
+            return _direct(state, event)
         case e.SnapshotStored():
             return _stored(state, event.snapshot)
     assert_never(event)
+
+
+def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
+    """The learning rate of every update is in its record, so peers need not know that there are more steps to come."""
+    if event.goal == "finishing" and not state.ending_since:
+        state.ending_since = state.now
+    state.goal = event.goal
+    if event.target_steps and event.target_steps != state.recipe.target_steps:
+        state.recipe = replace(state.recipe, target_steps=event.target_steps)
+        state.recipe_bytes = encode_recipe(state.recipe)
+    return []
 
 
 def _join(state: RunState, event: e.Joined, now: float) -> list[e.Command]:
@@ -298,10 +311,18 @@ def _stored(state: RunState, snapshot: Snapshot) -> list[e.Command]:
 
 def _finish(state: RunState) -> list[e.Command]:
     """The model of the last step is there. With the tick too: the host may have died right after it was stored."""
-    if not state.done or state.snapshot.step != state.step or state.finished:
+    if not state.done or not _has_model(state) or state.finished:
         return []
     state.finished = True
     return [e.Finish(), e.Send(rounds.everyone(state), m.State(run=state.run, state="finished", reason=""))]
+
+
+def _has_model(state: RunState) -> bool:
+    """The last step's state is there; or the run was ended, nobody is left to hand that in, and an older one is."""
+    if state.snapshot.step == state.step:
+        return True
+    is_waited_for = state.trainers() or state.now - state.ending_since < SNAPSHOT_S
+    return state.goal == "finishing" and not is_waited_for and state.snapshot.step > 0
 
 
 # --- the sentence ------------------------------------------------------------------------------------------------

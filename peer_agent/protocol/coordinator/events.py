@@ -9,6 +9,8 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
 from peer_agent.protocol.records import Record
 
+Goal = Literal["running", "paused", "finishing"]  # finishing: no further round; the present step is the last
+
 # --- events ------------------------------------------------------------------------------------------------------
 
 
@@ -54,9 +56,10 @@ class Persisted(Struct, frozen=True):
 
 
 class Directed(Struct, frozen=True):
-    """What the organizer wants."""
+    """What the organizer wants. `target_steps` 0: as many as before."""
 
-    goal: Literal["running", "paused"]
+    goal: Goal
+    target_steps: int = 0
 
 
 class SnapshotStored(Struct, frozen=True):

@@ -43,6 +43,8 @@ def standing(state: RunState) -> m.State:
     """What the run does now, and why it waits."""
     if state.finished:
         return m.State(run=state.run, state="finished", reason="")
+    if state.goal == "finishing":
+        return m.State(run=state.run, state="finishing", reason=state.waiting)
     if state.goal == "paused":
         return m.State(run=state.run, state="paused", reason=state.waiting)
     return m.State(run=state.run, state="waiting" if state.waiting else "running", reason=state.waiting)

@@ -1,10 +1,10 @@
 """What a coordinator knows of its run. Owned and changed by `advance` alone."""
 
 from enum import StrEnum
-from typing import Literal
 
 from msgspec import Struct, field
 
+from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.credentials import Role, Signed
 from peer_agent.protocol.grid import Grid, grid_of
@@ -107,7 +107,8 @@ class RunState(Struct, kw_only=True):
     index: int = 0
     step: int = 0
     digest: str
-    goal: Literal["running", "paused"] = "running"
+    goal: Goal = "running"
+    ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
     finished: bool = False
     phase: Phase = Phase.ACCUMULATE
@@ -137,8 +138,8 @@ class RunState(Struct, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """Whether the last step is committed."""
-        return self.step >= self.recipe.target_steps
+        """Whether the last step is committed. Ended early, that is the one before or the one of the open round."""
+        return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
 
     def trainers(self) -> list[Member]:
         """Members that compute gradients, by id."""

@@ -7,11 +7,13 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Path, Router
 
+from accounts.selectors import working_machine
 from coordination import snapshots as coordination
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN
 from runs import storage
+from runs.access import visible_runs
 from runs.models import Dataset, Run, Snapshot
 from runs.offers import forget_snapshot, read_offer, write_body
 from web.admission import admit_snapshot
@@ -81,4 +83,8 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    return Run.objects.all() if credential.run == ANY_RUN else Run.objects.filter(pk=credential.run)
+    """Every run for a relay of the site; else the one run, while the machine's person may see it."""
+    if credential.run == ANY_RUN:
+        return Run.objects.all()
+    machine = working_machine(credential.machine, site="")
+    return visible_runs(machine.person).filter(pk=credential.run)

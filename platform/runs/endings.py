@@ -1,0 +1,61 @@
+"""How long a run is: made longer, or ended where it is.
+
+Peers hold the recipe they were greeted with, but nothing they do depends on its number of steps: the learning rate of
+each update is in its record. So a live run may be made longer; its host tells the coordinator within a second.
+"""
+
+import msgspec
+from django.db import transaction
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe, encode_recipe
+from runs.models import Head, Run
+from runs.timeline import tell
+
+EXTENDABLE = (Run.State.DRAFT, Run.State.OPEN, Run.State.PAUSED)
+LIVE = (Run.State.OPEN, Run.State.PAUSED)
+
+
+def most_steps() -> int:
+    """The longest that a run may be."""
+    field = next(field for field in msgspec.inspect.type_info(Recipe).fields if field.name == "target_steps")  # type: ignore[attr-defined]
+    return int(field.type.le)
+
+
+@transaction.atomic
+def extend_run(*, run: Run, target_steps: int) -> None:
+    """More steps; the learning rate falls more slowly from the next one on. Raises Problem E315, E316."""
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED:
+        raise Problem.of("E315", state=ending_word(now))
+    recipe = now.parsed_recipe
+    if not recipe.target_steps < target_steps <= most_steps():
+        raise Problem.of("E316", steps=f"{recipe.target_steps:,}", most=f"{most_steps():,}")
+    longer = msgspec.structs.replace(recipe, target_steps=target_steps)
+    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode())
+    run.refresh_from_db()
+    text = f"{run.organizer.username} made the run longer: {target_steps:,} steps instead of {recipe.target_steps:,}."
+    tell(run=run, kind="extended", text=text)
+
+
+@transaction.atomic
+def end_run(*, run: Run) -> None:
+    """No further round begins; the state of the present step is handed in and released. Raises Problem E315, E320."""
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state not in LIVE:
+        raise Problem.of("E315", state=ending_word(now))
+    if now.wanted == Run.Wanted.FINISHED:
+        return
+    step = Head.objects.get(run=run).step
+    if not step:
+        raise Problem.of("E320")
+    Run.objects.filter(pk=run.pk).update(state=Run.State.OPEN, wanted=Run.Wanted.FINISHED)
+    run.refresh_from_db()
+    tell(
+        run=run, kind="ending", text=f"{run.organizer.username} ends the run at step {step:,}, or at the one under way."
+    )
+
+
+def ending_word(run: Run) -> str:
+    """The run's state as an error names it."""
+    return "finishing" if run.wanted == Run.Wanted.FINISHED and run.state in LIVE else run.state

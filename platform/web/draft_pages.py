@@ -1,0 +1,77 @@
+"""Pages on which an organizer changes a run's words, changes a draft, or deletes it."""
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from peer_agent.protocol.errors import Problem
+from runs import drafts
+from runs.access import access_managed_run
+from runs.models import Run
+from web.organizing_forms import DraftForm, WordsForm
+from web.runs_pages import found
+from web.texts import stored_text, upload_facts
+from web.visitors import person_in
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
+    """Everything of a draft; of another run its words and who may see it."""
+    run = found(access_managed_run, request, slug)
+    if run.state == Run.State.DRAFT:
+        return _edit_draft(request, run)
+    words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
+    form = WordsForm(request.POST or None, initial=words)
+    if request.method == "POST" and form.is_valid():
+        _change_words(run, form)
+        return redirect("web:manage", slug=slug)
+    return render(request, "web/edit_words.html", {"run": run, "form": form}, status=400 if form.errors else 200)
+
+
+def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
+    person = person_in(request)
+    form = DraftForm(request.POST or None, request.FILES or None, run=run, upload_limit_mb=settings.UPLOAD_LIMIT_MB)
+    if request.method == "POST" and form.is_valid():
+        try:
+            _change_draft(request, run, form)
+        except Problem as problem:
+            form.blame(problem.fault)
+        else:
+            return redirect("web:manage", slug=run.slug)
+    facts = upload_facts(person, form) | {"run": run}
+    return render(request, "web/edit_draft.html", facts, status=400 if form.errors else 200)
+
+
+@transaction.atomic
+def _change_draft(request: HttpRequest, run: Run, form: DraftForm) -> None:
+    """All of it or nothing. Raises Problem."""
+    recipe = form.recipe()
+    dataset = stored_text(person_in(request), form)
+    drafts.change_draft(run=run, recipe=recipe, licence=form.cleaned_data["licence"], dataset=dataset)
+    _change_words(run, form)
+
+
+def _change_words(run: Run, form: WordsForm | DraftForm) -> None:
+    given = form.cleaned_data
+    drafts.change_words(run=run, title=given["title"], purpose=given["purpose"])
+    drafts.change_visibility(run=run, visibility=Run.Visibility(given["visibility"]))
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
+    """Ask once more, then forget a draft."""
+    run = found(access_managed_run, request, slug)
+    fault = None
+    if request.method == "POST":
+        try:
+            drafts.delete_draft(run=run)
+        except Problem as problem:
+            fault = problem.fault
+        else:
+            return redirect("web:runs")
+    return render(request, "web/delete_run.html", {"run": run, "fault": fault}, status=409 if fault else 200)
