@@ -12,7 +12,7 @@ import msgspec
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe, parse_recipe
 
-UNEXPECTED = {"prepare": "E309", "initial": "E312", "release": "E312"}
+UNEXPECTED = {"prepare": "E309", "initial": "E312", "release": "E312", "replay": "E312"}
 
 
 # torch and transformers take seconds to import and the text needs neither, so each command imports its own.
@@ -40,18 +40,36 @@ def run_release(given: argparse.Namespace) -> msgspec.Struct:
     )
 
 
+def run_replay(given: argparse.Namespace) -> msgspec.Struct:
+    from peer_agent.publishing.replay import read_digests, replay
+
+    return replay(
+        recipe=_recipe(given.recipe),
+        snapshot=given.snapshot,
+        records=given.records,
+        logs=given.log,
+        site_key=given.site_key,
+        digests=read_digests(given.digests),
+        out=given.out,
+    )
+
+
 def _recipe(path: Path) -> Recipe:
     return parse_recipe(path.read_bytes())
 
 
 def parser() -> argparse.ArgumentParser:
-    """The three commands."""
+    """The commands."""
     whole = argparse.ArgumentParser(prog="python -m peer_agent.publishing", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
     _command(commands, "prepare", run_prepare, "text", "out").add_argument("--vocab", type=int, required=True)
     _command(commands, "initial", run_initial, "recipe", "out")
     release = _command(commands, "release", run_release, "recipe", "snapshot", "tokenizer", "out")
     release.add_argument("--facts", type=Path, required=True)
+    replay = _command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")
+    replay.add_argument("--log", type=Path, action="append", default=[])
+    replay.add_argument("--site-key", type=bytes.fromhex, required=True)
+    replay.add_argument("--digests", type=Path, required=True)
     return whole
 
 

@@ -27,7 +27,7 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.records import seal
 from peer_agent.protocol.wire import decode, encode
 from runs.models import Run
-from runs.services import finish_run
+from runs.services import finish_run, request_replay
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +149,8 @@ class Host:
                 await in_thread(store.set_waiting)(self.run, command.reason)
             case e.Finish():
                 await in_thread(finish_run)(run=self.run)
+            case e.Replay():
+                await in_thread(request_replay)(run=self.run)
             case e.Abdicate():
                 log.warning("run %s: another host has the claim", self.state.slug)
                 self.deposed = True

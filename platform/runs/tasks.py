@@ -4,7 +4,7 @@ from uuid import UUID
 
 from celery import Task, shared_task
 
-from runs import preparation
+from runs import preparation, replay
 from runs.models import Dataset, Release, Run
 
 RETRY_S = 60
@@ -30,6 +30,12 @@ def make_release(self: "Task[..., None]", run_id: str) -> None:
     """Make what people download; tried again after a minute where it fails."""
     if preparation.make_release(UUID(run_id)) == Release.State.FAILED:
         raise self.retry(countdown=RETRY_S)
+
+
+@shared_task
+def replay_log(run_id: str) -> None:
+    """Make the state of the last step where no volunteer is left to hand it in; its host asks again if need be."""
+    replay.replay_log(UUID(run_id))
 
 
 def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
