@@ -17,7 +17,7 @@ TRAINERS = ("one", "two")
 
 def forbid_hand_in(swarm: Swarm, name: str) -> None:
     """Whatever this machine does, it cannot write the file that it would hand in: a folder stands in its place."""
-    (swarm.folder / name / "cache" / f"state-{STEPS}.safetensors").mkdir(parents=True)
+    (swarm.folder / name / "manyhands" / "cache" / f"state-{STEPS}.safetensors").mkdir(parents=True)
 
 
 def test_the_release_appears_without_any_volunteer(tmp_path: Path, english: str) -> None:
