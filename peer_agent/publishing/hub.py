@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
@@ -29,6 +30,7 @@ SETTINGS = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
 }
+os.environ.update(SETTINGS)  # read when the client is imported, which each function here leaves until it runs
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -96,10 +98,22 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
     return Pushed(repository=to.repository, commit=commit, url=f"{to.endpoint}/{to.repository}")
 
 
+def teller(path: Path | None) -> Tell:
+    """Writes each step of the way into a file, which another process reads; nowhere without one."""
+
+    def tell(progress: Progress) -> None:
+        if path is not None:
+            draft = path.with_suffix(".new")
+            draft.write_bytes(msgspec.json.encode(progress))
+            draft.replace(path)
+
+    return tell
+
+
 def check_name(repository: str) -> None:
     """Raises Problem E348 where this is not NAMESPACE/NAME."""
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(repository)
@@ -110,8 +124,6 @@ def check_name(repository: str) -> None:
 
 
 def _api(token: str, endpoint: str) -> "HfApi":
-    os.environ.update(SETTINGS)
-    os.environ.pop("HF_HUB_OFFLINE", None)
     from huggingface_hub import HfApi
 
     return HfApi(endpoint=endpoint, token=token, library_name="manyhands")

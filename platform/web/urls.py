@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from web import health, machines, operators, people, runs_pages
+from web import health, machines, operators, people, publish_page, runs_pages
 
 app_name = "web"
 urlpatterns = [
@@ -10,6 +10,8 @@ urlpatterns = [
     path("runs/new/", runs_pages.new_run, name="new_run"),
     path("runs/<slug:slug>/", runs_pages.run_page, name="run"),
     path("runs/<slug:slug>/manage/", runs_pages.manage_run, name="manage"),
+    path("runs/<slug:slug>/publish/", publish_page.publish_run, name="publish"),
+    path("runs/<slug:slug>/named/", publish_page.name_me, name="named"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/tokens/", machines.personal_tokens, name="tokens"),

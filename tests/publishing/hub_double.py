@@ -112,7 +112,7 @@ class Hub:
         access = said["auth"]["accessToken"]
         scoped = access.get("fineGrained", {}).get("scoped", [])
         is_writing = access["role"] == "write" or any("repo.write" in part["permissions"] for part in scoped)
-        return is_writing and repository.split("/")[0] == said["name"]
+        return is_writing and repository.split("/", maxsplit=1)[0] == said["name"]
 
 
 class Refused(Exception):
@@ -132,16 +132,16 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base's own name)
         """Silent."""
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self._answer("GET")
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self._answer("HEAD")
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         self._answer("POST")
 
-    def do_PUT(self) -> None:  # noqa: N802
+    def do_PUT(self) -> None:
         self._answer("PUT")
 
     def _answer(self, method: str) -> None:
@@ -149,15 +149,18 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         self.hub.seen.append((method, path))
         try:
-            for verb, pattern, act in ROUTES:
-                match = re.fullmatch(pattern, path)
-                if match and (verb == method or (verb == "GET" and method == "HEAD")):
-                    with self.hub.lock:
-                        act(self, **match.groupdict())
-                    return
-            raise Refused(404, "no such address")
+            self._route(method, path)
         except Refused as refused:
             self._send_json({"error": refused.message, **refused.more}, refused.status, refused.code)
+
+    def _route(self, method: str, path: str) -> None:
+        for verb, pattern, act in ROUTES:
+            match = re.fullmatch(pattern, path)
+            if match and (verb == method or (verb == "GET" and method == "HEAD")):
+                with self.hub.lock:
+                    act(self, **match.groupdict())
+                return
+        raise Refused(404, "no such address")
 
     def _read(self) -> bytes:
         if self.headers.get("Transfer-Encoding") == "chunked":
@@ -216,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         self._writer(name)
         if name in self.hub.repositories:
             raise Refused(409, "You already created this model repo", url=f"{self.hub.url}/{name}")
-        self.hub.put(name).private = bool(asked.get("private"))
+        self.hub.put(name).private = asked.get("visibility") == "private" or bool(asked.get("private"))
         self._send_json({"url": f"{self.hub.url}/{name}"})
 
     def preupload(self, repository: str, revision: str) -> None:
