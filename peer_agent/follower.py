@@ -19,22 +19,20 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Follower:
-    """`busy`: forward and backward read the parameters, which change here. `digest` is of the replica's state."""
+    """`busy`: forward and backward read the parameters, which change here.
+
+    `step`, `index` (log entries) and `digest` are of the last whole state. The replica itself is ahead of them while a
+    thread changes it: whoever reported its step then would name work of the update before as new.
+    """
 
     def __init__(self, home: Home, passport: Passport, links: DataLinks, replica: Replica) -> None:
         self.home, self.passport, self.links, self.replica = home, passport, links, replica
         self.busy = asyncio.Lock()
-        self.digest = ""
+        self.step, self.index, self.digest = replica.step, replica.index, ""
 
-    @property
-    def step(self) -> int:
-        """Committed updates in the state."""
-        return self.replica.step
-
-    @property
-    def index(self) -> int:
-        """Log entries in the state."""
-        return self.replica.index
+    async def _arrive(self) -> None:
+        digest = await asyncio.to_thread(self.replica.digest)
+        self.step, self.index, self.digest = self.replica.step, self.replica.index, digest
 
     async def load(self, snapshot: m.Snapshot) -> None:
         """Take over a verified state. Raises Problem E111, E310 where the file is another, E106, E110."""
@@ -42,7 +40,7 @@ class Follower:
         try:
             async with self.busy:
                 await asyncio.to_thread(self.replica.load, path)
-                self.digest = await asyncio.to_thread(self.replica.digest)
+                await self._arrive()
             if self.digest != snapshot.state_digest:
                 raise Problem.of("E111", name=path.name, url=self.passport.site.url)
         except Problem:
@@ -56,7 +54,7 @@ class Follower:
             return False
         async with self.busy:
             await asyncio.to_thread(self.replica.apply, record, digest, gradient)
-            self.digest = await asyncio.to_thread(self.replica.digest)
+            await self._arrive()
         return True
 
     async def _gradient(self, assembly: Assembly, record: Record, tries: int) -> Floats | None:

@@ -144,6 +144,47 @@ CATALOGUE: dict[str, Entry] = {
         "This link for a new password is used, older than a day, or not whole.",
         "Ask the site's operator for another one.",
     ),
+    "E341": Entry(
+        "The averaged bytes of step {step} lie on no relay of this site.",
+        "A volunteer whose machine was there can hand in the model: joining is enough. The site looks again by itself.",
+    ),
+    "E342": Entry(
+        "Replaying the log does not give the state that replicas reported at step {step} ({reason}).",
+        "Nothing was released. Run `manage.py audit RUN` and tell the operator.",
+    ),
+    "E343": Entry(
+        "The Hub did not take the token ({reason}).",
+        "Make a new one with write access at {endpoint}/settings/tokens and save it here.",
+    ),
+    "E344": Entry(
+        "The token may not write to {repository} ({reason}).",
+        "Make one with write access to it at {endpoint}/settings/tokens, or publish under a name of your own.",
+    ),
+    "E345": Entry(
+        "{repository} exists already and holds other files ({names}).",
+        "Nothing was changed. Choose another name, or allow files of the same name to be replaced.",
+    ),
+    "E346": Entry("The Hub at {endpoint} cannot be reached ({reason}).", "Nothing was lost; try again in a while."),
+    "E347": Entry("The Hub answered with something unexpected ({reason}).", "Nothing was lost; try again in a while."),
+    "E348": Entry(
+        "“{repository}” is no name that the Hub takes.",
+        "Write it as NAMESPACE/NAME, with letters, digits, dots, dashes and underscores.",
+    ),
+    "E349": Entry(
+        "{repository} was changed by somebody else each time this was about to be written.",
+        "Nothing of yours was written. Wait until they are done, then publish again.",
+    ),
+    "E350": Entry("The Hub holds other bytes for {names} than were sent.", "Publish again to send them anew."),
+    "E351": Entry("There is no Hub token to publish with.", "Save one first."),
+    "E352": Entry("The saved Hub token cannot be read: the secret of this site has changed.", "Save the token again."),
+    "E353": Entry(
+        "This machine has no Hub token to publish with.",
+        "Set HF_TOKEN or run `hf auth login`, then join again.",
+    ),
+    "E354": Entry(
+        "The model of step {step} was not published: {reason}",
+        "Training goes on, and the next snapshot is published again.",
+    ),
     # 4xx: operating a site
     "E401": Entry("Port {port} is taken by {holder}.", "Stop that program or choose another port with --port."),
     "E402": Entry("The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer."),

@@ -12,7 +12,8 @@ import msgspec
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe, parse_recipe
 
-UNEXPECTED = {"prepare": "E309", "initial": "E312", "release": "E312"}
+ONLINE = {"hub-check", "hub-push"}  # with a token on standard input, so that no list of processes shows it
+UNEXPECTED = {"prepare": "E309", "hub-check": "E347", "hub-push": "E347"}  # else E312
 
 
 # torch and transformers take seconds to import and the text needs neither, so each command imports its own.
@@ -40,19 +41,75 @@ def run_release(given: argparse.Namespace) -> msgspec.Struct:
     )
 
 
+def run_replay(given: argparse.Namespace) -> msgspec.Struct:
+    from peer_agent.publishing.replay import read_digests, replay
+
+    return replay(
+        recipe=_recipe(given.recipe),
+        snapshot=given.snapshot,
+        records=given.records,
+        logs=given.log,
+        site_key=given.site_key,
+        digests=read_digests(given.digests),
+        out=given.out,
+    )
+
+
+def run_hub_check(given: argparse.Namespace) -> msgspec.Struct:
+    from peer_agent.publishing.hub import check_token
+
+    return check_token(_secret(), given.endpoint)
+
+
+def run_hub_push(given: argparse.Namespace) -> msgspec.Struct:
+    from peer_agent.publishing.hub import Destination, push, teller
+
+    to = Destination(
+        repository=given.repository,
+        endpoint=given.endpoint,
+        private=given.private,
+        replace=given.replace,
+        known=given.known,
+    )
+    return push(given.folder, tuple(given.name), to, _secret(), message=given.message, tell=teller(given.progress))
+
+
+def _secret() -> str:
+    return sys.stdin.readline().strip()
+
+
 def _recipe(path: Path) -> Recipe:
     return parse_recipe(path.read_bytes())
 
 
 def parser() -> argparse.ArgumentParser:
-    """The three commands."""
+    """The commands."""
     whole = argparse.ArgumentParser(prog="python -m peer_agent.publishing", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
     _command(commands, "prepare", run_prepare, "text", "out").add_argument("--vocab", type=int, required=True)
     _command(commands, "initial", run_initial, "recipe", "out")
     release = _command(commands, "release", run_release, "recipe", "snapshot", "tokenizer", "out")
     release.add_argument("--facts", type=Path, required=True)
+    replay = _command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")
+    replay.add_argument("--log", type=Path, action="append", default=[])
+    replay.add_argument("--site-key", type=bytes.fromhex, required=True)
+    replay.add_argument("--digests", type=Path, required=True)
+    _hub_commands(commands)
     return whole
+
+
+def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    check = _command(commands, "hub-check", run_hub_check)
+    push = _command(commands, "hub-push", run_hub_push, "folder")
+    for command in (check, push):
+        command.add_argument("--endpoint", required=True)
+    for option in ("--repository", "--message"):
+        push.add_argument(option, required=True)
+    push.add_argument("--name", action="append", required=True)
+    push.add_argument("--known", default="")
+    push.add_argument("--progress", type=Path)
+    for option in ("--private", "--replace"):
+        push.add_argument(option, action="store_true")
 
 
 def _command(
@@ -70,8 +127,9 @@ def _command(
 
 def main(arguments: list[str] | None = None) -> int:
     """Status 0, or 1 after an error."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may ask the network for anything
     given = parser().parse_args(arguments)
+    if given.command not in ONLINE:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing else may ask the network for anything
     try:
         facts = given.run(given)
     except Problem as problem:
@@ -79,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the process's edge: the site records what it reads
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        return _fail(Fault.of(UNEXPECTED[given.command], reason=reason))
+        return _fail(Fault.of(UNEXPECTED.get(given.command, "E312"), reason=reason))
     print(msgspec.json.encode(facts).decode(), flush=True)
     return 0
 

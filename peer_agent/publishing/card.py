@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -9,7 +10,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.recipe import Recipe, encode_recipe
+from peer_agent.publishing.curve import Point
+
+ISOLATE, END_ISOLATE = "\u2068", "\u2069"
+CURVE = "loss-curve.svg"
 
 
 class Person(Struct, frozen=True):
@@ -33,13 +38,27 @@ class Facts(Struct, frozen=True, kw_only=True):
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
-    people: tuple[Person, ...] = ()
+    people: tuple[Person, ...] = ()  # those who agreed to be named
+    unnamed: int = 0  # how many more gave something …
+    unnamed_share: float = 0.0  # … and their share of all tokens together
+    unnamed_samples: int = 0
+    points: tuple[Point, ...] = ()  # the loss curve
     data_title: str = ""
     data_licence: str = ""
     data_vouched: str = ""  # who said when that it may be shared
     state_digest: str = ""
     log_digest: str = ""
     snapshot: str = ""
+
+    @property
+    def hands(self) -> int:
+        """How many people gave something."""
+        return max(len(self.people) + self.unnamed, 1)
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether there is anything to draw."""
+        return len(self.points) > 1
 
 
 def parse_facts(data: bytes) -> Facts:
@@ -55,10 +74,12 @@ def write_card(recipe: Recipe, facts: Facts, *, parameters: int) -> str:
     sections = (
         _front_matter(),
         f"# {plain(facts.title)}",
-        plain(facts.purpose),
+        paragraph(facts.purpose),
         _summary(recipe, facts, parameters),
         _use(facts),
         _training(recipe, facts),
+        _curve(facts),
+        _recipe(recipe),
         _people(facts),
         _proof(facts),
     )
@@ -66,8 +87,21 @@ def write_card(recipe: Recipe, facts: Facts, *, parameters: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Words of a person on one line, with nothing in them that Markdown or HTML would act on."""
-    return re.sub(r"([\\`*_\[\]<>|#~!&])", r"\\\1", " ".join(text.split()))
+    """Words of a person on one line, with nothing in them that Markdown or HTML would act on.
+
+    Marks that turn the direction of writing are left out; text that runs from right to left is kept to itself, so
+    that it does not turn around what stands beside it.
+    """
+    kept = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
+    escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
+    escaped = re.sub(r"\b(www)\.", r"\1\\.", escaped, flags=re.IGNORECASE)
+    runs_left = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in kept)
+    return f"{ISOLATE}{escaped}{END_ISOLATE}" if runs_left else escaped
+
+
+def paragraph(text: str) -> str:
+    """The same where it begins a line: no list, no rule."""
+    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", plain(text))
 
 
 def _front_matter() -> str:
@@ -80,8 +114,8 @@ def _summary(recipe: Recipe, facts: Facts, parameters: int) -> str:
     where = f" The run's page: <{facts.address}>." if re.fullmatch(r"https?://[^\s<>]+", facts.address) else ""
     return (
         f"A {model.family} language model with {parameters:,} parameters ({model.layers} layers, width {model.width}, "
-        f"{recipe.vocab:,} tokens, context {model.context}), trained together by {max(len(facts.people), 1):,} "
-        f"{'person' if len(facts.people) < 2 else 'people'} with Manyhands.{where}"
+        f"{recipe.vocab:,} tokens, context {model.context}), trained together by {facts.hands:,} "
+        f"{'person' if facts.hands == 1 else 'people'} with Manyhands.{where}"
     )
 
 
@@ -90,7 +124,7 @@ def _use(facts: Facts) -> str:
     return (
         "## Use it\n\n```python\n"
         "from transformers import pipeline\n"
-        f"write = pipeline('text-generation', model={folder})  # the folder of this file\n"
+        f"write = pipeline('text-generation', model={folder})  # the folder of this file, or its name on the Hub\n"
         "print(write('<|endoftext|>')[0]['generated_text'])\n```"
     )
 
@@ -117,11 +151,26 @@ def _nats(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.3f} nats per token"
 
 
-def _people(facts: Facts) -> str:
-    if not facts.people:
+def _curve(facts: Facts) -> str:
+    if not facts.has_curve:
         return ""
+    (first, begin), (last, end) = facts.points[0], facts.points[-1]
+    return f"![Loss from {begin:.2f} at step {first:,} to {end:.2f} at step {last:,}]({CURVE})"
+
+
+def _recipe(recipe: Recipe) -> str:
+    """Everything that was fixed before the first step."""
+    text = json.dumps(json.loads(encode_recipe(recipe)), indent=2)
+    return f"## Recipe\n\n```json\n{text}\n```"
+
+
+def _people(facts: Facts) -> str:
+    """Who agreed to be named, by share; the others are counted."""
     rows = [(plain(person.name), f"{person.samples:,}", f"{person.share:.1%}") for person in facts.people]
-    return "## People\n\n" + _table(("Who", "Samples", "Share"), rows)
+    if facts.unnamed:
+        more = f"{facts.unnamed:,} {'more ' if rows else ''}hand{'s' * (facts.unnamed > 1)}"
+        rows.append((f"{'and ' if rows else ''}{more}", f"{facts.unnamed_samples:,}", f"{facts.unnamed_share:.1%}"))
+    return "## People\n\n" + _table(("Who", "Samples", "Share"), rows) if rows else ""
 
 
 def _proof(facts: Facts) -> str:

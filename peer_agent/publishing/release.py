@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.publishing.card import Facts, write_card
+from peer_agent.publishing.card import CURVE, Facts, write_card
+from peer_agent.publishing.curve import loss_curve
 from peer_agent.publishing.tokenizer import END_OF_TEXT, copy_tokenizer
 from peer_agent.training.model import build_model, layout_of, parameters_of
 from peer_agent.training.snapshots import read_state
@@ -20,6 +21,7 @@ NAMES = (
     "README.md",
     "config.json",
     "generation_config.json",
+    CURVE,
     "model.safetensors",
     "special_tokens_map.json",
     "tokenizer.json",
@@ -77,6 +79,8 @@ def _write_files(model: PreTrainedModel, recipe: Recipe, tokenizer: Path, out: P
     settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=0, max_length=recipe.model.context)
     model.save_pretrained(out)
     copy_tokenizer(tokenizer, out, context=recipe.model.context)
+    if facts.has_curve:
+        (out / CURVE).write_text(loss_curve(facts.points, facts.unigram_entropy), encoding="utf-8")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     (out / "README.md").write_text(write_card(recipe, facts, parameters=parameters), encoding="utf-8")
 
@@ -95,7 +99,7 @@ def write_sample(folder: Path) -> str:
 
 
 def _with_sums(out: Path) -> list[ReleasedFile]:
-    files = [_described(out / name) for name in NAMES]
+    files = [_described(out / name) for name in NAMES if name != CURVE or (out / name).exists()]
     (out / "SHA256SUMS").write_text("".join(f"{file.sha256}  {file.name}\n" for file in files))
     return [*files, _described(out / "SHA256SUMS")]
 

@@ -106,7 +106,7 @@ class Host:
                 self.world.tally.note(command)
             case e.Finish():
                 self.world.tally.finished = True
-            case e.Agreed() | e.Waiting():
+            case e.Agreed() | e.Waiting() | e.Replay():  # its relays hold no bytes to replay
                 pass
             case _:
                 assert_never(command)

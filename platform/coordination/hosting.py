@@ -27,7 +27,7 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.records import seal
 from peer_agent.protocol.wire import decode, encode
 from runs.models import Run
-from runs.services import finish_run
+from runs.services import finish_run, request_replay
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +152,8 @@ class Host:
                 # Extended at the last moment: nobody is told that it ended, and the next host goes on.
                 steps = self.state.recipe.target_steps
                 self.deposed = not await in_thread(finish_run)(run=self.run, target_steps=steps)
+            case e.Replay():
+                await in_thread(request_replay)(run=self.run)
             case e.Abdicate():
                 log.warning("run %s: another host has the claim", self.state.slug)
                 self.deposed = True

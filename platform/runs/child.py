@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,15 +27,17 @@ class ChildStopped(Exception):
     """The site is going down; the task is done again at the next start."""
 
 
-def run_child(arguments: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """The JSON object on the last line of the child's output.
+def run_child(
+    arguments: Sequence[str], *, timeout_s: float = TIMEOUT_S, secret: str = "", more: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The JSON object on the last line of the child's output. It reads `secret` from its standard input.
 
     Raises Problem with the fault that the child names, or E309 where it dies without one; ChildStopped.
     """
     command = [sys.executable, "-c", BOOTSTRAP, *arguments]
-    child = _start(command)
+    child = _start(command, {**child_environment(), **(more or {})})
     try:
-        output, errors = child.communicate(timeout=timeout_s)
+        output, errors = child.communicate(secret, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         child.kill()
         child.communicate()
@@ -66,14 +68,14 @@ def child_environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": threads}
 
 
-def _start(command: list[str]) -> "subprocess.Popen[str]":
+def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
     with _lock:
         if _is_stopping.is_set():
             raise ChildStopped
         child = subprocess.Popen(
             command,
-            env=child_environment(),
-            stdin=subprocess.DEVNULL,
+            env=environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -95,7 +95,7 @@ def prepare_run(run_id: UUID) -> None:
     with faults_to(lambda fault: _back_to_draft(run, fault), "E309"), storage.workspace() as work:
         recipe = run.parsed_recipe
         require_text(recipe, run.dataset)
-        made = run_child(["initial", str(_recipe_file(run, work)), str(work)])
+        made = run_child(["initial", str(recipe_file(run, work)), str(work)])
         storage.put(work / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
         _open(run, made)
 
@@ -141,7 +141,7 @@ def make_release(run_id: UUID) -> Release.State:
         made = run_child(
             [
                 "release",
-                str(_recipe_file(run, work)),
+                str(recipe_file(run, work)),
                 str(storage.snapshot_path(run, snapshot.file)),
                 str(storage.tokenizer_folder(run.dataset)),
                 str(work / "out"),
@@ -197,7 +197,8 @@ def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
         record(Fault.of(code, reason=f"{type(error).__name__}: {error}"))
 
 
-def _recipe_file(run: Run, work: Path) -> Path:
+def recipe_file(run: Run, work: Path) -> Path:
+    """The run's recipe as a file for a child."""
     path = work / "recipe.json"
     path.write_text(run.recipe)
     return path

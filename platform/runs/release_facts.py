@@ -4,7 +4,8 @@ from django.conf import settings
 from django.db.models import Sum
 
 from peer_agent.publishing.card import Facts, Person
-from runs.models import Dataset, LedgerEntry, Run, Snapshot
+from runs.models import Dataset, LedgerEntry, NamedHand, Run, Snapshot
+from runs.selectors import loss_points
 
 LAST_STEPS = 5
 
@@ -12,6 +13,9 @@ LAST_STEPS = 5
 def release_facts(run: Run, snapshot: Snapshot) -> Facts:
     """Facts as of a snapshot."""
     people = people_of(run)
+    agreed = set(NamedHand.objects.filter(run=run).values_list("person__username", flat=True))
+    named = tuple(person for person in people if person.name in agreed)
+    others = [person for person in people if person.name not in agreed]
     totals = LedgerEntry.objects.filter(run=run).aggregate(
         samples=Sum("samples", default=0), tokens=Sum("tokens", default=0)
     )
@@ -26,7 +30,11 @@ def release_facts(run: Run, snapshot: Snapshot) -> Facts:
         unigram_entropy=run.dataset.unigram_entropy,
         samples=totals["samples"],
         tokens=totals["tokens"],
-        people=people,
+        people=named,
+        unnamed=len(others),
+        unnamed_share=sum(person.share for person in others),
+        unnamed_samples=sum(person.samples for person in others),
+        points=tuple((point.step, point.loss) for point in loss_points(run)),
         data_title=run.dataset.filename,
         data_licence=run.dataset.licence,
         data_vouched=vouched(run.dataset),

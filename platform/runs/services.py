@@ -153,6 +153,12 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
     return True
 
 
+@transaction.atomic
+def request_replay(*, run: Run) -> None:
+    """Nobody is left to hand in the last state: have it made from the log. Saying it twice does it once."""
+    transaction.on_commit(lambda: tasks.enqueue(tasks.replay_log, run.pk))
+
+
 def enqueue_preparation(dataset: Dataset) -> None:
     """Have the text prepared once this transaction has committed."""
     transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_dataset, dataset.pk))

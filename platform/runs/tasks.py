@@ -4,7 +4,7 @@ from uuid import UUID
 
 from celery import Task, shared_task
 
-from runs import preparation
+from runs import hub, preparation, replay
 from runs.models import Dataset, Release, Run
 from runs.resumable import forget_stale
 
@@ -31,6 +31,21 @@ def make_release(self: "Task[..., None]", run_id: str) -> None:
     """Make what people download; tried again after a minute where it fails."""
     if preparation.make_release(UUID(run_id)) == Release.State.FAILED:
         raise self.retry(countdown=RETRY_S)
+    for pk in hub.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
+        enqueue(publish_release, pk)
+
+
+@shared_task(bind=True, max_retries=RETRIES)
+def publish_release(self: "Task[..., None]", run_id: str) -> None:
+    """Send the release to the Hub; tried again where the Hub was away, and then it goes on where it was."""
+    if hub.push_release(UUID(run_id)) == hub.AWAY:
+        raise self.retry(countdown=RETRY_S)
+
+
+@shared_task
+def replay_log(run_id: str) -> None:
+    """Make the state of the last step where no volunteer is left to hand it in; its host asks again if need be."""
+    replay.replay_log(UUID(run_id))
 
 
 def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
@@ -48,6 +63,7 @@ def requeue_unfinished() -> int:
         *((prepare_dataset, pk) for pk in datasets.distinct().values_list("pk", flat=True)),
         *((prepare_run, pk) for pk in runs.values_list("pk", flat=True)),
         *((make_release, pk) for pk in releases.values_list("run_id", flat=True)),
+        *((publish_release, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
     ]
     for task, row_id in waiting:
         enqueue(task, row_id)

@@ -16,6 +16,7 @@ from runs.models import Run
 from web import presence, words
 from web.chart import NARROW, WIDE, loss_chart, summary
 from web.forms import NewRunForm
+from web.home import home_facts
 from web.step_bars import StepBars, step_bars
 from web.texts import stored_text, upload_facts
 from web.visitors import person_in
@@ -90,6 +91,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "can_join": run.state in (Run.State.OPEN, Run.State.PAUSED),
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "site": site_of(request),
+        **home_facts(request, run),
     }
 
 

@@ -12,6 +12,7 @@ from web import (
     managing,
     operators,
     people,
+    publish_page,
     runs_pages,
     upload_pages,
 )
@@ -35,6 +36,8 @@ urlpatterns = [
     path("runs/<slug:slug>/join/<str:secret>/", invitations.join, name="join"),
     path("uploads/", upload_pages.begin, name="uploads"),
     path("uploads/<uuid:upload_id>/", upload_pages.go_on, name="upload"),
+    path("runs/<slug:slug>/publish/", publish_page.publish_run, name="publish"),
+    path("runs/<slug:slug>/named/", publish_page.name_me, name="named"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/tokens/", machines.personal_tokens, name="tokens"),

@@ -24,6 +24,7 @@ from peer_agent.protocol.records import Record
 
 TICK_S = 0.25
 SNAPSHOT_S = 60.0  # an elected keeper that has not handed in its state by then is replaced
+REPLAY_S = 10.0  # so long somebody who can hand in the last state is waited for
 GRACE_ROUNDS = 3
 DIGESTS_KEPT = 16  # steps
 
@@ -291,12 +292,24 @@ def _keeper(state: RunState, now: float, seed: int) -> list[e.Command]:
     if not missing:
         return []
     state.snapshot_from, state.snapshot_due = None, True
-    ready = [member.peer for member in state.ready()]
-    if not state.done or not ready or state.sealed is None:
+    if not state.done or state.sealed is None:
         return []
+    ready = [member.peer for member in state.ready()]
+    if not ready:
+        return _replay(state, now)
     keeper = ready[seed % len(ready)]
     state.snapshot_from, state.snapshot_due = (keeper, state.step, now), False
     return [e.Send((keeper,), m.Commit(run=state.run, fence=state.fence, record=state.sealed, snapshot=True))]
+
+
+def _replay(state: RunState, now: float) -> list[e.Command]:
+    """Ask the site for the last state, and again while it does not come. Whoever hands it in first is believed."""
+    if state.replay_at is None:
+        state.replay_at = now + REPLAY_S
+    if now < state.replay_at:
+        return []
+    state.replay_at = now + SNAPSHOT_S
+    return [e.Replay()]
 
 
 def _stored(state: RunState, snapshot: Snapshot) -> list[e.Command]:
@@ -342,7 +355,7 @@ def _reason(state: RunState) -> str:
     if state.finished:
         return ""
     if state.done:
-        return "" if state.snapshot_from else "the last step is made; a volunteer must hand in the model"
+        return "" if state.snapshot_from else "the last step is made; the model is handed in or made from the log"
     if state.goal == "paused":
         return "the organizer has paused the run"
     if state.has_diverged:

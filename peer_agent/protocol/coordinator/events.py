@@ -141,8 +141,12 @@ class Finish(Struct, frozen=True):
     """The last step is committed and its snapshot is stored."""
 
 
+class Replay(Struct, frozen=True):
+    """The last step is committed and nobody is left to hand in its state: the site makes it from the log."""
+
+
 class Abdicate(Struct, frozen=True):
     """Another host drives this run."""
 
 
-Command = Send | Announce | Persist | Reserve | Resend | Agreed | Note | Waiting | Finish | Abdicate
+Command = Send | Announce | Persist | Reserve | Resend | Agreed | Note | Waiting | Finish | Replay | Abdicate

@@ -125,6 +125,7 @@ class RunState(Struct, kw_only=True):
     sealed: Signed | None = None  # the last committed record
     snapshot_due: bool = False
     snapshot_from: tuple[PeerId, int, float] | None = None  # peer, step, when asked
+    replay_at: float | None = None  # nobody can hand in the last state: when the site is asked to make it
     reserving: bool = False
     orphans_until: int = 0  # commits after which unclaimed units come back
     non_finite: dict[PeerId, int] = field(default_factory=dict)  # units returned as such since the last finite one

@@ -1,0 +1,22 @@
+"""Who agreed to be named on the card of a run's model. Everybody else is counted there, and not named."""
+
+from accounts.models import Person
+from runs.models import LedgerEntry, NamedHand, Run
+
+
+def set_named(*, run: Run, person: Person, agreed: bool) -> None:
+    """Agree, or take it back. Saying it twice does it once."""
+    if agreed:
+        NamedHand.objects.get_or_create(run=run, person=person)
+    else:
+        NamedHand.objects.filter(run=run, person=person).delete()
+
+
+def is_named(run: Run, person: Person) -> bool:
+    """Whether this person agreed."""
+    return NamedHand.objects.filter(run=run, person=person).exists()
+
+
+def has_given(run: Run, person: Person) -> bool:
+    """Whether there is something of theirs in the run."""
+    return LedgerEntry.objects.filter(run=run, person=person).exists()

@@ -1,0 +1,56 @@
+"""What a follower says of itself while a thread changes the replica."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from peer_agent.averaging.assembly import Assembly
+from peer_agent.data_links import DataLinks
+from peer_agent.follower import Follower
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.records import Record
+from peer_agent.training.replica import Replica
+from tests.agent.cast import PATIENCE_S, TRAINER, OwnPassport
+from tests.training.commits import Vector, record_after, small_recipe
+
+
+class HeldBack(Replica):
+    """Its update is made at once; how it looks then takes as long as a test wants."""
+
+    def __init__(self) -> None:
+        super().__init__(small_recipe())
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def digest(self) -> str:
+        self.asked.set()
+        assert self.go_on.wait(PATIENCE_S)
+        return super().digest()
+
+
+async def ignore(*_: object) -> None:
+    """What relays say does not matter here."""
+
+
+async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report in that moment would name the old step's work under the new step, and be taken for a lie."""
+    replica = HeldBack()
+    average = np.full(replica.layout.elements, 1e-3, np.float32)
+    passport = OwnPassport(tmp_path, TRAINER, Role.TRAINER, "")
+    follower = Follower(passport.home, passport, DataLinks(passport, ignore), replica)
+
+    async def gradient(assembly: Assembly, record: Record, tries: int) -> Vector:
+        return average
+
+    monkeypatch.setattr(follower, "_gradient", gradient)
+    record = record_after(replica, average)
+    assembly = Assembly(Grid(record.elements, record.chunk_elements), "fp32")
+    applying = asyncio.create_task(follower.apply(record, "d" * 64, assembly, patient=True))
+    assert await asyncio.to_thread(replica.asked.wait, PATIENCE_S)
+    assert (replica.step, follower.step, follower.index, follower.digest) == (1, 0, 0, "")
+    replica.go_on.set()
+    assert await applying
+    assert (follower.step, follower.index, follower.digest) == (1, 1, replica.digest())

@@ -1,0 +1,53 @@
+"""All trainers killed with -9 after the last commit: the site makes the model from the log, the same to the bit."""
+
+import json
+import zipfile
+from pathlib import Path
+
+from safetensors import safe_open
+
+from runs.replay import MADE
+from tests.end_to_end.reference import weights_of
+from tests.end_to_end.swarm import Swarm
+from web.demonstration.visitor import Visitor
+
+STEPS = 4
+TRAINERS = ("one", "two")
+
+
+def forbid_hand_in(swarm: Swarm, name: str) -> None:
+    """Whatever this machine does, it cannot write the file that it would hand in: a folder stands in its place."""
+    (swarm.folder / name / "manyhands" / "cache" / f"state-{STEPS}.safetensors").mkdir(parents=True)
+
+
+def test_the_release_appears_without_any_volunteer(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path / "swarm") as swarm:
+        swarm.start_site()
+        organizer = swarm.sign_up("organizer")
+        swarm.open_run(organizer, english, trainers=2, steps=STEPS, snapshot_every="50")
+        for name in TRAINERS:
+            forbid_hand_in(swarm, name)
+            swarm.start_agent(name, token=swarm.token_of(organizer))
+        swarm.wait(lambda: any(STEPS in swarm.digests(name) for name in TRAINERS), 120, "the last step is applied")
+        for name in TRAINERS:
+            swarm.kill(name)
+        swarm.wait_finished()
+        reported = {swarm.digests(name)[STEPS] for name in TRAINERS if STEPS in swarm.digests(name)}
+        snapshot = swarm.items("snapshots")[-1]
+        assert MADE in swarm.timeline()
+        assert (snapshot["step"], {snapshot["state_digest"]}) == (STEPS, reported)
+        assert snapshot["digest"] == swarm.items("steps")[-1]["update_digest"]
+        check_release(swarm, swarm.export(tmp_path / "export"))
+
+
+def check_release(swarm: Swarm, final: Path) -> None:
+    """The archive holds the weights of that snapshot."""
+    archive, model = swarm.folder / "release.zip", swarm.folder / "model.safetensors"
+    Visitor(swarm.url).download(f"/api/v1/runs/{swarm.slug}/release/{swarm.slug}.zip", archive)
+    with zipfile.ZipFile(archive) as zipped:
+        model.write_bytes(zipped.read(f"{swarm.slug}/model.safetensors"))
+        assert json.loads(zipped.read(f"{swarm.slug}/config.json"))["model_type"] == "gpt2"
+    theirs = weights_of(final)
+    with safe_open(model, "pt") as file:
+        for name in file.keys():  # noqa: SIM118 (not a mapping)
+            assert file.get_tensor(name).equal(theirs[name]), name

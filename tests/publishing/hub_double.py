@@ -1,0 +1,361 @@
+"""A Hub in a thread: speaks what huggingface_hub 2.4.0 speaks, and is as strict as the real one about who may what.
+
+401 without a token, 403 without write scope or in another's namespace, 409 on a repository that exists, 412 on a
+stale parent, 400 where size or sha256 of an upload are not what was said. It serves what it stored.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+REPOSITORY = r"(?P<repository>[\w.-]+/[\w.-]+)"
+
+
+@dataclass
+class Stored:
+    """One file of a commit."""
+
+    content: bytes
+    is_large: bool
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def blob(self) -> str:
+        """As git names the file, or the pointer that stands for a large one."""
+        content = self.content
+        if self.is_large:
+            content = (
+                f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(content)}\n".encode()
+            )
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@dataclass
+class Repository:
+    """Commits in order: each is all its files."""
+
+    private: bool = False
+    commits: list[tuple[str, dict[str, Stored]]] = field(default_factory=list)
+
+    @property
+    def head(self) -> str:
+        return self.commits[-1][0]
+
+    def commit(self, changes: dict[str, Stored | None]) -> str:
+        """Add a commit; None deletes."""
+        files = dict(self.commits[-1][1]) if self.commits else {}
+        for name, stored in changes.items():
+            if stored is None:
+                files.pop(name, None)
+            else:
+                files[name] = stored
+        names = json.dumps([len(self.commits), *sorted((name, stored.blob) for name, stored in files.items())])
+        self.commits.append((hashlib.sha1(names.encode()).hexdigest(), files))
+        return self.head
+
+    def files(self, revision: str) -> dict[str, Stored] | None:
+        """Of a revision; None where there is no such."""
+        wanted = self.head if revision in ("main", "HEAD") else revision
+        return next((files for commit, files in self.commits if commit == wanted), None)
+
+
+class Hub:
+    """What the double holds, and how it is told to misbehave."""
+
+    def __init__(self, *, large_from: int = 4096) -> None:
+        self.tokens: dict[str, dict[str, Any]] = {}
+        self.repositories: dict[str, Repository] = {}
+        self.large: dict[str, bytes] = {}  # by sha256, uploaded and perhaps in no commit yet
+        self.large_from = large_from
+        self.url = ""
+        self.seen: list[tuple[str, str]] = []  # method and path
+        self.authorizations: set[str] = set()
+        self.interlopers = 0  # so many times somebody else commits first
+        self.broken = 0  # so many commits are answered by 500
+        self.damage_uploads = False
+        self.lock = threading.Lock()
+
+    def account(self, name: str, token: str, *, role: str = "write", scopes: tuple[str, ...] = ()) -> str:
+        """Somebody with a token."""
+        access: dict[str, Any] = {"displayName": "test", "role": role}
+        if role == "fineGrained":
+            scoped = [{"entity": {"_id": "1", "type": "user", "name": name}, "permissions": list(scopes)}]
+            access["fineGrained"] = {"canReadGatedRepos": False, "global": [], "scoped": scoped}
+        self.tokens[token] = {
+            "type": "user",
+            "id": "1",
+            "name": name,
+            "orgs": [],
+            "auth": {"type": "access_token", "accessToken": access},
+        }
+        return token
+
+    def put(self, repository: str, **files: bytes) -> Repository:
+        """A repository that exists; underscores in names stand for dots."""
+        made = self.repositories.setdefault(repository, Repository())
+        attributes = {".gitattributes": Stored(b"*.safetensors filter=lfs\n", is_large=False)}
+        made.commit({**attributes, **{n.replace("_", "."): Stored(c, is_large=False) for n, c in files.items()}})
+        return made
+
+    def may_write(self, said: dict[str, Any], repository: str) -> bool:
+        """Whether this account may write there."""
+        access = said["auth"]["accessToken"]
+        scoped = access.get("fineGrained", {}).get("scoped", [])
+        is_writing = access["role"] == "write" or any("repo.write" in part["permissions"] for part in scoped)
+        return is_writing and repository.split("/", maxsplit=1)[0] == said["name"]
+
+
+class Refused(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status: int, message: str, code: str = "", **more: Any) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.more = status, message, code, more
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    protocol_version = "HTTP/1.1"
+    hub: Hub
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base's own name)
+        """Silent."""
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_HEAD(self) -> None:
+        self._answer("HEAD")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def do_PUT(self) -> None:
+        self._answer("PUT")
+
+    def _answer(self, method: str) -> None:
+        self.body = self._read()
+        path = self.path.split("?")[0]
+        self.hub.seen.append((method, path))
+        try:
+            self._route(method, path)
+        except Refused as refused:
+            self._send_json({"error": refused.message, **refused.more}, refused.status, refused.code)
+
+    def _route(self, method: str, path: str) -> None:
+        for verb, pattern, act in ROUTES:
+            match = re.fullmatch(pattern, path)
+            if match and (verb == method or (verb == "GET" and method == "HEAD")):
+                with self.hub.lock:
+                    act(self, **match.groupdict())
+                return
+        raise Refused(404, "no such address")
+
+    def _read(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _send(self, content: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _send_json(self, content: Any, status: int = 200, code: str = "") -> None:
+        more = {"X_Error_Code": code} if code else {}
+        message = {"X_Error_Message": content["error"]} if status >= 400 else {}
+        self._send(json.dumps(content).encode(), status, Content_Type="application/json", **more, **message)
+
+    # --- who asks ---
+
+    def _account(self) -> dict[str, Any]:
+        header = self.headers.get("Authorization", "")
+        self.hub.authorizations.add(header)
+        said = self.hub.tokens.get(header.removeprefix("Bearer "))
+        if said is None:
+            raise Refused(401, "Invalid credentials in Authorization header")
+        return said
+
+    def _writer(self, repository: str) -> None:
+        if not self.hub.may_write(self._account(), repository):
+            raise Refused(403, "you have no right to write here")
+
+    def _repository(self, repository: str) -> Repository:
+        found = self.hub.repositories.get(repository)
+        if found is None:
+            raise Refused(404, "Repository not found", "RepoNotFound")
+        if found.private and not self.hub.may_write(self._account(), repository):
+            raise Refused(404, "Repository not found", "RepoNotFound")
+        return found
+
+    # --- what they ask ---
+
+    def whoami(self) -> None:
+        self._send_json(self._account())
+
+    def create(self) -> None:
+        asked = json.loads(self.body)
+        name = f"{asked.get('organization') or self._account()['name']}/{asked['name']}"
+        self._writer(name)
+        if name in self.hub.repositories:
+            raise Refused(409, "You already created this model repo", url=f"{self.hub.url}/{name}")
+        self.hub.put(name).private = asked.get("visibility") == "private" or bool(asked.get("private"))
+        self._send_json({"url": f"{self.hub.url}/{name}"})
+
+    def preupload(self, repository: str, revision: str) -> None:
+        self._writer(repository)
+        files = json.loads(self.body)["files"]
+        modes = [
+            {
+                "path": file["path"],
+                "uploadMode": "lfs" if file["size"] >= self.hub.large_from else "regular",
+                "shouldIgnore": False,
+            }
+            for file in files
+        ]
+        self._send_json({"files": modes})
+
+    def batch(self, repository: str) -> None:
+        self._writer(repository)
+        objects = []
+        for wanted in json.loads(self.body)["objects"]:
+            answer: dict[str, Any] = {"oid": wanted["oid"], "size": wanted["size"]}
+            if wanted["oid"] not in self.hub.large:
+                place = f"{self.hub.url}/lfs/{repository}/{wanted['oid']}/{wanted['size']}"
+                answer["actions"] = {"upload": {"href": place}, "verify": {"href": f"{place}/verify"}}
+            objects.append(answer)
+        self._send_json({"transfer": "basic", "objects": objects})
+
+    def upload(self, repository: str, oid: str, size: str) -> None:
+        if len(self.body) != int(size) or hashlib.sha256(self.body).hexdigest() != oid:
+            raise Refused(400, "size or sha256 differ from what was said")
+        self.hub.large[oid] = self.body[:-1] + b"\0" if self.hub.damage_uploads else self.body
+        self._send(b"")
+
+    def verify(self, repository: str, oid: str, size: str) -> None:
+        self._writer(repository)
+        if len(self.hub.large.get(oid, b"")) != int(size):
+            raise Refused(404, "nothing of this digest was uploaded")
+        self._send_json({})
+
+    def commit(self, repository: str, revision: str) -> None:
+        self._writer(repository)
+        found = self._repository(repository)
+        if self.hub.broken:
+            self.hub.broken -= 1
+            raise Refused(500, "Internal Error")
+        if self.hub.interlopers:
+            self.hub.interlopers -= 1
+            found.commit({"notes.txt": Stored(f"{self.hub.interlopers}".encode(), is_large=False)})
+        lines = [json.loads(line) for line in self.body.splitlines()]
+        parent = lines[0]["value"].get("parentCommit")
+        if parent is not None and parent != found.head:
+            raise Refused(412, "The parent commit is not the head: somebody else has committed")
+        oid = found.commit(dict(self._change(line["key"], line["value"]) for line in lines[1:]))
+        self._send_json({"commitOid": oid, "commitUrl": f"{self.hub.url}/{repository}/commit/{oid}", "success": True})
+
+    def _change(self, key: str, value: dict[str, Any]) -> tuple[str, Stored | None]:
+        match key:
+            case "file":
+                return value["path"], Stored(base64.b64decode(value["content"]), is_large=False)
+            case "lfsFile":
+                content = self.hub.large.get(value["oid"])
+                if content is None or len(content) != value["size"]:
+                    raise Refused(400, f"{value['path']} was not uploaded")
+                return value["path"], Stored(content, is_large=True)
+            case "deletedFile":
+                return value["path"], None
+        raise Refused(400, f"unknown operation {key}")
+
+    def card(self) -> None:
+        asked = json.loads(self.body)
+        is_card = asked["content"].startswith("---\n")
+        self._send_json({"errors": [] if is_card else [{"message": "no front matter"}], "warnings": []})
+
+    def info(self, repository: str, revision: str = "main") -> None:
+        found = self._repository(repository)
+        files = found.files(revision)
+        if files is None:
+            raise Refused(404, "Revision not found", "RevisionNotFound")
+        sha = found.head if revision == "main" else revision
+        siblings = [{"rfilename": name} for name in files]
+        self._send_json({"id": repository, "sha": sha, "private": found.private, "siblings": siblings, "tags": []})
+
+    def tree(self, repository: str, revision: str) -> None:
+        files = self._repository(repository).files(revision)
+        if files is None:
+            raise Refused(404, "Revision not found", "RevisionNotFound")
+        entries: list[dict[str, Any]] = []
+        for name, stored in files.items():
+            entry: dict[str, Any] = {"type": "file", "path": name, "size": len(stored.content), "oid": stored.blob}
+            if stored.is_large:
+                claimed = next((oid for oid, held in self.hub.large.items() if held is stored.content), stored.sha256)
+                held = stored.sha256 if self.hub.damage_uploads else claimed
+                entry["lfs"] = {"oid": held, "size": len(stored.content), "pointerSize": 134}
+            entries.append(entry)
+        self._send_json(entries)
+
+    def resolve(self, repository: str, revision: str, name: str) -> None:
+        found = self._repository(repository)
+        files = found.files(revision)
+        if files is None:
+            raise Refused(404, "Revision not found", "RevisionNotFound")
+        if name not in files:
+            raise Refused(404, "Entry not found", "EntryNotFound")
+        stored = files[name]
+        etag = stored.sha256 if stored.is_large else stored.blob
+        commit = found.head if revision == "main" else revision
+        self._send(stored.content, X_Repo_Commit=commit, ETag=f'"{etag}"', Accept_Ranges="bytes")
+
+
+ROUTES: list[tuple[str, str, Callable[..., None]]] = [
+    ("GET", r"/api/whoami-v2", Handler.whoami),
+    ("POST", r"/api/repos/create", Handler.create),
+    ("POST", r"/api/validate-yaml", Handler.card),
+    ("POST", rf"/api/models/{REPOSITORY}/preupload/(?P<revision>[\w.-]+)", Handler.preupload),
+    ("POST", rf"/api/models/{REPOSITORY}/commit/(?P<revision>[\w.-]+)", Handler.commit),
+    ("GET", rf"/api/models/{REPOSITORY}/revision/(?P<revision>[\w.-]+)", Handler.info),
+    ("GET", rf"/api/models/{REPOSITORY}/tree/(?P<revision>[\w.-]+)", Handler.tree),
+    ("GET", rf"/api/models/{REPOSITORY}", Handler.info),
+    ("POST", rf"/{REPOSITORY}\.git/info/lfs/objects/batch", Handler.batch),
+    ("PUT", rf"/lfs/{REPOSITORY}/(?P<oid>[0-9a-f]{{64}})/(?P<size>\d+)", Handler.upload),
+    ("POST", rf"/lfs/{REPOSITORY}/(?P<oid>[0-9a-f]{{64}})/(?P<size>\d+)/verify", Handler.verify),
+    ("GET", rf"/{REPOSITORY}/resolve/(?P<revision>[\w.-]+)/(?P<name>.+)", Handler.resolve),
+]
+
+
+@contextmanager
+def running_hub(**options: Any) -> Iterator[Hub]:
+    """A Hub on a free port of the loopback, for as long as the block lasts."""
+    hub = Hub(**options)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,161 @@
+"""From the organizer's token to a commit on the Hub: with the real child, the real client and a strict double."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounts.models import Person
+from accounts.sealing import Unreadable, seal, unseal
+from peer_agent.protocol.errors import Problem
+from runs import child, publishing, storage, tasks
+from runs import hub as hub_room
+from runs.models import HubAccount, Publication, Release, Run
+from tests.publishing.hub_double import Hub, running_hub
+
+TOKEN = "hf_of_amina"
+FILES = {"README.md": b"---\ntags: []\n---\n# Proverbs\n", "model.safetensors": b"weights" * 2000}
+
+
+@pytest.fixture
+def hub(settings: Any) -> Iterator[Hub]:
+    with running_hub() as hub:
+        hub.account("amina", TOKEN)
+        settings.HUB_ENDPOINT = hub.url
+        yield hub
+
+
+@pytest.fixture(autouse=True)
+def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    monkeypatch.setattr(tasks, "enqueue", lambda task, _: names.append(task.name))
+    return names
+
+
+@pytest.fixture
+def release(run: Run) -> Release:
+    folder = f"runs/{run.id.hex}/release"
+    files = [{"name": name, "size": len(content), "sha256": ""} for name, content in FILES.items()]
+    archive = {"name": "proverbs.zip", "size": 1, "sha256": ""}
+    (storage.root() / folder).mkdir(parents=True)
+    for name, content in {**FILES, "proverbs.zip": b"z"}.items():
+        (storage.root() / folder / name).write_bytes(content)
+    return Release.objects.create(
+        run=run, state=Release.State.READY, folder=folder, files=[*files, archive], archive="proverbs.zip"
+    )
+
+
+def held(hub: Hub) -> dict[str, bytes]:
+    files = hub.repositories["amina/proverbs"].commits[-1][1]
+    return {name: stored.content for name, stored in files.items() if name != ".gitattributes"}
+
+
+def ask(run: Run, **changes: Any) -> Publication:
+    publishing.ask_to_publish(
+        run=run, **{"repository": "amina/proverbs", "private": False, "replace": False, **changes}
+    )
+    return Publication.objects.get(run=run)
+
+
+class TestToken:
+    def test_it_is_tried_sealed_and_unsealed(self, hub: Hub, organizer: Person) -> None:
+        account = publishing.save_token(person=organizer, token=TOKEN)
+        assert (account.name, account.namespaces) == ("amina", ["amina"])
+        assert TOKEN not in str(HubAccount.objects.values())
+        assert unseal(account.sealed_token) == TOKEN
+
+    @pytest.mark.parametrize("token", ["hf_read", "hf_unknown"])
+    def test_one_that_may_not_write_is_not_kept(self, hub: Hub, organizer: Person, token: str) -> None:
+        hub.account("amina", "hf_read", role="read")
+        with pytest.raises(Problem, match="E343") as caught:
+            publishing.save_token(person=organizer, token=token)
+        assert token not in str(caught.value)
+        assert not HubAccount.objects.exists()
+
+    def test_another_secret_reads_nothing(self, settings: Any) -> None:
+        sealed = seal(TOKEN)
+        settings.SECRET_KEY = "another"
+        with pytest.raises(Unreadable):
+            unseal(sealed)
+
+    def test_removing_it_stops_what_waits(self, hub: Hub, run: Run) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        publishing.remove_token(person=run.organizer)
+        publication = Publication.objects.get()
+        assert (publication.state, publication.fault[:4]) == ("failed", "E351")
+        assert not HubAccount.objects.exists()
+
+
+class TestPush:
+    def test_the_release_arrives_without_its_archive(
+        self, hub: Hub, run: Run, release: Release, enqueued: list[str], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        with django_capture_on_commit_callbacks(execute=True):
+            ask(run)
+        assert enqueued == ["runs.tasks.publish_release"]
+        assert hub_room.push_release(run.pk) == "done"
+        publication = Publication.objects.get()
+        assert (publication.state, publication.fault) == ("published", "")
+        assert publication.url == f"{hub.url}/amina/proverbs"
+        assert publication.commit == hub.repositories["amina/proverbs"].head
+        assert held(hub) == FILES
+        assert run.happenings.filter(kind="published").count() == 1
+
+    def test_without_a_token_nothing_can_be_asked(self, run: Run, release: Release) -> None:
+        with pytest.raises(Problem, match="E351"):
+            ask(run)
+
+    def test_before_there_is_a_release_it_waits(self, hub: Hub, run: Run) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        assert ask(run).state == "waiting"
+        assert hub_room.push_release(run.pk) == "done"
+        assert Publication.objects.get().state == "waiting"
+
+    def test_a_hub_that_is_away_is_tried_again(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        settings.HUB_ENDPOINT = "http://127.0.0.1:9"
+        assert hub_room.push_release(run.pk) == "away"
+        assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("waiting", "E346")
+        settings.HUB_ENDPOINT = hub.url
+        assert hub_room.push_release(run.pk) == "done"
+        assert held(hub) == FILES
+
+    def test_somebody_elses_files_need_the_tick(self, hub: Hub, run: Run, release: Release) -> None:
+        hub.put("amina/proverbs", README_md=b"# mine")
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        hub_room.push_release(run.pk)
+        assert Publication.objects.get().fault.startswith("E345")
+        assert held(hub) == {"README.md": b"# mine"}
+        ask(run, replace=True)
+        hub_room.push_release(run.pk)
+        assert held(hub) == FILES
+
+    def test_a_secret_that_has_changed_is_told(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        settings.SECRET_KEY = "another"
+        hub_room.push_release(run.pk)
+        assert Publication.objects.get().fault.startswith("E352")
+
+    def test_the_token_is_in_no_command_and_no_file(
+        self, hub: Hub, run: Run, release: Release, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands: list[Any] = []
+
+        def run_child(arguments: list[str], **more: Any) -> Any:
+            commands.append((arguments, more["more"]))
+            return child.run_child(arguments, **more)
+
+        monkeypatch.setattr(hub_room, "run_child", run_child)
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        hub_room.push_release(run.pk)
+        assert held(hub) == FILES
+        assert commands
+        assert TOKEN not in str(commands)
+        assert not [path for path in data_folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
