@@ -14,12 +14,21 @@ STATUS = {
     "E214": 403,
     "E215": 401,
     "E216": 401,
+    "E220": 428,
+    "E221": 403,
+    "E222": 410,
+    "E223": 429,
+    "E224": 404,
+    "E225": 410,
+    "E226": 410,
     "E304": 413,
     "E305": 404,
     "E306": 409,
     "E308": 409,
     "E310": 409,
     "E311": 411,
+    "E321": 404,
+    "E322": 404,
 }
 UNLISTED = 400
 HEADLINES = {
@@ -30,6 +39,7 @@ HEADLINES = {
     409: "Not in this state",
     411: "An upload without a length",
     413: "Too much at once",
+    429: "Too often",
     500: "Something here broke",
 }
 

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from web import health, machines, operators, people, runs_pages
+from web import approval, health, install, machines, notebook, operators, people, runs_pages
 
 app_name = "web"
 urlpatterns = [
@@ -10,6 +10,10 @@ urlpatterns = [
     path("runs/new/", runs_pages.new_run, name="new_run"),
     path("runs/<slug:slug>/", runs_pages.run_page, name="run"),
     path("runs/<slug:slug>/manage/", runs_pages.manage_run, name="manage"),
+    path("runs/<slug:slug>/notebook.ipynb", notebook.notebook, name="notebook"),
+    path("approve/", approval.approve, name="approve"),
+    path("download/", install.download_page, name="download"),
+    path("download/<str:name>", install.wheel_file, name="wheel"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/tokens/", machines.personal_tokens, name="tokens"),
