@@ -22,7 +22,7 @@ State = DeviceRequest.State
 
 
 class Asked(NamedTuple):
-    """A new request and the device code, which is known to its machine alone."""
+    """A request and its device code, which is known to its machine alone."""
 
     request: DeviceRequest
     device_code: str
@@ -81,16 +81,21 @@ def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now
     require_answerable(request=request, person=person, now=now)
 
 
-def collect_machine(*, device_code: str, proof: bytes, url: str, now: datetime) -> Machine:
-    """The machine that was approved, once. `proof` signs the device code for the purpose REQUEST.
-
-    `url` is where people approve. Raises Problem E222 (unknown, expired, used), E216 (proof), E221, E220.
-    """
+def asked_with(device_code: str) -> Asked:
+    """What a machine asked. Raises Problem E222."""
     request = DeviceRequest.objects.select_related("person").filter(device_digest=digest_of(device_code)).first()
     if request is None:
         raise Problem.of("E222")
-    key = bytes(request.public_key)
-    if not is_proof(secret=device_code, public_key=key, proof=proof):
+    return Asked(request, device_code)
+
+
+def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
+    """The machine that was approved, once. `proof` signs the device code for the purpose REQUEST.
+
+    `url` is where people approve. Raises Problem E216 (proof), E221, E222 (expired, used), E220.
+    """
+    request, key = asked.request, bytes(asked.request.public_key)
+    if not is_proof(secret=asked.device_code, public_key=key, proof=proof):
         raise Problem.of("E216")
     person = _who_approved(request, url, now)
     with transaction.atomic():

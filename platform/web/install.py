@@ -107,7 +107,7 @@ def install_lines(request: HttpRequest) -> Install | None:
 
 
 def _systems(requirement: str) -> list[System]:
-    unix = "python3 -m venv ~/manyhands && . ~/manyhands/bin/activate"
+    unix = "python3 -m venv ~/manyhands\n. ~/manyhands/bin/activate"
     cpu = f"pip install torch --index-url {PYTORCH_CPU}"
     windows = '& "$HOME\\manyhands\\Scripts\\{}"'
     pip = f"pip install {requirement}"

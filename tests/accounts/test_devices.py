@@ -27,7 +27,7 @@ def ask(key: Ed25519PrivateKey, *, now: datetime = NOW, **changes: Any) -> Asked
 
 def collect(asked: Asked, key: Ed25519PrivateKey, *, now: datetime = NOW) -> Machine:
     proof = sign(key, REQUEST, asked.device_code.encode()).signature
-    return devices.collect_machine(device_code=asked.device_code, proof=proof, url=URL, now=now)
+    return devices.collect_machine(asked=devices.asked_with(asked.device_code), proof=proof, url=URL, now=now)
 
 
 def answer(asked: Asked, person: Person, *, approve: bool = True, now: datetime = NOW) -> None:
@@ -112,7 +112,7 @@ class TestProof:
         answer(asked, volunteer)
         proof = sign(key, REQUEST, asked.request.user_code.encode()).signature
         with pytest.raises(Problem, match="E216"):
-            devices.collect_machine(device_code=asked.device_code, proof=proof, url=URL, now=NOW)
+            devices.collect_machine(asked=devices.asked_with(asked.device_code), proof=proof, url=URL, now=NOW)
         assert not Machine.objects.exists()
 
     def test_a_user_code_is_no_device_code(self, volunteer: Person, key: Ed25519PrivateKey) -> None:

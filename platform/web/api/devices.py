@@ -9,7 +9,6 @@ from ninja import Router
 
 from accounts import devices
 from accounts.keys import site_key
-from accounts.services import digest_of
 from peer_agent.protocol.credentials import public_bytes
 from web import rates
 from web.api.schemas import DeviceIn, DeviceOut, FaultOut, MachineOut, PollIn
@@ -46,9 +45,10 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
 @router.post("devices/poll", response=POLLED)
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
     """What became of the request; the machine's name here, once, after a person has approved it."""
-    rates.spend("polls", digest_of(body.device_code))
+    asked = devices.asked_with(body.device_code)
+    rates.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(
-        device_code=body.device_code, proof=bytes.fromhex(body.proof), url=approval_url(request), now=timezone.now()
+        asked=asked, proof=bytes.fromhex(body.proof), url=approval_url(request), now=timezone.now()
     )
     key = public_bytes(site_key()).hex()
     return {"machine": machine.peer_id, "person": machine.person.username, "site_key": key}
