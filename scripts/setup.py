@@ -197,6 +197,15 @@ def install_project() -> None:
     (site_packages() / "manyhands_rooms.pth").write_text(f"{ROOT}\n{ROOT / 'platform'}\n")
 
 
+def build_wheel() -> None:
+    """What volunteers download, where its sources have changed."""
+    run(
+        [PYTHON, ROOT / "scripts" / "build_wheel.py"],
+        "E910 wheel: the agent's package could not be built (see above). "
+        "Mend what is named there and run it again; the site works meanwhile, its download page is empty.",
+    )
+
+
 # torch
 
 
@@ -320,8 +329,12 @@ def alone() -> Iterator[None]:
 
 def prepare(profile: str) -> None:
     torch_build = chosen_torch_build()
-    if is_ready(profile, torch_build):
-        return
+    if not is_ready(profile, torch_build):
+        install(profile, torch_build)
+    build_wheel()
+
+
+def install(profile: str, torch_build: str) -> None:
     began = time.monotonic()
     remove_stamps()
     make_environment()

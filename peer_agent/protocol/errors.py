@@ -90,6 +90,24 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "E218": Entry("A commit record was not signed by this site.", "Join again; if it comes again, tell the organizer."),
     "E219": Entry("The offer claims more than was leased ({claimed} tokens of {leased}).", "Update the agent."),
+    "E220": Entry("This machine is not approved yet.", "Open {url} in a browser and approve it there."),
+    "E221": Entry("The request was declined in the browser.", "If that was a mistake, run the same command again."),
+    "E222": Entry(
+        "The code has expired, was used already, or is not known here.", "Run the same command again for a new one."
+    ),
+    "E223": Entry("Too many {what} in a short time.", "Nothing was lost. Wait {wait} and try again."),
+    "E224": Entry(
+        "No machine asks with the code “{shown}”.",
+        "Compare it with the one in the terminal: eight letters, no digits. Capitals and the dash do not matter.",
+    ),
+    "E225": Entry(
+        "The code {shown} has expired; a code is good for {minutes} minutes.",
+        "Run the same command in the terminal again: it shows a new one.",
+    ),
+    "E226": Entry(
+        "The code {shown} was answered already, and not by you.",
+        "If the machine is yours, run the same command in the terminal again: it shows a new code.",
+    ),
     # 3xx: what people give the site
     "E301": Entry("The recipe is out of bounds: {reason}.", "Change the value and save again."),
     "E302": Entry(
@@ -138,6 +156,11 @@ CATALOGUE: dict[str, Entry] = {
         "No step has been made yet, so there is no model to hand out.",
         "Nothing was changed. Pause the run, or let it make a step first.",
     ),
+    "E321": Entry(
+        "The agent's package has not been built on this site yet.",
+        "Its operator runs `make setup` in the site's folder; then this page has it.",
+    ),
+    "E322": Entry("The package {name} was replaced by a newer one.", "Copy the line from the download page again."),
     "E331": Entry("Nobody here is called {name}.", "Check the spelling; the admin pages list everybody."),
     "E332": Entry("The account {name} is closed.", "Open it on the admin pages first."),
     "E333": Entry(

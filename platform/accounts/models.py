@@ -93,6 +93,47 @@ class Machine(models.Model):
         return PeerId(self.id.hex)
 
 
+class DeviceRequest(models.Model):
+    """A machine that asks to be approved (RFC 8628). Of its device code only the sha256 is kept."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        APPROVED = "approved"
+        DECLINED = "declined"
+        USED = "used"  # approved, and the machine has learned it
+
+    device_digest = models.CharField(max_length=64, unique=True)
+    user_code = models.CharField(max_length=8, unique=True)  # without its dash
+    name = models.CharField(max_length=60)
+    public_key = models.BinaryField(max_length=KEY_BYTES)
+    system = models.CharField(max_length=80)
+    run = models.CharField(max_length=80, blank=True)  # the slug as the machine said it; it may name nothing
+    address = models.CharField(max_length=45, blank=True)
+    state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)
+    person = models.ForeignKey(
+        Person, models.CASCADE, related_name="device_requests", null=True, blank=True
+    )  # who answered
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(state="waiting", person=None)
+                | (~models.Q(state="waiting") & models.Q(person__isnull=False)),
+                name="device_request_answered_by_somebody",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.shown_code
+
+    @property
+    def shown_code(self) -> str:
+        """The code as people read it: BCDF-GHJK."""
+        return f"{self.user_code[:4]}-{self.user_code[4:]}"
+
+
 class Token(models.Model):
     """A secret that was shown once. Only its sha256 is kept, which suffices for 256 random bits."""
 

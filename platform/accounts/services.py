@@ -90,7 +90,12 @@ def enrol_machine(
         raise Problem.of("E216")
     if not Token.objects.filter(pk=token.pk, used_at=None, revoked_at=None).update(used_at=now):
         raise Problem.of("E215")
-    facts = {"person": token.person, "name": name, "kind": kind, "revoked_at": None}
+    return admit_machine(person=token.person, name=name, public_key=public_key, kind=kind)
+
+
+def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine.Kind) -> Machine:
+    """The machine that holds `public_key`, speaking for the person from now on; the caller has checked the proof."""
+    facts = {"person": person, "name": name, "kind": kind, "revoked_at": None}
     machine, _ = Machine.objects.update_or_create(public_key=public_key, defaults=facts)
     return machine
 

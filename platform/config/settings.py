@@ -17,6 +17,7 @@ UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, 
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")  # where releases are published
 REDIS_URL = environment.broker("REDIS_URL")  # without it one process holds channel layer and task queue
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
+DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # the wheel that setup has built
 DEBUG = environment.flag("MANYHANDS_DEBUG")
 # Made when first needed, so that a lint or a type check leaves no keys behind.
 SECRET_KEY = lazy(
@@ -102,6 +103,23 @@ WHITENOISE_USE_FINDERS = True  # nothing has to be collected before `serve`
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+
+# How often the same may be asked before E223: how many times within how many seconds (web.rates).
+# A class behind one address signs up within minutes; a code has 34 bits, so ten guesses a quarter are none.
+RATES = {
+    "sign-ups": (200, 3600),  # per address
+    "log-ins of this name": (10, 900),  # per address and name
+    "log-ins": (300, 900),  # per address
+    "requests of machines": (120, 900),  # per address
+    "polls": (30, 15),  # per device code; one every two seconds is asked for
+    "wrong codes": (10, 900),  # per person
+    "uploads": (30, 3600),  # per person
+}
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+    if REDIS_URL
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 100_000}}
 }
 
 # Messages between sockets

@@ -8,13 +8,20 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import services
+from web import rates
 from web.forms import LoginForm, SignUpForm
+from web.visitors import address_of
 
-log_in = views.LoginView.as_view(
-    template_name="web/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
+log_in = rates.limited("log-ins", address_of)(
+    rates.limited("log-ins of this name", rates.address_and_name)(
+        views.LoginView.as_view(
+            template_name="web/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
+        )
+    )
 )
 
 
+@rates.limited("sign-ups", address_of)
 @require_http_methods(["GET", "POST"])
 def sign_up(request: HttpRequest) -> HttpResponse:
     """A name and a password, nothing else."""

@@ -13,7 +13,7 @@ from peer_agent.protocol.errors import Problem
 from runs import selectors, services
 from runs.access import access_run, may_manage
 from runs.models import Run
-from web import presence, words
+from web import install, presence, rates, words
 from web.chart import NARROW, WIDE, loss_chart, summary
 from web.forms import NewRunForm
 from web.home import home_facts
@@ -33,6 +33,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
+@rates.limited("uploads", rates.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
     """One form from the text to the draft."""
@@ -92,6 +93,8 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "site": site_of(request),
         **home_facts(request, run),
+        "install": install.install_lines(request),
+        "is_near": install.is_near(request),
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.core.cache import cache
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.db.utils import load_backend
@@ -153,8 +154,10 @@ def state_file(path: Path, *, step: int, index: int, log_digest: str, elements: 
 
 @pytest.fixture(autouse=True)
 def data_folder(settings: Any, tmp_path: Path) -> Path:
-    """Keys and storage of this test alone."""
+    """Keys, storage and counts of this test alone."""
+    cache.clear()
     settings.DATA = tmp_path / "data"
+    settings.DOWNLOADS = tmp_path / "download"
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     return tmp_path / "data"
 

@@ -282,9 +282,7 @@ class TestManaging:
 
 
 class TestTheSite:
-    @pytest.mark.parametrize(
-        "path", ["/nothing/", "/people/Amina/", "/teams/us/", "/download/", "/metrics", "/runs/none/"]
-    )
+    @pytest.mark.parametrize("path", ["/nothing/", "/people/Amina/", "/teams/us/", "/metrics", "/runs/none/"])
     def test_what_is_not_built_is_not_there(self, client: Client, db: None, path: str) -> None:
         answer = client.get(path)
         assert answer.status_code == 404

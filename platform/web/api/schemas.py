@@ -148,6 +148,33 @@ class MachineOut(Schema):
     site_key: str
 
 
+class DeviceIn(Schema):
+    """A machine that asks to be approved in a browser. `system` is for people: “Linux x86_64, NVIDIA RTX 4090”."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    public_key: Hex64
+    system: Annotated[str, Field(max_length=80, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    run: Annotated[str, Field(max_length=80, pattern=r"^[-a-zA-Z0-9_]*$")] = ""
+
+
+class DeviceOut(Schema):
+    """As in RFC 8628, section 3.2. Times are in seconds."""
+
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str
+    expires_in: int
+    interval: int
+
+
+class PollIn(Schema):
+    """`proof` signs the device code with the machine's key (purpose `manyhands request`)."""
+
+    device_code: Annotated[str, Field(min_length=1, max_length=100)]
+    proof: Hex128
+
+
 class CredentialOut(Schema):
     """A credential for an hour, and where to use it. `credential` is base64 of MessagePack of the signed bytes."""
 

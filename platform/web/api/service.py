@@ -9,8 +9,9 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
 from peer_agent.protocol.errors import Fault, Problem
-from web.api import agents, files, public
+from web.api import agents, devices, files, public
 from web.faults import answer
+from web.rates import TooOften, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +24,18 @@ api = NinjaAPI(
 )
 api.add_router("", public.router)
 api.add_router("", agents.router)
+api.add_router("", devices.router)
 api.add_router("", files.router)
 
 
 @api.exception_handler(Problem)
 def _problem(request: HttpRequest, problem: Any) -> HttpResponse:
     return answer(request, problem.fault)
+
+
+@api.exception_handler(TooOften)
+def _too_often(request: HttpRequest, problem: Any) -> HttpResponse:
+    return refusal(request, problem)
 
 
 @api.exception_handler(ValidationError)

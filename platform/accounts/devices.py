@@ -1,0 +1,117 @@
+"""Machines that are approved in a browser: they ask, a person answers, they collect the answer (RFC 8628)."""
+
+import secrets
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db import IntegrityError, transaction
+
+from accounts.models import DeviceRequest, Machine, Person
+from accounts.services import admit_machine, digest_of, is_proof
+from peer_agent.protocol.errors import Problem
+
+LIFETIME = timedelta(minutes=15)
+INTERVAL_S = 2
+GRACE = timedelta(seconds=60)  # who was approved at the last moment still learns it
+MEMORY = timedelta(days=1)  # for so long a dead code can be told from one that never was
+LETTERS = "BCDFGHJKMNPRSTVWXZ"  # no vowels, so no words; no L and Q, which look like I and O
+CODE_LENGTH = 8
+ATTEMPTS = 5
+
+State = DeviceRequest.State
+
+
+class Asked(NamedTuple):
+    """A request and its device code, which is known to its machine alone."""
+
+    request: DeviceRequest
+    device_code: str
+
+
+def request_approval(*, name: str, public_key: bytes, system: str, run: str, address: str, now: datetime) -> Asked:
+    """Note that a machine asks to be approved."""
+    DeviceRequest.objects.filter(expires_at__lt=now - MEMORY).delete()
+    device_code = secrets.token_urlsafe(32)
+    facts = {"name": name, "public_key": public_key, "system": system, "run": run, "address": address}
+    times = {"created_at": now, "expires_at": now + LIFETIME}
+    for attempt in range(ATTEMPTS):
+        try:
+            with transaction.atomic():
+                request = DeviceRequest.objects.create(
+                    device_digest=digest_of(device_code), user_code=new_user_code(), **facts, **times
+                )
+        except IntegrityError:  # somebody waits with the same code, which happens once in billions
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return Asked(request, device_code)
+    raise AssertionError("unreachable")
+
+
+def new_user_code() -> str:
+    """Eight letters that a person can read aloud and type."""
+    return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
+
+
+def typed_code(text: str) -> str:
+    """A code as it is stored, from what somebody typed: any case, with or without its dash."""
+    return "".join(letter for letter in text.upper() if letter.isalnum())[: CODE_LENGTH + 1]
+
+
+def find_request(text: str) -> DeviceRequest | None:
+    """The request behind a code that somebody typed, alive or dead."""
+    return DeviceRequest.objects.filter(user_code=typed_code(text)).first()
+
+
+def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
+    """Whether this person may still answer, or has. Raises Problem E225 (expired), E226 (somebody else did)."""
+    if request.state == State.WAITING and request.expires_at <= now:
+        raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
+    if request.state != State.WAITING and request.person_id != person.pk:
+        raise Problem.of("E226", shown=request.shown_code)
+
+
+def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now: datetime) -> None:
+    """Approve or decline, once; a second answer of the same person changes nothing. Raises Problem E225, E226."""
+    require_answerable(request=request, person=person, now=now)
+    state = State.APPROVED if approve else State.DECLINED
+    waiting = DeviceRequest.objects.filter(pk=request.pk, state=State.WAITING)
+    waiting.update(state=state, person=person, expires_at=max(request.expires_at, now + GRACE))
+    request.refresh_from_db()
+    require_answerable(request=request, person=person, now=now)
+
+
+def asked_with(device_code: str) -> Asked:
+    """What a machine asked. Raises Problem E222."""
+    request = DeviceRequest.objects.select_related("person").filter(device_digest=digest_of(device_code)).first()
+    if request is None:
+        raise Problem.of("E222")
+    return Asked(request, device_code)
+
+
+def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
+    """The machine that was approved, once. `proof` signs the device code for the purpose REQUEST.
+
+    `url` is where people approve. Raises Problem E216 (proof), E221, E222 (expired, used), E220.
+    """
+    request, key = asked.request, bytes(asked.request.public_key)
+    if not is_proof(secret=asked.device_code, public_key=key, proof=proof):
+        raise Problem.of("E216")
+    person = _who_approved(request, url, now)
+    with transaction.atomic():
+        if not DeviceRequest.objects.filter(pk=request.pk, state=State.APPROVED).update(state=State.USED):
+            raise Problem.of("E222")
+        return admit_machine(person=person, name=request.name, public_key=key, kind=Machine.Kind.AGENT)
+
+
+def _who_approved(request: DeviceRequest, url: str, now: datetime) -> Person:
+    """Raises Problem E221, E222, E220."""
+    if request.state == State.DECLINED:
+        raise Problem.of("E221")
+    if request.state == State.USED or request.expires_at <= now:
+        raise Problem.of("E222")
+    if request.person is None:
+        raise Problem.of("E220", url=url)
+    if not request.person.is_active:
+        raise Problem.of("E222")
+    return request.person

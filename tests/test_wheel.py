@@ -1,0 +1,122 @@
+"""What volunteers download: the agent alone, the same bytes wherever it is built, built again only when it must be."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from scripts import build_wheel
+
+ROOT = build_wheel.ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel.build(ROOT, tmp_path_factory.mktemp("built") / "download")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A small project that builds in the same way, with a leftover of an earlier build in it."""
+    root = tmp_path / "checkout"
+    package = root / build_wheel.PACKAGE
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('__version__ = "0.1.0"\n')
+    (package / "cli.py").write_text("main = print\n")
+    for name in build_wheel.BESIDE:
+        shutil.copy(ROOT / name, root)
+    stale = root / "build" / "lib" / build_wheel.PACKAGE
+    stale.mkdir(parents=True)
+    (stale / "gone.py").write_text("it = 'was removed'\n")
+    return root
+
+
+def metadata(wheel: Path) -> "list[Requirement]":
+    with zipfile.ZipFile(wheel) as packed:
+        name = next(name for name in packed.namelist() if name.endswith("/METADATA"))
+        said = Parser().parsestr(packed.read(name).decode())
+    return [Requirement(line) for line in said.get_all("Requires-Dist", [])]
+
+
+def test_it_carries_the_agent_and_nothing_else(wheel: Path) -> None:
+    ours = {path.relative_to(ROOT).as_posix() for path in build_wheel.sources(ROOT) if path.suffix == ".py"}
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    assert {name for name in names if not name.startswith("manyhands-")} == ours
+    assert {name.split("/")[0] for name in names} == {"peer_agent", "manyhands-0.1.0.dist-info"}
+
+
+def test_its_requirements_are_ranges(wheel: Path) -> None:
+    needs = metadata(wheel)
+    assert {operator.operator for need in needs for operator in need.specifier} == {">="}
+    assert all(need.specifier for need in needs)
+
+
+def test_what_is_heavy_is_in_the_extra(wheel: Path) -> None:
+    extra = {need.name: str(need.specifier) for need in metadata(wheel) if need.marker}
+    assert set(extra) == {"torch", "transformers", "tokenizers"}
+    assert extra["torch"] == ">=2.6"
+
+
+def test_the_same_sources_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
+    first = build_wheel.build(checkout, tmp_path / "one" / "download").read_bytes()
+    for path in (checkout / build_wheel.PACKAGE).iterdir():
+        path.chmod(0o600)
+        os.utime(path, (2_000_000_000, 2_000_000_000))
+    assert build_wheel.build(checkout, tmp_path / "two" / "download").read_bytes() == first
+
+
+def test_leftovers_do_not_get_in_and_none_are_left(checkout: Path, tmp_path: Path) -> None:
+    before = sorted(checkout.rglob("*"))
+    wheel = build_wheel.build(checkout, tmp_path / "var" / "download")
+    with zipfile.ZipFile(wheel) as packed:
+        assert not [name for name in packed.namelist() if "gone" in name]
+    assert sorted(checkout.rglob("*")) == before
+    assert [path.name for path in (tmp_path / "var").iterdir()] == ["download"]
+
+
+def test_it_is_built_again_where_something_changed(checkout: Path, tmp_path: Path) -> None:
+    download = tmp_path / "download"
+    assert not build_wheel.is_current(checkout, download)
+    first = build_wheel.build(checkout, download)
+    assert build_wheel.is_current(checkout, download)
+    (checkout / build_wheel.PACKAGE / "__pycache__").mkdir()
+    (checkout / build_wheel.PACKAGE / "__pycache__" / "cli.cpython-311.pyc").touch()
+    assert build_wheel.is_current(checkout, download)
+    (checkout / build_wheel.PACKAGE / "view.py").touch()
+    assert not build_wheel.is_current(checkout, download)
+    project = checkout / "pyproject.toml"
+    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.2.0"', 1))
+    second = build_wheel.build(checkout, download)
+    assert (first.exists(), second.name) == (False, "manyhands-0.2.0-py3-none-any.whl")
+    second.unlink()
+    assert not build_wheel.is_current(checkout, download)
+
+
+def test_a_build_that_fails_leaves_the_old_wheel(checkout: Path, tmp_path: Path) -> None:
+    download = tmp_path / "download"
+    wheel = build_wheel.build(checkout, download)
+    (checkout / "pyproject.toml").write_text("[project\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        build_wheel.build(checkout, download)
+    assert wheel.exists()
+    assert not build_wheel.is_current(checkout, download)
+
+
+def test_setup_builds_it_in_every_profile() -> None:
+    """The last line of a setup that had nothing else to do, too."""
+    code = (
+        "from scripts import setup\n"
+        "setup.is_ready = lambda *_: True\n"
+        "setup.run = lambda command, error: print(command[1].name, error[:4])\n"
+        "setup.chosen_torch_build = lambda: 'cpu'\n"
+        "for profile in setup.REQUIREMENTS: setup.prepare(profile)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["build_wheel.py E910"] * 2

@@ -1,0 +1,129 @@
+"""How often the same may be asked."""
+
+from typing import Any
+
+import pytest
+from django.core.cache import cache, caches
+from django.core.cache.backends.redis import RedisCache
+from django.http import HttpRequest
+from django.test import Client, RequestFactory
+from redis.exceptions import ConnectionError as RedisGone
+
+from accounts.models import Person
+from tests.runs.cast import PASSWORD
+from web import rates
+from web.rates import TooOften
+from web.visitors import address_of, ip_of
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def lowered(settings: Any) -> None:
+    settings.RATES = dict.fromkeys(settings.RATES, (2, 900))
+
+
+def spent(who: str = "Teo", *, now: float = NOW) -> int:
+    """How long one has to wait; 0 where it was not one too many."""
+    try:
+        rates.spend("uploads", who, now=now)
+    except TooOften as problem:
+        return problem.retry_after_s
+    return 0
+
+
+class TestCounting:
+    def test_one_too_many_is_refused_until_the_window_ends(self) -> None:
+        assert [spent(now=NOW + passed) for passed in (0, 10, 20, 899.5)] == [0, 0, 880, 1]
+
+    def test_others_and_other_things_are_counted_apart(self) -> None:
+        assert [spent(who) for who in ("Teo", "Teo", "Amina", "Teo")] == [0, 0, 0, 900]
+        rates.spend("sign-ups", "Teo", now=NOW)
+
+    def test_what_is_forgiven_does_not_count(self) -> None:
+        for _ in range(10):
+            assert spent() == 0
+            rates.forgive("uploads", "Teo")
+
+    def test_the_words_say_what_and_how_long(self) -> None:
+        spent(), spent()
+        with pytest.raises(TooOften, match=r"E223: Too many uploads in a short time\. .* Wait 15 minutes"):
+            rates.spend("uploads", "Teo", now=NOW)
+
+    def test_people_get_in_while_the_cache_is_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def gone(*_: object) -> None:
+            raise RedisGone
+
+        monkeypatch.setattr(cache, "get_or_set", gone)
+        assert [spent() for _ in range(5)] == [0] * 5
+
+    def test_a_window_in_redis(self, settings: Any, redis_url: str) -> None:
+        backend = f"{RedisCache.__module__}.{RedisCache.__name__}"
+        settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": redis_url, "KEY_PREFIX": "test_rates"}}
+        assert isinstance(caches["default"], RedisCache)
+        cache.clear()
+        assert [spent(now=NOW + passed) for passed in (0, 10, 20)] == [0, 0, 880]
+        rates.forgive("uploads", "Teo")
+        cache.close()
+
+
+class TestWho:
+    @pytest.mark.parametrize(
+        ("said", "address", "one"),
+        [
+            ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
+            ("2001:db8::1:2", "2001:db8::1:2", "2001:db8::/64"),
+            ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.7"),
+            ("", "", ""),
+            ("unix:", "", ""),
+        ],
+    )
+    def test_a_household_is_one(self, said: str, address: str, one: str) -> None:
+        request = RequestFactory(REMOTE_ADDR=said).get("/")
+        assert (ip_of(request), address_of(request)) == (address, one)
+
+    def test_a_header_is_believed_behind_a_proxy_alone(self, settings: Any) -> None:
+        def asked() -> HttpRequest:
+            headers = {"X-Forwarded-For": "198.51.100.1, 192.0.2.7"}
+            return RequestFactory(REMOTE_ADDR="127.0.0.1").get("/", headers=headers)
+
+        assert ip_of(asked()) == "127.0.0.1"
+        settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+        assert ip_of(asked()) == "192.0.2.7"
+
+
+class TestPages:
+    def test_guessing_a_password_is_slow(self, volunteer: Person, settings: Any) -> None:
+        settings.RATES = settings.RATES | {"log-ins": (100, 900)}
+        wrong = {"username": "Teo", "password": "guess"}
+        answers = [Client().post("/login/", wrong) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert 0 < int(answers[-1]["Retry-After"]) <= 900
+        assert "E223" in answers[-1].content.decode()
+        assert "Too many log-ins of this name" in Client().post("/login/", wrong | {"username": "TEO"}).content.decode()
+
+    def test_one_address_does_not_shut_out_another(self, volunteer: Person) -> None:
+        for _ in range(3):
+            Client().post("/login/", {"username": "Teo", "password": "guess"})
+        right = {"username": "Teo", "password": PASSWORD}
+        assert Client(REMOTE_ADDR="192.0.2.7").post("/login/", right).status_code == 302
+
+    def test_trying_many_names_is_slow_too(self, db: None) -> None:
+        answers = [Client().post("/login/", {"username": f"n{n}", "password": "guess"}) for n in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+
+    def test_reading_the_form_is_not_counted(self, db: None) -> None:
+        assert {Client().get("/login/").status_code for _ in range(5)} == {200}
+
+    def test_signing_up(self, db: None) -> None:
+        for n in range(3):
+            answer = Client().post("/signup/", {"username": f"hand{n}", "password": PASSWORD})
+        assert answer.status_code == 429
+        assert Person.objects.count() == 2
+
+    def test_uploads_are_counted_per_person(self, volunteer: Person, organizer: Person) -> None:
+        client = Client()
+        client.force_login(volunteer)
+        assert [client.post("/runs/new/", {}).status_code for _ in range(3)] == [200, 200, 429]
+        client.force_login(organizer)
+        assert client.post("/runs/new/", {}).status_code == 200
