@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import typer
 
 from peer_agent.config import Home, home_folder
+from peer_agent.entrance import enter, passport_for
 from peer_agent.limits import apply_limits, usual_limits
 from peer_agent.passport import Passport, log_in, site_of
 from peer_agent.protocol.credentials import Role
@@ -29,7 +30,9 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
 )
 
-Token = Annotated[str, typer.Option(help="One-time token of the site's machines page, if this machine is new there.")]
+Token = Annotated[
+    str, typer.Option(help="One-time token of the site's machines page, instead of your approval in a browser.")
+]
 Attached = Annotated[bool, typer.Option(hidden=True, help="Leave when standard input ends.")]
 NEEDED = ("torch", "transformers", "safetensors")
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
@@ -37,15 +40,15 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (no address of it can be told to anyb
 
 
 @app.command()
-def login(site: str, token: Annotated[str, typer.Option(help="One-time token of the site's machines page.")]) -> None:
-    """Make this machine known to SITE."""
+def login(site: str, *, token: Token = "") -> None:
+    """Make this machine known to SITE; without a token you approve it in your browser."""
     home = _home()
     with home.locked():
         _run(_login(home, site, token))
 
 
 async def _login(home: Home, site: str, token: str) -> None:
-    known = await log_in(home, site, token)
+    known = await enter(home, site, token)
     typer.echo(f"This machine now works for {known.person} at {known.url}.")
 
 
@@ -71,14 +74,8 @@ def join(
 async def _join(home: Home, run_url: str, token: str, limits: Any) -> None:
     from peer_agent.view import View
 
-    site, slug = site_of(run_url), _slug(run_url)
-    if token:
-        await log_in(home, site, token)
-    known = home.sites().get(site)
-    if known is None:
-        raise Problem.of("E101", site=site)
-    passport = Passport(home, known, Role.TRAINER, slug)
-    await passport.renew()
+    site_of(run_url)
+    passport = await passport_for(home, run_url, _slug(run_url), token)
     agent = await asyncio.to_thread(_agent_class)
     await agent(home, passport, limits, View()).run()
 

@@ -35,6 +35,14 @@ Headers = Mapping[str, str]
 Progress = Callable[[int, int], None]
 
 
+class Answered(Problem):
+    """A site's own numbered error. `retry_after_s`: when it would like to be asked again; 0 where it does not say."""
+
+    def __init__(self, fault: Fault, retry_after_s: float = 0.0) -> None:
+        super().__init__(fault)
+        self.retry_after_s = retry_after_s
+
+
 def sign_request(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
     """The header that proves that a request with this body comes from the machine that holds the key."""
     return {"X-Manyhands-Signature": sign(key, REQUEST, body).signature.hex()}
@@ -224,8 +232,13 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> Problem | _RangeRefused
         said = {}
     match said:
         case {"code": str(code), "text": str(text)}:
-            return Problem(Fault(code, text))
+            return Answered(Fault(code, text), _retry_after_s(error))
     return Problem.of("E110", url=url, reason=f"HTTP {error.code}")
+
+
+def _retry_after_s(error: urllib.error.HTTPError) -> float:
+    said = error.headers.get("Retry-After", "") if error.headers else ""
+    return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0.0
 
 
 def _read(url: str, response: IO[bytes], size: int) -> bytes:
