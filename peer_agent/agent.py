@@ -21,6 +21,7 @@ from peer_agent.config import Home
 from peer_agent.contributing import OpenRound, contribute
 from peer_agent.data_links import DataLinks
 from peer_agent.follower import Follower
+from peer_agent.leaving import see_through
 from peer_agent.limits import Limits
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
 from peer_agent.passport import Passport
@@ -72,14 +73,23 @@ class Agent:
 
     async def run(self) -> None:
         """Join, train, leave. Raises Problem where going on cannot help."""
-        await self.passport.renew()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self.passport.renew()
         for part in (self._keep_control(), self._take_all(), self._beat()):
             self._start(part)
         try:
             await self._ended
         finally:
             await self._leave()
+
+    def finish(self) -> None:
+        """See through what is in hand, then leave."""
+        self._start(self._finish())
+
+    async def _finish(self) -> None:
+        await see_through(self)
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     def _start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something beside everything else. Where it fails, the agent ends with its error."""
@@ -107,7 +117,10 @@ class Agent:
     async def _keep_control(self) -> None:
         def told(state: Connected | Waiting) -> None:
             if isinstance(state, Waiting):
-                self.view.say(f"The site does not answer ({state.fault}). Trying again in {state.delay_s:.0f} s.")
+                log.info("%s; trying again in %.0f s", state.fault, state.delay_s)
+                self.view.away(state.fault)
+            else:
+                self.view.back()
 
         await keep(self.passport.dial_control, self._hear_site, on_state=told, random=Random())
 

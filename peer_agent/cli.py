@@ -9,43 +9,51 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 
 from peer_agent.config import Home, home_folder
-from peer_agent.limits import apply_limits, usual_limits
+from peer_agent.doctor import examine
+from peer_agent.entrance import enter, passport_for
+from peer_agent.forgetting import forget_site
+from peer_agent.leaving import FINISH_S, Parting, request_leave
+from peer_agent.limits import Limits, apply_limits, usual_limits
 from peer_agent.passport import Passport, log_in, site_of
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
-
-if TYPE_CHECKING:
-    from peer_agent.agent import Agent
+from peer_agent.status import status_facts, status_lines
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
 )
 
-Token = Annotated[str, typer.Option(help="One-time token of the site's machines page, if this machine is new there.")]
+Token = Annotated[
+    str, typer.Option(help="One-time token of the site's machines page, instead of your approval in a browser.")
+]
 Attached = Annotated[bool, typer.Option(hidden=True, help="Leave when standard input ends.")]
+Json = Annotated[bool, typer.Option("--json", help="Facts for programs, as JSON.")]
+LEAVE_S = 15.0  # for an agent that has finished its step to be gone
 NEEDED = ("torch", "transformers", "safetensors")
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (no address of it can be told to anybody)
 
 
 @app.command()
-def login(site: str, token: Annotated[str, typer.Option(help="One-time token of the site's machines page.")]) -> None:
-    """Make this machine known to SITE."""
+def login(site: str, *, token: Token = "") -> None:
+    """Make this machine known to SITE; without a token you approve it in your browser."""
     home = _home()
     with home.locked():
-        _run(_login(home, site, token))
+        _run(_login(home, site, token), Parting(home))
 
 
 async def _login(home: Home, site: str, token: str) -> None:
-    known = await log_in(home, site, token)
+    known = await enter(home, site, token)
     typer.echo(f"This machine now works for {known.person} at {known.url}.")
 
 
@@ -65,29 +73,70 @@ def join(
     apply_limits(limits)
     home = _home()
     with home.locked():
-        _run(_join(home, run_url, token, limits), attached=attached)
+        parting = Parting(home)
+        _run(_join(home, run_url, token, limits, parting), parting, attached=attached)
 
 
-async def _join(home: Home, run_url: str, token: str, limits: Any) -> None:
-    from peer_agent.view import View
-
-    site, slug = site_of(run_url), _slug(run_url)
-    if token:
-        await log_in(home, site, token)
-    known = home.sites().get(site)
-    if known is None:
-        raise Problem.of("E101", site=site)
-    passport = Passport(home, known, Role.TRAINER, slug)
-    await passport.renew()
-    agent = await asyncio.to_thread(_agent_class)
-    await agent(home, passport, limits, View()).run()
+async def _join(home: Home, run_url: str, token: str, limits: Limits, parting: Parting) -> None:
+    passport = await passport_for(home, run_url, _slug(run_url), token)
+    take_part = await asyncio.to_thread(_participation)  # loads torch: after the cheap checks
+    await take_part(home, passport, limits, parting)
 
 
-def _agent_class() -> "type[Agent]":
-    """Loads torch: after the cheap checks, and in a thread, so that Ctrl-C is heard meanwhile."""
-    from peer_agent.agent import Agent
+def _participation() -> "Callable[[Home, Passport, Limits, Parting], Coroutine[Any, Any, None]]":
+    """In a thread, so that Ctrl-C is heard meanwhile."""
+    from peer_agent.participation import take_part
 
-    return Agent
+    return take_part
+
+
+@app.command()
+def leave(
+    *, now: Annotated[bool, typer.Option("--now", help="Leave the step that it is in to the others.")] = False
+) -> None:
+    """Ask the agent of this machine to finish its step and leave."""
+    holder = request_leave(_home(), now=now, patience_s=FINISH_S + LEAVE_S)
+    typer.echo(f"The agent (process {holder}) has left.")
+
+
+@app.command()
+def status(*, json: Json = False) -> None:
+    """Say what the agent of this machine is doing."""
+    home = _home()
+    facts = status_facts(home, time.time())
+    typer.echo(msgspec.json.encode(facts) if json else "\n".join(status_lines(home, facts)))
+
+
+@app.command()
+def forget(
+    site: str, *, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, json: Json = False
+) -> None:
+    """Remove what this machine keeps for SITE: its identity there, and the files of its runs."""
+    home, address = _home(), site_of(site)
+    with home.locked():
+        known = home.known(address)
+        if not yes:
+            typer.confirm(f"Forget {address}, where this machine works for {known.person}?", abort=True)
+        freed = forget_site(home, address)
+    facts = {"site": address, "person": known.person, "freed_bytes": freed}
+    words = f"{address} is forgotten; {freed / 1e6:.1f} MB are free again. What was accepted stays in the model."
+    typer.echo(msgspec.json.encode(facts) if json else words)
+
+
+@app.command()
+def doctor(
+    site: Annotated[str, typer.Argument(help="A site or a run; default: all known ones.")] = "", *, json: Json = False
+) -> None:
+    """Look for what could keep this machine from training, and say what helps."""
+    home = _home()
+    checks = _run(examine(home, site_of(site) if site else ""), Parting(home))
+    for check in checks or []:
+        if not json:
+            typer.echo(check.line())
+    if json:
+        typer.echo(msgspec.json.encode(checks))
+    if any(check.verdict == "fail" for check in checks or []):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -105,7 +154,8 @@ def relay(
         raise Problem.of("E112", thing="The address under which agents reach this relay (--advertise)")
     home = _home()
     with home.locked():
-        _run(_relay(home, site, token, host=host, port=port, advertise=advertise), attached=attached)
+        work = _relay(home, site, token, host=host, port=port, advertise=advertise)
+        _run(work, Parting(home), attached=attached)
 
 
 async def _relay(home: Home, site: str, token: str, *, host: str, port: int, advertise: str) -> None:
@@ -125,15 +175,16 @@ def _home() -> Home:
 
 
 def _slug(run_url: str) -> str:
+    site_of(run_url)
     parts = [part for part in urlsplit(run_url).path.split("/") if part]
     if len(parts) < 2 or parts[-2] != "runs":
         raise Problem.of("E305", address=run_url)
     return parts[-1]
 
 
-def _run(work: Coroutine[Any, Any, Any], *, attached: bool = False) -> Any:
-    """Until it is done, or a signal (or the end of standard input) asks to leave."""
-    return asyncio.run(_until_asked(work, attached=attached))
+def _run(work: Coroutine[Any, Any, Any], parting: Parting, *, attached: bool = False) -> Any:
+    """Until it is done, or a signal (or the end of standard input, or another command) asks to leave."""
+    return asyncio.run(_until_asked(work, parting, attached=attached))
 
 
 class _Unattended(ThreadPoolExecutor):
@@ -143,7 +194,7 @@ class _Unattended(ThreadPoolExecutor):
         super().shutdown(wait=False, cancel_futures=True)
 
 
-async def _until_asked(work: Coroutine[Any, Any, Any], *, attached: bool) -> Any:
+async def _until_asked(work: Coroutine[Any, Any, Any], parting: Parting, *, attached: bool) -> Any:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(_Unattended())
     task = asyncio.ensure_future(work)
@@ -152,14 +203,21 @@ async def _until_asked(work: Coroutine[Any, Any, Any], *, attached: bool) -> Any
         with contextlib.suppress(RuntimeError):  # asked twice, when it is closed already
             loop.call_soon_threadsafe(task.cancel)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+    def finish(*_: object) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(parting.ask, task.cancel)
+
+    signal.signal(signal.SIGINT, finish)
+    signal.signal(signal.SIGTERM, leave)
     if attached:
         threading.Thread(target=_wait_for_end_of_input, args=(leave,), daemon=True).start()
+    watch = asyncio.create_task(parting.watch(task.cancel))
     try:
         return await task
     except asyncio.CancelledError:
         return None
+    finally:
+        watch.cancel()
 
 
 def _wait_for_end_of_input(leave: Any) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated
@@ -13,6 +14,8 @@ from msgspec import Meta, Struct
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
+
+LOCK_S = 0.3
 
 
 class KnownSite(Struct, frozen=True):
@@ -59,10 +62,28 @@ class Home:
         except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
             raise Problem.of("E113", where=path, reason=error) from error
 
+    def known(self, url: str) -> KnownSite:
+        """A site this machine is known to. Raises Problem E118."""
+        site = self.sites().get(url)
+        if site is None:
+            raise Problem.of("E118", site=url)
+        return site
+
+    def forget(self, url: str) -> None:
+        """Remove a site, and with the last one the key that all of them knew."""
+        left = {address: site for address, site in self.sites().items() if address != url}
+        self._write_privately(self.folder / "sites.json", msgspec.json.format(msgspec.json.encode(left), indent=2))
+        if not left:
+            (self.folder / "machine.key").unlink(missing_ok=True)
+
     def remember(self, site: KnownSite) -> None:
         """Add or replace a site."""
         content = msgspec.json.format(msgspec.json.encode(self.sites() | {site.url: site}), indent=2)
         self._write_privately(self.folder / "sites.json", content)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace one of its files at once; readable by its owner alone. Raises Problem E106."""
+        self._write_privately(self.folder / name, content)
 
     def _write_privately(self, path: Path, content: bytes) -> None:
         draft = path.with_suffix(".new")
@@ -82,13 +103,27 @@ class Home:
         except OSError as error:
             raise Problem.of("E106", path=path, reason=error.strerror or error) from error
         with file:
-            if not _try_lock(file):
+            if not _lock_patiently(file):
                 file.seek(0)
                 raise Problem.of("E102", pid=file.read().strip() or "unknown", home=self.folder)
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+    def holder(self) -> int | None:
+        """The process that works in this home; 0 where it does not say which it is, None where there is none."""
+        path = self.folder / "agent.lock"
+        try:
+            file = path.open("a+")
+        except OSError as error:
+            raise Problem.of("E106", path=path, reason=error.strerror or error) from error
+        with file:
+            if _try_lock(file):
+                return None
+            file.seek(0)
+            said = file.read().strip()
+            return int(said) if said.isascii() and said.isdigit() else 0
 
 
 def home_folder(environment: dict[str, str]) -> Path:
@@ -100,6 +135,16 @@ def home_folder(environment: dict[str, str]) -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "Manyhands"
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
+
+
+def _lock_patiently(file: IO[str]) -> bool:
+    """`holder` has the lock for a moment whenever somebody asks who works here."""
+    until = time.monotonic() + LOCK_S
+    while not _try_lock(file):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -37,6 +37,11 @@ class DataLinks:
         self._tasks: dict[m.RelayAddress, asyncio.Task[None]] = {}
         self._wanted: dict[tuple[PeerId, RunId, int, int], _Wanted] = {}
 
+    @property
+    def addresses(self) -> list[str]:
+        """Of the relays it keeps links to."""
+        return sorted(relay.url for relay in self._tasks)
+
     def follow(self, relays: tuple[m.RelayAddress, ...]) -> None:
         """Keep a link to each of these, and to no other."""
         for relay in [relay for relay in self._tasks if relay not in relays]:

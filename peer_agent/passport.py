@@ -55,7 +55,7 @@ def site_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
+def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
     """An answer of the site. Raises Problem E110: something else may have given it."""
     try:
         return msgspec.convert(answer, kind)
@@ -73,7 +73,7 @@ async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name:
         "proof": sign(key, REQUEST, token.encode()).signature.hex(),
     }
     url = f"{site}/api/v1/machines"
-    enrolled = _understood(await post_json(url, body, token=token), Enrolled, url)
+    enrolled = understood(await post_json(url, body, token=token), Enrolled, url)
     known = KnownSite(site, enrolled.machine, enrolled.person, enrolled.site_key)
     home.remember(known)
     return known
@@ -106,7 +106,7 @@ class Passport:
         request = {"machine": self.peer, "role": self.role.value, "issued_at": time.time()}
         body = msgspec.json.encode(request)
         url = f"{self.site.url}/api/v1/{where}/credential"
-        issued = _understood(await post_json(url, body, headers=sign_request(self.key, body)), Issued, url)
+        issued = understood(await post_json(url, body, headers=sign_request(self.key, body)), Issued, url)
         if issued.site_key != self.site.site_key:
             raise Problem.of("E217")
         try:

@@ -1,33 +1,50 @@
-"""What the agent tells the person in front of it: one plain line at a time."""
+"""What the agent tells the person in front of it: one plain line at a time, and figures for whoever shows them."""
 
 import sys
 import time
 from typing import TextIO
 
+from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.records import Record
+from peer_agent.status import EVENTS, Status
 
 EVERY_S = 5.0  # between lines about progress
 
 
 class View:
-    """Lines on a stream."""
+    """Lines on a stream. `now` has the newest figures."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self.stream = stream
+        self.now = Status()
         self.accepted = 0
+        self.is_moving = False
+        self.is_leaving = False
+        self.is_away = False
         self._told_at = 0.0
         self._state = ("", "")
 
     def say(self, text: str) -> None:
         """One line, with the time of day."""
-        print(f"{time.strftime('%H:%M:%S')}  {text}", file=self.stream, flush=True)
+        line = f"{time.strftime('%H:%M:%S')}  {text}"
+        self.now.events = [*self.now.events, line][-EVENTS:]
+        self.show(line)
+
+    def show(self, line: str) -> None:
+        """Bring a line before the person's eyes."""
+        print(line, file=self.stream, flush=True)
+
+    def refresh(self) -> None:
+        """`now` has changed; lines do not show that."""
 
     def state(self, state: str, reason: str) -> None:
         """What the run does, whenever that changes."""
         if (state, reason) == self._state:
             return
         self._state = state, reason
+        self.is_moving = state in {"running", "finishing"}
+        self.now.reason = reason
         words = {
             "running": "The run is moving.",
             "waiting": f"The run waits: {reason}.",
@@ -35,6 +52,11 @@ class View:
             "finished": "The run is finished. Thank you; your work is in the model.",
         }
         self.say(words.get(state, f"The run is {state}."))
+
+    @property
+    def run_state(self) -> str:
+        """What the site said last of the run."""
+        return self._state[0]
 
     def progress(self, step: int, samples: int, speed: float) -> None:
         """How the current step goes."""
@@ -46,8 +68,31 @@ class View:
         """A committed step, with what of it came from here."""
         mine = sum(entry.samples for entry in record.contributions if entry.peer == me)
         self.accepted += mine
+        self.now.loss = record.loss
         hands = len(record.contributions)
         self.say(
             f"step {record.step} is made: loss {record.loss:.3f}, {hands} {'hand' if hands == 1 else 'hands'}, "
             f"{mine} of {record.samples} samples from here"
         )
+
+    def away(self, fault: Fault) -> None:
+        """The site is not reached; said once, however often it is tried."""
+        if not self.is_away:
+            self.is_away = True
+            self.say(f"The site does not answer ({fault.code}). Trying again until it does; nothing is lost.")
+
+    def back(self) -> None:
+        """The site is reached."""
+        if self.is_away:
+            self.is_away = False
+            self.say("The site answers again.")
+
+    def leaves(self, step: int) -> None:
+        """The person has asked the agent to leave, and it finishes a step first."""
+        self.is_leaving = True
+        self.say(f"Finishing step {step + 1}; then this machine leaves. Ctrl-C again leaves at once.")
+
+    def farewell(self) -> None:
+        """The last words to a person who has asked it to leave."""
+        hands = f"{self.accepted:,} samples from here went into the model" if self.accepted else "Nothing was lost"
+        self.say(f"This machine has left. {hands}. The same command takes part again.")

@@ -4,8 +4,8 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidURI, Pr
 from websockets.frames import CloseCode
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
+from peer_agent.network.traffic import TRAFFIC
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import MAX_MESSAGE, AnyMessage, Message
@@ -116,6 +117,7 @@ class Connection:
                 data = await self._socket.recv(decode=False)
             except ConnectionClosed as closed:
                 raise self._end(closed) from closed
+            TRAFFIC.add(received=len(data))
             event = self.session.receive(data, self._clock())
             if isinstance(event, Failed):
                 self._refused = Refused(event.fault, event.retry_after_s, remote=event.remote)
@@ -130,6 +132,7 @@ class Connection:
         for data in self.session.outgoing():
             try:
                 await self._socket.send(data)
+                TRAFFIC.add(sent=len(data))
             except ConnectionClosed as closed:
                 raise self._end(closed) from closed
 
@@ -160,7 +163,7 @@ async def dial(
     ws:// is taken on this machine and its local network, where the caller warns. Raises Problem (E104 not reached,
     E105 not encrypted, E110 something else listens there) and Refused.
     """
-    try:
+    with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
             await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
             socket = await _connect(url, link)
@@ -168,6 +171,22 @@ async def dial(
             session = Session(Side.DIALLING, link, identity, nonce=nonce, server=server, version=version)
             connection = Connection(socket, session, url=url, clock=clock)
             await _shake_hands_or_cut(connection)
+    return connection
+
+
+async def reach(url: str, *, link: Link, timeout_s: float = DIAL_S) -> None:
+    """See that a WebSocket opens at `url`; say nothing on it. Raises Problem as `dial`."""
+    with _in_words(url, timeout_s):
+        async with asyncio.timeout(timeout_s):
+            await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
+            await (await _connect(url, link)).close()
+
+
+@contextmanager
+def _in_words(url: str, timeout_s: float) -> Iterator[None]:
+    """What can go wrong while a link is opened, as a Problem."""
+    try:
+        yield
     except TimeoutError as error:
         raise Problem.of("E104", url=url, reason=f"no answer within {timeout_s:g} seconds") from error
     except (OSError, InvalidURI, InvalidProxy, ProxyError, ImportError, ValueError, LinkLost) as error:
@@ -175,7 +194,6 @@ async def dial(
         raise Problem.of("E104", url=url, reason=error) from error
     except WebSocketException as error:
         raise Problem.of("E110", url=url, reason=error) from error
-    return connection
 
 
 async def _shake_hands_or_cut(connection: Connection) -> None:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
+from peer_agent.network.traffic import TRAFFIC
 from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem
 
@@ -33,6 +35,14 @@ SECRET_HEADERS = ("Authorization", "X-Manyhands-Signature")
 
 Headers = Mapping[str, str]
 Progress = Callable[[int, int], None]
+
+
+class Answered(Problem):
+    """A site's own numbered error. `retry_after_s`: when it would like to be asked again; 0 where it does not say."""
+
+    def __init__(self, fault: Fault, retry_after_s: float = 0.0) -> None:
+        super().__init__(fault)
+        self.retry_after_s = retry_after_s
 
 
 def sign_request(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
@@ -55,6 +65,22 @@ async def post_json(
 async def get_json(url: str, token: str | None = None, headers: Headers | None = None) -> dict[str, Any]:
     """GET an object. Raises Problem as `post_json`."""
     return await asyncio.to_thread(_ask, url, "GET", {**_bearer(token), **(headers or {})})
+
+
+async def clock_of(url: str) -> float | None:
+    """What the clock of whoever answers at `url` says, in seconds of UTC and to the second; None where it has none.
+
+    Raises Problem as `post_json`.
+    """
+    return await asyncio.to_thread(_clock_of, url)
+
+
+def _clock_of(url: str) -> float | None:
+    with _opened(_request(url, "GET", {})) as response:
+        try:
+            return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
+        except (TypeError, ValueError):
+            return None
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
@@ -141,6 +167,7 @@ class _Download:
                 if self.stop.is_set():  # nobody waits for this any more; what is here is for the next time
                     raise Problem.of("E104", url=self.url, reason="it was stopped")
                 done += len(block)
+                TRAFFIC.add(received=len(block))
                 if done > self.size_limit:
                     self._refuse()
                 file.write(block)
@@ -177,7 +204,14 @@ def _request(url: str, method: str, headers: Headers, data: Any = None) -> urlli
 def _put(url: str, path: Path, headers: Headers) -> dict[str, Any]:
     with _disk(path), path.open("rb") as file:
         sent = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size), **headers}
-        return _ask(url, "PUT", sent, iter(partial(file.read, BLOCK), b""))
+        return _ask(url, "PUT", sent, _counted(iter(partial(file.read, BLOCK), b"")))
+
+
+def _counted(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Asked for the next one, the last has gone into the socket."""
+    for block in blocks:
+        yield block
+        TRAFFIC.add(sent=len(block))
 
 
 def _ask(url: str, method: str, headers: Headers, data: Any = None) -> dict[str, Any]:
@@ -224,8 +258,13 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> Problem | _RangeRefused
         said = {}
     match said:
         case {"code": str(code), "text": str(text)}:
-            return Problem(Fault(code, text))
+            return Answered(Fault(code, text), _retry_after_s(error))
     return Problem.of("E110", url=url, reason=f"HTTP {error.code}")
+
+
+def _retry_after_s(error: urllib.error.HTTPError) -> float:
+    said = error.headers.get("Retry-After", "") if error.headers else ""
+    return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0.0
 
 
 def _read(url: str, response: IO[bytes], size: int) -> bytes:

@@ -14,7 +14,10 @@ class Entry(NamedTuple):
 
 CATALOGUE: dict[str, Entry] = {
     # 1xx: the agent on a volunteer's machine
-    "E101": Entry("This machine is not known to {site}.", "Run `manyhands login {site} --token TOKEN` first."),
+    "E101": Entry(
+        "This machine is not known to {site}.",
+        "Run `manyhands login {site}` first. A relay is started with --token TOKEN, made on the machines page.",
+    ),
     "E102": Entry(
         "Another agent (process {pid}) works in {home}.", "Stop it, or set MANYHANDS_HOME to another folder."
     ),
@@ -47,6 +50,25 @@ CATALOGUE: dict[str, Entry] = {
     "E112": Entry("{thing} is missing from the command.", "See `manyhands --help`."),
     "E113": Entry("Unknown value in {where}: {reason}.", "Mend it or delete the file, then log in again."),
     "E114": Entry("No relay has the averaged bytes of step {step} now.", "The agent waits for a newer snapshot."),
+    "E115": Entry(
+        "Nobody approved this machine within {minutes} minutes.",
+        "Run the same command again and enter the new code at {site}.",
+    ),
+    "E116": Entry("No agent works in {home}.", "Start one with `manyhands join RUN_URL`, or set MANYHANDS_HOME."),
+    "E117": Entry(
+        "The agent (process {pid}) has not left within {seconds} seconds.",
+        "Run `manyhands leave --now`, or end that process.",
+    ),
+    "E118": Entry("This machine is not known to {site}, so there is nothing to forget.", "See `manyhands doctor`."),
+    "E119": Entry(
+        "This machine has a GPU ({gpu}), but the torch that is installed cannot use it ({reason}).",
+        "Install the build of torch for it: pip install --force-reinstall torch",
+    ),
+    "E120": Entry(
+        "{free} of memory are free; that is too little to train even a small model (at least {needed}).",
+        "Close other programs.",
+    ),
+    "E121": Entry("{free} are free on the disk of {path}; at least {needed} are needed.", "Free some space."),
     # 2xx: credentials, sessions and frames
     "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one."),
     "E202": Entry("The credential has expired.", "The agent asks for a new one by itself; if not, join the run again."),

@@ -1,0 +1,37 @@
+"""Removes what a machine keeps for a site."""
+
+import shutil
+from pathlib import Path
+
+from peer_agent.config import Home
+from peer_agent.protocol.errors import Problem
+
+CACHED = ("cache",)  # files of all sites lie together by digest, and are fetched again where they are wanted
+OWN = ("status.json", "leave", "agent.log", "agent.log.1", "log")  # "log": a relay's
+
+
+def forget_site(home: Home, url: str) -> int:
+    """Forget a site that is known: its identity, cached files, and with the last site everything else. Bytes freed.
+
+    Raises Problem E118 where it is not known, E106.
+    """
+    home.known(url)
+    before = _size(home.folder)
+    try:
+        home.forget(url)
+        for name in CACHED if home.sites() else (*CACHED, *OWN):
+            _remove(home.folder / name)
+    except OSError as error:
+        raise Problem.of("E106", path=error.filename or home.folder, reason=error.strerror or error) from error
+    return max(before - _size(home.folder), 0)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,97 @@
+"""How an agent is asked to leave, gently first and at once the second time; and what it still finishes."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peer_agent.config import Home
+from peer_agent.protocol.errors import Problem
+
+if TYPE_CHECKING:
+    from peer_agent.agent import Agent
+
+FINISH_S = 60.0  # for the step that is being made; then it is left to the others
+LOOK_S = 0.05
+WATCH_S = 0.5
+FILE = "leave"  # in the home of an agent that is asked to go
+
+
+class Parting:
+    """Who wants this process to leave. `gently` is there from when there is something that could be finished."""
+
+    def __init__(self, home: Home) -> None:
+        self.path = home.folder / FILE
+        self.gently: Callable[[], None] | None = None
+        self.is_asked = False
+
+    def ask(self, cancel: Callable[[], object], *, now: bool = False) -> None:
+        """Finish and leave. Asked a second time, or where there is nothing to finish: leave at once."""
+        if self.gently is None or self.is_asked or now:
+            cancel()
+        else:
+            self.is_asked = True
+            self.gently()
+
+    async def watch(self, cancel: Callable[[], object]) -> None:
+        """Hear what `request_leave` asks in another process."""
+        await asyncio.to_thread(self._take)  # asked of an agent that is gone
+        while True:
+            await asyncio.sleep(WATCH_S)
+            asked = await asyncio.to_thread(self._take)
+            if asked:
+                self.ask(cancel, now=asked == "now")
+
+    def _take(self) -> str:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            asked = self.path.read_text()
+            self.path.unlink()
+            return asked
+        return ""
+
+
+async def see_through(agent: "Agent") -> None:
+    """Wait until what this machine holds is in the model, as long as that can be expected.
+
+    It goes on with its part of the step: the others count on it, and would do it again if it were dropped.
+    """
+    follower = agent.follower
+    if follower is None or not _has_something(agent):
+        return
+    step, until = follower.step, time.monotonic() + FINISH_S
+    agent.view.leaves(step)
+    while follower.step == step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)  # any of several things may end it, and none of them is waited for elsewhere
+
+
+def _has_something(agent: "Agent") -> bool:
+    """Whether a round is open, or samples are done or in the thread, and the run is moving."""
+    work = agent.work
+    if work is None or agent.control is None or not agent.view.is_moving:
+        return False
+    return agent.round is not None or bool(work.done or work.computing)
+
+
+def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:
+    """Ask the agent that works in `home` to leave, and wait until it has; its process.
+
+    Raises Problem E116 where none works there, E117 where it stays.
+    """
+    holder = home.holder()
+    if holder is None:
+        raise Problem.of("E116", home=home.folder)
+    home.write(FILE, b"now" if now else b"leave")
+    until = time.monotonic() + patience_s
+    while home.holder() == holder:
+        if time.monotonic() > until:
+            raise Problem.of("E117", pid=holder, seconds=round(patience_s))
+        time.sleep(pause_s)
+    _forget_request(home.folder / FILE)
+    return holder
+
+
+def _forget_request(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,98 @@
+"""Looks at an agent about once a second: for the view, and for whoever asks `manyhands status`."""
+
+import asyncio
+import contextlib
+import time
+
+import msgspec
+from msgspec import Struct
+
+from peer_agent.agent import Agent
+from peer_agent.network.site import get_json
+from peer_agent.network.traffic import Rates
+from peer_agent.protocol.errors import Problem
+from peer_agent.status import write_status
+
+LOOK_S = 1.0
+LEADERBOARD_S = 10.0
+MOST_HANDS = 1000
+
+
+class Hand(Struct, frozen=True):
+    """A person's line in the leaderboard, as far as it is used here."""
+
+    rank: int
+    name: str
+    samples: int
+
+
+class Observer:
+    """Changes nothing of the agent; fills `view.now`."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.view, self.now = agent, agent.view, agent.view.now
+        self._rates = Rates()
+        passport = agent.passport
+        self.now.site, self.now.run, self.now.person = passport.site.url, passport.slug, passport.site.person
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch())
+            tasks.create_task(self._ask_for_rank())
+
+    async def _watch(self) -> None:
+        while True:
+            self.look()
+            self.view.refresh()
+            await asyncio.to_thread(write_status, self.agent.home, self.now, time.time())
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Take down the figures of this moment."""
+        agent, now = self.agent, self.now
+        now.doing, now.title = doing(agent), agent.passport.title
+        now.up_mbps, now.down_mbps = self._rates.read()
+        if agent.follower is not None:
+            now.step = max(agent.follower.step, 0) + 1
+            now.target_steps = agent.follower.replica.recipe.target_steps
+            now.step = min(now.step, now.target_steps)
+        now.relays = agent.links.addresses
+        if agent.work is not None:
+            now.samples, now.quota, now.samples_per_s = agent.work.samples, agent.work.quota, agent.work.speed
+        now.accepted = max(now.accepted, self.view.accepted)
+
+    async def _ask_for_rank(self) -> None:
+        """The site's own count. Where it is not told (a private run, an older site), this machine's stands."""
+        passport = self.agent.passport
+        url = f"{passport.site.url}/api/v1/runs/{passport.slug}/leaderboard?limit={MOST_HANDS}"
+        while True:
+            with contextlib.suppress(Problem, msgspec.ValidationError):
+                answer = await get_json(url)
+                self._take(msgspec.convert(answer.get("items"), list[Hand]))
+            await asyncio.sleep(LEADERBOARD_S)
+
+    def _take(self, hands: list[Hand]) -> None:
+        mine = next((hand for hand in hands if hand.name == self.now.person), None)
+        if mine is not None:
+            self.now.rank, self.now.accepted = mine.rank, mine.samples
+
+
+def doing(agent: Agent) -> str:
+    """One of the words of `status.SENTENCES`."""
+    view, work = agent.view, agent.work
+    if view.run_state == "finished":
+        return "finished"
+    if view.is_leaving:
+        return "leaving"
+    if view.is_away:
+        return "away"
+    if agent.follower is None or work is None:
+        return "loading" if agent.greeting is not None else "joining"
+    if agent.round is not None:
+        return "averaging"
+    if agent.follower.index < agent.head:
+        return "catching up"
+    if view.run_state in {"waiting", "paused"}:
+        return view.run_state
+    return "resting" if work.quota and work.is_full else "training"

@@ -1,0 +1,47 @@
+"""One agent in one run, from the first word to the last: its work, what is shown of it, how it is asked to go."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+
+from peer_agent.agent import Agent
+from peer_agent.config import Home
+from peer_agent.leaving import Parting
+from peer_agent.limits import Limits
+from peer_agent.observing import Observer
+from peer_agent.passport import Passport
+from peer_agent.terminal import LiveView, is_terminal
+from peer_agent.view import View
+
+log = logging.getLogger(__name__)
+LOG = "agent.log"
+
+
+async def take_part(home: Home, passport: Passport, limits: Limits, parting: Parting) -> None:
+    """Train until the run is finished, or until somebody asks to leave. Raises Problem."""
+    view = LiveView() if is_terminal(sys.stdout) else View()
+    agent = Agent(home, passport, limits, view)
+    parting.gently = agent.finish
+    with _shown(view, home):
+        observing = asyncio.create_task(Observer(agent).run())
+        observing.add_done_callback(_tell_failure)
+        try:
+            await agent.run()
+        finally:
+            observing.cancel()
+    if parting.is_asked:
+        view.farewell()
+
+
+@contextlib.contextmanager
+def _shown(view: View, home: Home) -> Iterator[None]:
+    with view.live(home.folder / LOG) if isinstance(view, LiveView) else contextlib.nullcontext():
+        yield
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    """What is shown may fail; the work goes on."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the view stands still", exc_info=error)

@@ -1,0 +1,112 @@
+"""What an agent is doing, as figures and in one sentence; kept in a small file so that another command can read it."""
+
+import contextlib
+import os
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from peer_agent.config import Home
+from peer_agent.protocol.errors import Problem
+
+FILE = "status.json"
+STALE_S = 15.0  # an agent writes about once a second
+EVENTS = 3
+
+
+class Status(Struct, kw_only=True):
+    """One machine in one run. `step` is the one that is being made; times are seconds of UTC."""
+
+    pid: int = msgspec.field(default_factory=os.getpid)
+    at: float = 0.0
+    began: float = msgspec.field(default_factory=time.time)
+    site: str = ""
+    run: str = ""
+    title: str = ""
+    person: str = ""
+    doing: str = "joining"
+    reason: str = ""
+    step: int = 0
+    target_steps: int = 0
+    loss: float | None = None
+    samples: int = 0
+    quota: int = 0
+    samples_per_s: float = 0.0
+    up_mbps: float = 0.0
+    down_mbps: float = 0.0
+    accepted: int = 0  # of this person, in this run, as the site counts; until it has said so, since this agent began
+    rank: int | None = None
+    events: list[str] = []
+    relays: list[str] = []  # addresses of the run's relays
+
+
+SENTENCES = {
+    "joining": "Joining the run.",
+    "loading": "Loading the model.",
+    "catching up": "Catching up with the others, who are making step {step}.",
+    "training": "This machine helps to make step {step}.",
+    "resting": "This machine has done its part of step {step}; the others are finishing theirs.",
+    "averaging": "Step {step} is being averaged with the others.",
+    "waiting": "The run waits: {reason}.",
+    "paused": "The organizer has paused the run.",
+    "away": "The site does not answer; trying again until it does. Nothing is lost.",
+    "leaving": "Finishing step {step}; then this machine leaves.",
+    "finished": "The run is finished. Thank you; your work is in the model.",
+}
+
+
+def sentence(status: Status) -> str:
+    """The one line that matters."""
+    return SENTENCES[status.doing].format(step=status.step, reason=status.reason or "nobody has said why")
+
+
+def write_status(home: Home, status: Status, now: float) -> None:
+    """Replace the file at once. A disk that is full is told of by whatever needs it more."""
+    status.at = now
+    with contextlib.suppress(Problem):
+        home.write(FILE, msgspec.json.encode(status))
+
+
+def read_status(home: Home) -> Status | None:
+    """What the agent that works in this home said last; None where there is no such agent, or it has said nothing."""
+    holder = home.holder()
+    try:
+        status = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return status if holder is not None and status.pid == holder and status.doing in SENTENCES else None
+
+
+def status_facts(home: Home, now: float) -> dict[str, Any]:
+    """What `manyhands status` knows: `running`, and where an agent has said something, that too."""
+    holder, status = home.holder(), read_status(home)
+    if status is None:
+        return {"running": holder is not None, "pid": holder}
+    said: dict[str, Any] = msgspec.to_builtins(status)
+    more = {"running": True, "stale": is_stale(status, now), "sentence": sentence(status)}
+    return said | more
+
+
+def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    if not facts["running"]:
+        return [f"No agent works in {home.folder}."]
+    if "sentence" not in facts:
+        return [f"Process {facts['pid']} works in {home.folder}; it has not said what it does."]
+    loss = "" if facts["loss"] is None else f", loss {facts['loss']:.3f}"
+    rank = "" if facts["rank"] is None else f", rank {facts['rank']}"
+    speeds = f"{facts['samples_per_s']:.1f} samples/s; up {facts['up_mbps']:.1f}, down {facts['down_mbps']:.1f} Mb/s"
+    lines = [
+        f"{facts['title'] or facts['run']} at {facts['site']}, for {facts['person']} (process {facts['pid']})",
+        facts["sentence"],
+        f"step {facts['step']:,} of {facts['target_steps']:,}{loss}; {speeds}; {facts['accepted']:,} accepted{rank}",
+    ]
+    silent = "It has said nothing for more than a few seconds: it sleeps, or this machine is very busy."
+    return [*lines, silent] if facts["stale"] else lines
+
+
+def is_stale(status: Status, now: float) -> bool:
+    """Whether the agent has been silent for longer than an agent that is awake is."""
+    return abs(now - status.at) > STALE_S

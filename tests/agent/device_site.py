@@ -1,0 +1,101 @@
+"""A small real site that approves machines by device code, over HTTP on loopback."""
+
+import http.server
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from peer_agent.protocol.credentials import REQUEST, public_bytes
+from tests.agent.cast import TRAINER
+from tests.protocol.cast import SITE_KEY
+
+Answer = tuple[int, Any]
+NOT_YET = (428, {"code": "E220", "text": "Nobody has approved this machine yet. Ask again."})
+DECLINED = (403, {"code": "E221", "text": "This machine was declined. Ask its owner."})
+EXPIRED = (410, {"code": "E222", "text": "The code has expired. Run the command again."})
+TOO_FAST = (429, {"code": "E223", "text": "Too many questions. Wait a little."})
+STRANGE = (502, "<html>a proxy's page</html>")
+
+
+class DeviceSite:
+    """What was asked is in `asked`; `polls` are the answers of the next polls, after which the machine is approved."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked: list[dict[str, Any]] = []
+        self.polls: list[Answer] = []
+        self.polled = 0
+        self.expires_in, self.interval = 900, 0
+        self.user_code = "BCDF-GHJK"
+        self.more: Callable[[str], Answer | None] = lambda _: None
+        self._codes: dict[str, str] = {}
+
+    def answer(self, path: str, body: dict[str, Any]) -> Answer:
+        if (given := self.more(path)) is not None:
+            return given
+        if path == "/api/v1/devices":
+            return self._begin(body)
+        if path == "/api/v1/devices/poll":
+            return self._poll(body)
+        return 404, {"code": "404", "text": "There is nothing at this address."}
+
+    def _begin(self, body: dict[str, Any]) -> Answer:
+        assert set(body) == {"name", "public_key", "system", "run"}
+        assert 1 <= len(body["name"]) <= 60
+        assert len(body["system"]) <= 80
+        self.asked.append(body)
+        device_code = secrets.token_urlsafe(16)
+        self._codes[device_code] = body["public_key"]
+        return 200, {
+            "device_code": device_code,
+            "user_code": self.user_code,
+            "verification_uri": f"{self.url}/device/",
+            "verification_uri_complete": f"{self.url}/device/?code={self.user_code}",
+            "expires_in": self.expires_in,
+            "interval": self.interval,
+        }
+
+    def _poll(self, body: dict[str, Any]) -> Answer:
+        assert set(body) == {"device_code", "proof"}
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self._codes[body["device_code"]]))
+        key.verify(bytes.fromhex(body["proof"]), REQUEST + body["device_code"].encode())
+        self.polled += 1
+        if self.polls:
+            return self.polls.pop(0)
+        return 200, {"machine": TRAINER, "person": "ann", "site_key": public_bytes(SITE_KEY).hex()}
+
+
+@contextmanager
+def device_site() -> Iterator[DeviceSite]:
+    site = DeviceSite()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, said = site.answer(self.path, body)
+            page = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+            self.send_response(status)
+            if status == 429:
+                self.send_header("Retry-After", "7")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    site.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,152 @@
+"""A machine without a token: its code, its patience, and every answer a site may give."""
+
+import io
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from peer_agent.approval import Code, get_approved, system_in_words
+from peer_agent.config import Home
+from peer_agent.entrance import code_in_words
+from peer_agent.protocol.credentials import public_bytes
+from peer_agent.protocol.errors import Problem
+from tests.agent.cast import TRAINER
+from tests.agent.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, Answer, DeviceSite, device_site
+from tests.agent.test_cli import MANYHANDS, environment, refusal
+from tests.protocol.cast import SITE_PUBLIC
+
+
+@pytest.fixture
+def site() -> Iterator[DeviceSite]:
+    with device_site() as own:
+        yield own
+
+
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now, self.pauses = 0.0, list[float]()
+
+    async def sleep(self, pause_s: float) -> None:
+        self.pauses.append(pause_s)
+        self.now += pause_s
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+async def approve(site: DeviceSite, folder: Path, clock: Clock | None = None, run: str = "") -> list[Code]:
+    """The codes that were shown on the way."""
+    shown: list[Code] = []
+    clock = clock or Clock()
+    url = f"{site.url}/runs/a/"
+    await get_approved(Home(folder), url, run=run, show=shown.append, sleep=clock.sleep, monotonic=clock.monotonic)
+    return shown
+
+
+async def test_a_person_says_yes_after_a_while(tmp_path: Path, site: DeviceSite) -> None:
+    site.polls, site.interval, clock = [NOT_YET, NOT_YET, TOO_FAST, NOT_YET], 2, Clock()
+    (code,) = await approve(site, tmp_path, clock, run="a")
+    assert code.user_code == "BCDF-GHJK"
+    assert clock.pauses == [2, 2, 7, 2]
+    known = Home(tmp_path).sites()[site.url]
+    assert (known.machine, known.person, known.site_key) == (TRAINER, "ann", SITE_PUBLIC.hex())
+    (asked,) = site.asked
+    assert (asked["run"], asked["public_key"]) == ("a", public_bytes(Home(tmp_path).key()).hex())
+    assert asked["system"] == system_in_words()
+
+
+async def test_a_site_that_is_away_for_a_while_is_waited_for(tmp_path: Path, site: DeviceSite) -> None:
+    site.polls = [STRANGE, NOT_YET, STRANGE]
+    assert len(await approve(site, tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"), [([NOT_YET, DECLINED], "E221"), ([EXPIRED], "E222"), ([STRANGE] * 6, "E110")]
+)
+async def test_a_person_says_no_or_the_code_is_none(
+    tmp_path: Path, site: DeviceSite, answers: list[Answer], code: str
+) -> None:
+    site.polls = list(answers)
+    with pytest.raises(Problem) as raised:
+        await approve(site, tmp_path)
+    assert raised.value.fault.code == code
+    assert Home(tmp_path).sites() == {}
+
+
+async def test_nobody_answers(tmp_path: Path, site: DeviceSite) -> None:
+    site.polls, site.expires_in, site.interval = [NOT_YET] * 100, 60, 2
+    with pytest.raises(Problem, match="E115: Nobody approved this machine within 1 minutes"):
+        await approve(site, tmp_path)
+    assert site.polled == 30
+
+
+@pytest.mark.parametrize("user_code", ["", "\x1b[2J", "x" * 21, "BCDF GHJK"])
+async def test_a_code_that_is_none_is_not_shown(tmp_path: Path, site: DeviceSite, user_code: str) -> None:
+    site.user_code = user_code
+    with pytest.raises(Problem, match="E110"):
+        await approve(site, tmp_path)
+
+
+class Terminal(io.StringIO):
+    encoding = "ascii"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_code_is_large_on_a_terminal_and_fits_it() -> None:
+    address = "https://a.example/device/"
+    code = Code("x", "BCDF-GHJK", address, f"{address}?code=BCDF-GHJK", 900, 2)
+    lines = code_in_words(code, Terminal())
+    assert max(map(len, lines)) < 80
+    assert "    ####    ####  ####   #####          ####  #   #    ###  #   #" in lines
+    assert "    BCDF-GHJK" in lines
+    plain = code_in_words(code, io.StringIO())
+    assert not any("#" in line for line in plain)
+    assert f"    {address}?code=BCDF-GHJK" in plain
+
+
+# --- the commands ------------------------------------------------------------------------------------------------
+
+
+def manyhands(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MANYHANDS, *arguments], env=environment(home), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_login_shows_the_code_waits_and_goes_on(tmp_path: Path, site: DeviceSite) -> None:
+    site.polls = [NOT_YET]
+    done = manyhands(tmp_path, "login", site.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "    BCDF-GHJK\n" in done.stdout
+    assert done.stdout.endswith(f"This machine now works for ann at {site.url}.\n")
+
+
+def test_join_goes_on_by_itself_and_knows_the_site_the_next_time(tmp_path: Path, site: DeviceSite) -> None:
+    """The second command is what is typed after a reboot; where the run is finished, both end alike."""
+    site.more = lambda path: (409, refusal("E306")) if path.endswith("/credential") else None
+    first = manyhands(tmp_path, "join", f"{site.url}/runs/a/")
+    assert "    BCDF-GHJK\n" in first.stdout
+    second = manyhands(tmp_path, "join", f"{site.url}/runs/a/")
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert first.stderr == second.stderr == f"{refusal('E306')['code']}: {refusal('E306')['text']}\n"
+    assert second.stdout == ""
+    assert [asked["run"] for asked in site.asked] == ["a"]
+
+
+@pytest.mark.parametrize("code", ["E214", "E101"])
+def test_a_machine_that_was_revoked_or_forgotten_asks_again(tmp_path: Path, site: DeviceSite, code: str) -> None:
+    key = Home(tmp_path).key()
+    assert manyhands(tmp_path, "login", site.url).returncode == 0
+    issued = [(403, refusal(code, site=site.url)), (409, refusal("E306"))]
+    site.more = lambda path: issued.pop(0) if path.endswith("/credential") else None
+    done = manyhands(tmp_path, "join", f"{site.url}/runs/a/")
+    assert "It can be approved again now." in done.stdout
+    assert "    BCDF-GHJK\n" in done.stdout
+    assert done.stderr.startswith("E306: ")
+    assert [asked["public_key"] for asked in site.asked] == [public_bytes(key).hex()] * 2

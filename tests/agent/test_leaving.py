@@ -1,0 +1,149 @@
+"""Leaving: gently first, at once the second time, by a key, a signal or another command."""
+
+import asyncio
+import os
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from peer_agent import leaving
+from peer_agent.config import Home
+from peer_agent.leaving import Parting, request_leave
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.records import Unit
+from tests.agent.cast import PATIENCE_S
+from tests.agent.test_agent import Stage, stage
+from tests.averaging.rounds import RUN
+
+RUNNING = m.State(run=RUN, state="running", reason="")
+
+
+def test_the_first_wish_is_gentle_and_the_second_is_not(tmp_path: Path) -> None:
+    parting, heard = Parting(Home(tmp_path)), list[str]()
+    parting.gently = lambda: heard.append("gently")
+    parting.ask(lambda: heard.append("at once"))
+    parting.ask(lambda: heard.append("at once"))
+    assert heard == ["gently", "at once"]
+
+
+@pytest.mark.parametrize("is_urgent", [True, False])
+def test_nothing_is_finished_where_nothing_has_begun_or_nobody_wants_to_wait(tmp_path: Path, is_urgent: bool) -> None:
+    parting, heard = Parting(Home(tmp_path)), list[str]()
+    parting.gently = (lambda: heard.append("gently")) if is_urgent else None
+    parting.ask(lambda: heard.append("at once"), now=is_urgent)
+    assert heard == ["at once"]
+
+
+@pytest.mark.parametrize(("now", "words"), [(False, "gently"), (True, "at once")])
+async def test_another_command_asks_and_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool, words: str
+) -> None:
+    """What was asked of an agent that is gone already is not heeded."""
+    monkeypatch.setattr(leaving, "WATCH_S", 0.01)
+    home, heard, left = Home(tmp_path), list[str](), asyncio.Event()
+    home.write("leave", b"now")
+    parting = Parting(home)
+
+    def hear(word: str) -> None:
+        heard.append(word)
+        left.set()
+
+    parting.gently = partial(hear, "gently")
+    with home.locked():
+        watching = asyncio.create_task(parting.watch(partial(hear, "at once")))
+        while parting.path.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        asking = asyncio.create_task(asyncio.to_thread(request_leave, home, now=now, patience_s=PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            await left.wait()
+    assert await asking == os.getpid()
+    watching.cancel()
+    assert heard == [words]
+    assert not parting.path.exists()
+
+
+def test_nobody_to_ask_and_one_that_stays(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with pytest.raises(Problem, match="E116"):
+        request_leave(home, now=False, patience_s=1)
+    with home.locked(), pytest.raises(Problem, match=f"E117: The agent .process {os.getpid()}."):
+        request_leave(home, now=False, patience_s=0)
+
+
+def test_a_second_agent_is_kept_out_though_somebody_asks_who_works_there(tmp_path: Path) -> None:
+    home, stop = Home(tmp_path), threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            home.holder()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        for _ in range(50):
+            with home.locked():
+                assert home.holder() == os.getpid()
+    finally:
+        stop.set()
+        asking.join()
+    assert home.holder() is None
+
+
+# --- an agent ----------------------------------------------------------------------------------------------------
+
+
+async def says_goodbye(scene: Stage) -> None:
+    await scene.site.hears(m.Leave)
+    async with asyncio.timeout(PATIENCE_S):
+        await scene.running
+
+
+async def test_an_agent_that_has_nothing_in_hand_leaves_at_once(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        await scene.site.says(RUNNING)
+        scene.agent.finish()
+        await says_goodbye(scene)
+        assert "Finishing" not in scene.words.getvalue()
+
+
+async def test_an_agent_finishes_the_round_it_is_in(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        await open_round(scene)
+        scene.agent.finish()
+        await asyncio.sleep(4 * leaving.LOOK_S)
+        assert not scene.running.done()
+        assert "Finishing step 1; then this machine leaves." in scene.words.getvalue()
+        await scene.site.says(m.Void(run=RUN, step=0, fence=1, attempt=1, round=1, reason="a test"))
+        await says_goodbye(scene)
+
+
+async def test_an_agent_whose_run_stands_still_does_not_wait_for_it(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        await open_round(scene)
+        scene.agent.finish()
+        await scene.site.says(m.State(run=RUN, state="paused", reason=""))
+        await says_goodbye(scene)
+
+
+async def test_an_agent_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "FINISH_S", 0.2)
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        await open_round(scene)
+        scene.agent.finish()
+        await says_goodbye(scene)
+
+
+async def open_round(scene: Stage) -> None:
+    """A lease that cannot be computed here, and a cut: the round is open until the site says otherwise."""
+    cut = m.Cut(run=RUN, step=0, fence=1, attempt=1, round=1, codec="fp32", chunk_elements=1024)
+    await scene.site.says(RUNNING, m.Lease(run=RUN, fence=1, units=(Unit(0, 0, 0, 4),), quota=0), cut)
+    async with asyncio.timeout(PATIENCE_S):
+        while scene.agent.round is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -1,0 +1,121 @@
+"""What a volunteer's machine goes through: sleep, a site that is away, a wish to leave. None of it is an error."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.swarm import MANYHANDS, Swarm
+from web.demonstration.processes import bare_environment
+
+NAP_S, OUTAGE_S = 30.0, 15.0  # what is promised to pass without a word of error
+ENDLESS = 100_000
+
+
+def begin(swarm: Swarm, english: str, *names: str, trainers: int = 1) -> None:
+    swarm.start_site()
+    organizer = swarm.sign_up("organizer")
+    swarm.open_run(organizer, english, trainers=trainers, steps=ENDLESS)
+    for name in names:
+        swarm.start_agent(name, token=swarm.token_of(organizer))
+
+
+def ask(swarm: Swarm, agent: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """A second command in the home of an agent."""
+    home = swarm.folder / agent
+    return subprocess.run(
+        [MANYHANDS, *command], env=bare_environment(home), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def status(swarm: Swarm, agent: str) -> dict[str, Any]:
+    done = ask(swarm, agent, "status", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def has_made(swarm: Swarm, agent: str, step: int) -> bool:
+    return max(swarm.digests(agent), default=0) >= step
+
+
+def head(swarm: Swarm) -> int:
+    return int(swarm.facts()["step"])
+
+
+def test_sleep_and_a_site_that_is_away_are_not_errors(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm:
+        begin(swarm, english, "a", "b")
+        swarm.wait(lambda: has_made(swarm, "b", 2), 120, "b takes part")
+        swarm.processes["b"].send_signal(signal.SIGSTOP)
+        time.sleep(NAP_S)
+        assert status(swarm, "b")["stale"] is True
+        slept_through = head(swarm)
+        swarm.processes["b"].send_signal(signal.SIGCONT)
+        swarm.wait(lambda: has_made(swarm, "b", slept_through + 2), 120, "b has caught up")
+        swarm.kill("site")
+        time.sleep(OUTAGE_S)
+        before = head_of(swarm, "a")
+        swarm.start_site()
+        for name in ("a", "b"):
+            swarm.wait(lambda name=name: has_made(swarm, name, before + 2), 120, f"{name} is back")  # type: ignore[misc]
+        for name in ("a", "b"):
+            assert swarm.processes[name].poll() is None
+            said = swarm.log(name)
+            assert "Traceback" not in said
+            assert said.count("The site answers again.") >= 1
+            assert said.count("The site does not answer") == said.count("The site answers again.")
+            assert said.count("The site does not answer") <= 2
+        agree = swarm.digests("a").items() & swarm.digests("b").items()
+        assert len(agree) >= 4
+        assert all(swarm.digests("a").get(step, of) == of for step, of in swarm.digests("b").items())
+
+
+def head_of(swarm: Swarm, agent: str) -> int:
+    return max(swarm.digests(agent))
+
+
+def test_one_ctrl_c_finishes_the_step_and_leaves(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm:
+        begin(swarm, english, "a", "b", trainers=2)
+        swarm.wait(lambda: has_made(swarm, "b", 2), 120, "b takes part")
+        facts = status(swarm, "b")
+        assert (facts["running"], facts["stale"], facts["title"]) == (True, False, "A run")
+        assert facts["pid"] == swarm.processes["b"].pid
+        assert facts["step"] >= 2
+        swarm.processes["b"].send_signal(signal.SIGINT)
+        assert swarm.processes["b"].wait(90) == 0
+        said = swarm.log("b")
+        assert "This machine has left." in said.splitlines()[-1]
+        last = head_of(swarm, "b")
+        if "Finishing step" in said:
+            step = int(said.split("Finishing step ")[1].split(";")[0])
+            assert last == step, "it left with the step that it had promised to finish"
+        assert status(swarm, "b") == {"running": False, "pid": None}
+        swarm.wait(lambda: head(swarm) >= last + 2, 60, "a goes on alone")
+        left = ask(swarm, "a", "leave")
+        assert (left.returncode, left.stderr) == (0, "")
+        assert left.stdout == f"The agent (process {swarm.processes['a'].pid}) has left.\n"
+        assert swarm.processes["a"].wait(30) == 0
+        assert "This machine has left." in swarm.log("a").splitlines()[-1]
+        nobody = ask(swarm, "a", "leave")
+        assert (nobody.returncode, nobody.stderr[:6]) == (1, "E116: ")
+        ledger, committed = swarm.books()
+        assert ledger == committed > 0
+
+
+def test_the_same_command_goes_on_after_a_reboot(tmp_path: Path, english: str) -> None:
+    """A machine whose power was cut has its lock, its status and its cache left over, and needs no new approval."""
+    with Swarm(tmp_path) as swarm:
+        begin(swarm, english, "a")
+        swarm.wait(lambda: has_made(swarm, "a", 2), 120, "a takes part")
+        swarm.kill("a")
+        assert status(swarm, "a") == {"running": False, "pid": None}
+        last = head_of(swarm, "a")
+        swarm.start_agent("a")
+        swarm.wait(lambda: has_made(swarm, "a", last + 2), 120, "a goes on")
+        for _ in range(2):  # the second one does not wait for the step
+            swarm.processes["a"].send_signal(signal.SIGINT)
+        assert swarm.processes["a"].wait(10) == 0
