@@ -109,8 +109,8 @@ STORAGES = {
 # A class behind one address signs up within minutes; a code has 34 bits, so ten guesses a quarter are none.
 RATES = {
     "sign-ups": (200, 3600),  # per address
-    "log-ins of this name": (10, 900),  # per address and name
-    "log-ins": (300, 900),  # per address
+    "log-ins of this name": (10, 900),  # that failed, per address and name
+    "log-ins": (300, 900),  # that failed, per address
     "requests of machines": (120, 900),  # per address
     "polls": (30, 15),  # per device code; one every two seconds is asked for
     "wrong codes": (10, 900),  # per person

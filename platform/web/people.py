@@ -12,8 +12,8 @@ from web import rates
 from web.forms import LoginForm, SignUpForm
 from web.visitors import address_of
 
-log_in = rates.limited("log-ins", address_of)(
-    rates.limited("log-ins of this name", rates.address_and_name)(
+log_in = rates.limited("log-ins", address_of, failures_only=True)(
+    rates.limited("log-ins of this name", rates.address_and_name, failures_only=True)(
         views.LoginView.as_view(
             template_name="web/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
         )

@@ -68,18 +68,28 @@ class View(Protocol[Rest]):
         ...
 
 
-def limited(what: str, who: Callable[[HttpRequest], str]) -> Callable[[View[Rest]], View[Rest]]:
-    """A view whose POSTs are counted; one too many is answered by a page with E223."""
+def limited(
+    what: str, who: Callable[[HttpRequest], str], *, failures_only: bool = False
+) -> Callable[[View[Rest]], View[Rest]]:
+    """A view whose POSTs are counted; one too many is answered by a page with E223.
+
+    With `failures_only` a POST that leads on to another page is forgiven.
+    """
 
     def around(view: View[Rest]) -> View[Rest]:
         @wraps(view)
         def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
-            if request.method == "POST":
-                try:
-                    spend(what, who(request))
-                except TooOften as problem:
-                    return refusal(request, problem)
-            return view(request, *rest, **named)
+            if request.method != "POST":
+                return view(request, *rest, **named)
+            whom = who(request)  # before the view may log somebody in or out
+            try:
+                spend(what, whom)
+            except TooOften as problem:
+                return refusal(request, problem)
+            response = view(request, *rest, **named)
+            if failures_only and response.status_code == 302:
+                forgive(what, whom)
+            return response
 
         return counted
 

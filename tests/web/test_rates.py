@@ -102,6 +102,10 @@ class TestPages:
         assert "E223" in answers[-1].content.decode()
         assert "Too many log-ins of this name" in Client().post("/login/", wrong | {"username": "TEO"}).content.decode()
 
+    def test_logging_in_is_no_guess(self, volunteer: Person) -> None:
+        right = {"username": "Teo", "password": PASSWORD}
+        assert [Client().post("/login/", right).status_code for _ in range(5)] == [302] * 5
+
     def test_one_address_does_not_shut_out_another(self, volunteer: Person) -> None:
         for _ in range(3):
             Client().post("/login/", {"username": "Teo", "password": "guess"})
