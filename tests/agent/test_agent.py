@@ -124,7 +124,7 @@ async def test_a_site_that_knows_less_is_followed_after_one_numbered_sentence(tm
         await scene.join()
         follower = scene.agent.follower
         assert follower is not None
-        follower.replica.index = follower.replica.step = 3  # it took part in steps that an older database has not
+        follower.index = follower.step = 3  # it took part in steps that an older database has not
         await scene.site.says(REHELLO, scene.greeting(reconciled=False))
         assert (await scene.site.hears(m.Hello)).step == 3
         assert (await scene.site.hears(m.Hello)).step == 0
@@ -182,7 +182,7 @@ async def test_one_copy_is_handed_in_at_a_time(tmp_path: Path, monkeypatch: pyte
     async with stage(tmp_path) as scene:
         await scene.join()
         assert scene.agent.follower is not None
-        scene.agent.follower.replica.index = 1
+        scene.agent.follower.index = 1
         asked = m.Commit(run=RUN, fence=1, record=scene.log(1)[0].record, snapshot=True)
         await scene.site.says(asked, asked, REHELLO)
         await scene.site.hears(m.Hello)
