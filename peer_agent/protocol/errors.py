@@ -116,6 +116,10 @@ CATALOGUE: dict[str, Entry] = {
         "This link for a new password is used, older than a day, or not whole.",
         "Ask the site's operator for another one.",
     ),
+    "E334": Entry(
+        "{url} is in the open internet, where everything has to be encrypted.",
+        "Put a TLS proxy in front and say its address: --public-url https://…",
+    ),
     # 4xx: operating a site
     "E401": Entry("Port {port} is taken by {holder}.", "Stop that program or choose another port with --port."),
     "E402": Entry("The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer."),

@@ -39,7 +39,7 @@ class World:
         for name in gaps(route):
             wanted = "shard" if name == "digest" and "/shards/" in route else name
             route = route.replace(f"<{name}>", self.names[wanted])
-        return route
+        return route.removesuffix("**")
 
 
 @dataclass

@@ -5,7 +5,8 @@ A row is: method, address, visibility of the run (`*`: whatever it is), then the
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
 
-The method ANY stands for all of them.
+The method ANY stands for all of them, and ** for everything below; below /admin/ Django has its own pages, of which
+test_admin.py walks every one.
 
 Askers: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator` are logged in and hold a machine of
 their own with a credential for the run where the site gives them one (else for another run); `revoked` shows the
@@ -49,6 +50,7 @@ POST  /account/password/                             *         login  done     d
 POST  /account/sessions/                             *         login  done     done   done      done     login
 GET   /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 POST  /password/<person_id>/<token>/                 *         410    410      410    410       410      410
+ANY   /admin/**                                      *         login  403      403    403       200      login
 GET   /operator/<secret>/                            *         404    404      404    404       404      404
 POST  /operator/<secret>/                            *         404    404      404    404       404      404
 GET   /healthz                                       *         200    200      200    200       200      200
