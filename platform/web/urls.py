@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
-from web import account, health, machines, operators, people, runs_pages
+from web import account, health, help_pages, machines, operators, people, runs_pages
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
@@ -25,6 +25,8 @@ urlpatterns = [
     path("account/sessions/", account.end_other_sessions, name="end_sessions"),
     path("password/<str:person_id>/<str:token>/", account.new_password, name="new_password"),
     path("operator/<str:secret>/", operators.first_operator, name="operator"),
+    path("help/", help_pages.help_index, name="help"),
+    path("help/<slug:topic>/", help_pages.help_page, name="help_page"),
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
 ]

@@ -70,6 +70,7 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "secret": "f" * 64,
         "person_id": "MQ",
         "token": "abc-def",
+        "topic": "privacy",
         "name": released(run),
         "step": "1",
         "shard": own_shard(run, other),

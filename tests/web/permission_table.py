@@ -53,6 +53,8 @@ POST  /password/<person_id>/<token>/                 *         410    410      4
 ANY   /admin/**                                      *         login  403      403    403       200      login
 GET   /operator/<secret>/                            *         404    404      404    404       404      404
 POST  /operator/<secret>/                            *         404    404      404    404       404      404
+GET   /help/                                         *         200    200      200    200       200      200
+GET   /help/<topic>/                                 *         200    200      200    200       200      200
 GET   /healthz                                       *         200    200      200    200       200      200
 GET   /readyz                                        *         200    200      200    200       200      200
 
