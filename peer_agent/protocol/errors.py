@@ -120,6 +120,10 @@ CATALOGUE: dict[str, Entry] = {
         "{url} is in the open internet, where everything has to be encrypted.",
         "Put a TLS proxy in front and say its address: --public-url https://…",
     ),
+    "E335": Entry(
+        "{name} did not confirm who you are ({reason}).", "Try again, or log in with your name and password here."
+    ),
+    "E336": Entry("This account was closed by an operator of this site.", "Ask the operator why."),
     # 4xx: operating a site
     "E401": Entry("Port {port} is taken by {holder}.", "Stop that program or choose another port with --port."),
     "E402": Entry("The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer."),

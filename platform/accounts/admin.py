@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from allauth.account.models import EmailAddress
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from django.contrib import admin, messages
 from django.contrib.auth.models import Group
 from django.db.models import QuerySet
@@ -11,7 +13,8 @@ from accounts import closing, services
 from accounts.models import Machine, Person
 from peer_agent.protocol.errors import Problem
 
-admin.site.unregister(Group)  # permissions here are two: operator, and everybody
+# Permissions here are two: operator, and everybody. What allauth would show is empty, or set in the environment.
+admin.site.unregister([Group, EmailAddress, SocialAccount, SocialApp, SocialToken])
 
 
 class Kept(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's class takes no parameters when it runs

@@ -5,7 +5,12 @@ from django.urls import include, path
 
 from web.api import api
 
-urlpatterns = [path("api/v1/", api.urls), path("admin/", admin.site.urls), path("", include("web.urls"))]
+urlpatterns = [
+    path("api/v1/", api.urls),
+    path("admin/", admin.site.urls),
+    path("", include("web.outside_urls")),
+    path("", include("web.urls")),
+]
 
 handler400 = "web.failures.not_understood"
 handler403 = "web.failures.not_allowed"

@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
-from web import account, health, help_pages, machines, operators, people, runs_pages
+from web import account, health, help_pages, machines, operators, outside, people, runs_pages
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
@@ -19,6 +19,7 @@ urlpatterns = [
     path("machines/tokens/<int:token_id>/", machines.revoke_personal_token, name="token"),
     path("signup/", people.sign_up, name="signup"),
     path("login/", page_or_form(people.log_in), name="login"),
+    path("login/name/", outside.choose_name, name="choose_name"),
     path("logout/", people.log_out, name="logout"),
     path("account/", account.account_page, name="account"),
     path("account/password/", account.change_password, name="change_password"),

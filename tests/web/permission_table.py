@@ -44,6 +44,12 @@ GET   /signup/                                       *         200    done     d
 POST  /signup/                                       *         done   done     done   done      done     done
 GET   /login/                                        *         200    done     done   done      done     200
 POST  /login/                                        *         done   done     done   done      done     done
+GET   /login/name/                                   *         login  login    login  login     login    login
+POST  /login/name/                                   *         login  login    login  login     login    login
+GET   /login/with/github/                            *         404    404      404    404       404      404
+GET   /login/with/github/callback/                   *         404    404      404    404       404      404
+GET   /login/with/<provider_id>/                     *         404    404      404    404       404      404
+GET   /login/with/<provider_id>/callback/            *         404    404      404    404       404      404
 POST  /logout/                                       *         done   done     done   done      done     done
 GET   /account/                                      *         login  200      200    200       200      login
 POST  /account/password/                             *         login  done     done   done      done     login
