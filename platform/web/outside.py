@@ -21,7 +21,7 @@ from requests import RequestException
 
 from accounts import outside
 from accounts.models import Person
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault
 from web.account_forms import NameForm
 from web.faults import answer
 

@@ -1,4 +1,4 @@
-"""The addresses of logins by other sites, under the names by which allauth looks for them. Nothing else of it is here."""
+"""The addresses of logins by other sites, under the names by which allauth looks for them, and nothing else of it."""
 
 from django.urls import path
 
