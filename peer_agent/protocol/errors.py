@@ -189,6 +189,14 @@ CATALOGUE: dict[str, Entry] = {
         "This link for a new password is used, older than a day, or not whole.",
         "Ask the site's operator for another one.",
     ),
+    "E334": Entry(
+        "{url} is in the open internet, where everything has to be encrypted.",
+        "Put a TLS proxy in front and say its address: --public-url https://…",
+    ),
+    "E335": Entry(
+        "{name} did not confirm who you are ({reason}).", "Try again, or log in with your name and password here."
+    ),
+    "E336": Entry("This account was closed by an operator of this site.", "Ask the operator why."),
     "E341": Entry(
         "The averaged bytes of step {step} lie on no relay of this site.",
         "A volunteer whose machine was there can hand in the model: joining is enough. The site looks again by itself.",

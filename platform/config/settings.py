@@ -6,6 +6,7 @@ from django.utils.functional import lazy
 
 from accounts.keys import kept_secret
 from config import environment
+from config.providers import login_providers
 from config.public import public_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,12 +32,19 @@ INSTALLED_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
+    "django.contrib.messages",  # the admin pages speak by it
     "django.contrib.staticfiles",
     "django.contrib.humanize",
+    "allauth",  # logins by other sites; of its pages only the way there and back is mounted (web.outside)
+    "allauth.account",  # holds nothing here; allauth asks for it
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.github",
+    "allauth.socialaccount.providers.openid_connect",
     "accounts",
     "runs",
     "coordination",
     "web",
+    "web.operating.apps.OperatingConfig",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -46,6 +54,8 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 TEMPLATES = [
@@ -56,6 +66,8 @@ TEMPLATES = [
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "web.outside.doors_shown",
             ],
         },
     },
@@ -76,6 +88,14 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
+SOCIALACCOUNT_PROVIDERS = login_providers()
+SOCIALACCOUNT_ADAPTER = "web.outside.OutsideAdapter"
+SOCIALACCOUNT_STORE_TOKENS = False  # allauth would keep them in the clear
+SOCIALACCOUNT_LOGIN_ON_GET = True  # a form's redirect to another site is stopped by form-action 'self'
+SOCIALACCOUNT_ONLY = SOCIALACCOUNT_EMAIL_REQUIRED = SOCIALACCOUNT_QUERY_EMAIL = False
+ACCOUNT_EMAIL_VERIFICATION = "none"  # nobody's e-mail is kept
+ACCOUNT_USER_MODEL_EMAIL_FIELD = None
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 PASSWORD_RESET_TIMEOUT = 86_400  # seconds that an operator's link for a new password works
 
 # Cookies and headers; the content security policy is in web.headers

@@ -1,10 +1,16 @@
 """Addresses of the site, and who answers where none fits."""
 
+from django.contrib import admin
 from django.urls import include, path
 
 from web.api import api
 
-urlpatterns = [path("api/v1/", api.urls), path("", include("web.urls"))]
+urlpatterns = [
+    path("api/v1/", api.urls),
+    path("admin/", admin.site.urls),
+    path("", include("web.outside_urls")),
+    path("", include("web.urls")),
+]
 
 handler400 = "web.failures.not_understood"
 handler403 = "web.failures.not_allowed"

@@ -13,6 +13,17 @@ class NewPasswordForm(forms.Form):
     password = forms.CharField(label="New password", strip=False, help_text="At least 10 characters.", widget=NEW)
 
 
+class NameForm(forms.Form):
+    """A public name."""
+
+    username = forms.CharField(
+        label="Name",
+        max_length=30,
+        help_text="Others see it beside your work. 2 to 30 letters, digits, dots, dashes or underscores.",
+        widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
+    )
+
+
 class PasswordForm(NewPasswordForm):
     """Another password for oneself."""
 

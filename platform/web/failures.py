@@ -15,9 +15,10 @@ def nothing_here(request: HttpRequest, exception: Exception | None = None) -> Ht
     return answer(request, fault, status=404)
 
 
-def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:  # noqa: ARG001
-    """403."""
-    return answer(request, Fault("403", "Only the organizer of the run can do this. Nothing was changed."), status=403)
+def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """403. A reason is told where there is one."""
+    text = str(exception or "") or "Only the organizer of the run can do this. Nothing was changed."
+    return answer(request, Fault("403", text), status=403)
 
 
 def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:  # noqa: ARG001

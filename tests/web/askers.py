@@ -39,7 +39,7 @@ class World:
         for name in gaps(route):
             wanted = "shard" if name == "digest" and "/shards/" in route else name
             route = route.replace(f"<{name}>", self.names[wanted])
-        return route
+        return route.removesuffix("**")
 
 
 @dataclass
@@ -70,6 +70,8 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "secret": "f" * 64,
         "person_id": "MQ",
         "token": "abc-def",
+        "topic": "privacy",
+        "provider_id": "nowhere",
         "name": released(run),
         "step": "1",
         "shard": own_shard(run, other),
@@ -211,6 +213,7 @@ WAYS: dict[str, Ask] = {
     "POST /machines/tokens/<token_id>/": posting(),
     "POST /signup/": posting(username="Newcomer", password=PASSWORD),
     "POST /login/": posting(username="Noor", password=PASSWORD),
+    "POST /login/name/": posting(username="Newcomer"),
     "POST /logout/": posting(),
     "POST /account/password/": posting(current=PASSWORD, password="eight quiet herons"),
     "POST /account/sessions/": posting(),

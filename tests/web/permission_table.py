@@ -5,7 +5,8 @@ A row is: method, address, visibility of the run (`*`: whatever it is), then the
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
 
-The method ANY stands for all of them.
+The method ANY stands for all of them, and ** for everything below; below /admin/ Django has its own pages, of which
+test_admin.py walks every one.
 
 Askers: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator` are logged in and hold a machine of
 their own with a credential for the run where the site gives them one (else for another run); `revoked` shows the
@@ -43,14 +44,23 @@ GET   /signup/                                       *         200    done     d
 POST  /signup/                                       *         done   done     done   done      done     done
 GET   /login/                                        *         200    done     done   done      done     200
 POST  /login/                                        *         done   done     done   done      done     done
+GET   /login/name/                                   *         login  login    login  login     login    login
+POST  /login/name/                                   *         login  login    login  login     login    login
+GET   /login/with/github/                            *         404    404      404    404       404      404
+GET   /login/with/github/callback/                   *         404    404      404    404       404      404
+GET   /login/with/<provider_id>/                     *         404    404      404    404       404      404
+GET   /login/with/<provider_id>/callback/            *         404    404      404    404       404      404
 POST  /logout/                                       *         done   done     done   done      done     done
 GET   /account/                                      *         login  200      200    200       200      login
 POST  /account/password/                             *         login  done     done   done      done     login
 POST  /account/sessions/                             *         login  done     done   done      done     login
 GET   /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 POST  /password/<person_id>/<token>/                 *         410    410      410    410       410      410
+ANY   /admin/**                                      *         login  403      403    403       200      login
 GET   /operator/<secret>/                            *         404    404      404    404       404      404
 POST  /operator/<secret>/                            *         404    404      404    404       404      404
+GET   /help/                                         *         200    200      200    200       200      200
+GET   /help/<topic>/                                 *         200    200      200    200       200      200
 GET   /healthz                                       *         200    200      200    200       200      200
 GET   /readyz                                        *         200    200      200    200       200      200
 

@@ -26,7 +26,9 @@ def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[s
     """Every address of the URL configuration, with `<name>` for what differs."""
     for pattern in (resolver or get_resolver()).url_patterns:
         route = before + str(pattern.pattern)
-        if isinstance(pattern, URLPattern):
+        if route == "/admin/":
+            yield "/admin/**"
+        elif isinstance(pattern, URLPattern):
             yield re.sub(r"<(?:\w+:)?(\w+)>", r"<\1>", route)
         else:
             yield from routes(pattern, route)

@@ -20,7 +20,9 @@ from config.public import public_settings
 from coordination.claims import forget_the_dead
 from runs.tasks import requeue_unfinished
 from web.operators import operator_secret
+from web.serving.backup import back_up_before_changes
 from web.serving.lock import Place, own_place
+from web.serving.neighbours import checked_public, hint_for_neighbours, relay_port_for
 from web.serving.ports import bound_socket
 from web.serving.relay import advertised, keep_relay
 from web.serving.server import serve_http, stop_on_signals, stop_with_parent
@@ -42,7 +44,7 @@ class Command(BaseCommand):
         parser.add_argument("--public-url", default="", help="the site's address as people type it")
 
     def handle(self, **options: Any) -> None:
-        """Serve until asked to stop. Raises Problem E401, E404, E405."""
+        """Serve until asked to stop. Raises Problem E334, E401, E404, E405."""
         data = Path(settings.DATA)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -51,19 +53,26 @@ class Command(BaseCommand):
             bound = stack.enter_context(bound_socket(options["host"], options["port"]))
             inner = f"http://{LOOPBACK.get(options['host'], options['host'])}:{bound.getsockname()[1]}"
             public = public_address(options["public_url"], inner)
+            warning = checked_public(public)
             for name, value in public_settings(public).items():
                 setattr(settings, name, value)
+            if copy := back_up_before_changes(data):
+                self.stdout.write(f"The tables change with this version; as they were, they are kept in {copy}")
             call_command("migrate", verbosity=0, interactive=False)
             ready = stack.enter_context(announced(place, public))
             stack.enter_context(running_worker())
             requeue_unfinished()
             if is_alone:
                 forget_the_dead()
-            self._greet(public, data)
-            asyncio.run(serve(bound, ready, inner=inner, host=options["host"], relay_port=options["relay_port"]))
+            hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
+            self._greet(public, data, [line for line in (warning, hint) if line])
+            relay_port = relay_port_for(public, options["host"], options["relay_port"])
+            asyncio.run(serve(bound, ready, inner=inner, host=options["host"], relay_port=relay_port))
 
-    def _greet(self, public: str, data: Path) -> None:
+    def _greet(self, public: str, data: Path, warnings: list[str]) -> None:
         self.stdout.write(f"Manyhands is at {public}/")
+        for line in warnings:
+            self.stdout.write(line)
         self.stdout.write(f"Everything is kept in {data}")
         if not has_operator():
             self.stdout.write(f"The first operator takes charge at {public}/operator/{operator_secret()}/")

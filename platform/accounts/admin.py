@@ -1,0 +1,94 @@
+"""People and machines as operators see them. Nobody is deleted: what was given stays counted under its name."""
+
+from typing import Any
+
+from allauth.account.models import EmailAddress
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
+from django.contrib import admin, messages
+from django.contrib.auth.models import Group
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from accounts import closing, services
+from accounts.models import Machine, Person
+from peer_agent.protocol.errors import Problem
+
+# Permissions here are two: operator, and everybody. What allauth would show is empty, or set in the environment.
+admin.site.unregister([Group, EmailAddress, SocialAccount, SocialApp, SocialToken])
+
+
+class Kept(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's class takes no parameters when it runs
+    """Rows that are neither made nor deleted here."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """People sign up, machines are approved, runs are opened elsewhere."""
+        del request
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """History stays."""
+        del request, obj
+        return False
+
+
+@admin.register(Person)
+class PersonAdmin(Kept):
+    """Close an account, open it again, make somebody an operator, give out a link for a new password."""
+
+    list_display = ("username", "is_active", "is_superuser", "date_joined", "last_login")
+    list_filter = ("is_active", "is_superuser")
+    search_fields = ("username",)
+    ordering = ("username",)
+    fields = ("username", "is_superuser", "is_active", "date_joined", "last_login")
+    readonly_fields = ("username", "is_active", "date_joined", "last_login")
+    actions = ("close", "open", "password_link")
+
+    def save_model(self, request: HttpRequest, obj: Person, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
+        """An operator is on the staff too, as Django and relays ask for it."""
+        obj.is_staff = obj.is_superuser
+        super().save_model(request, obj, form, change)
+
+    @admin.action(description="Close: end sessions, revoke machines and tokens")
+    def close(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
+        """Nobody closes their own account by a slip, nor the relay's."""
+        for person in chosen.exclude(username=request.user.get_username()).exclude(username=services.RELAY_KEEPER):
+            closing.close_account(person=person)
+            self.message_user(request, f"The account of {person} is closed.")
+
+    @admin.action(description="Open again (machines are approved anew)")
+    def open(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
+        """Undo closing."""
+        for person in chosen.filter(is_active=False):
+            closing.open_account(person=person)
+            self.message_user(request, f"The account of {person} is open.")
+
+    @admin.action(description="Make a link for a new password")
+    def password_link(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
+        """Once, within a day; what `manage.py reset_password` prints."""
+        for person in chosen:
+            try:
+                link = request.build_absolute_uri(closing.reset_path(username=person.username))
+            except Problem as problem:
+                self.message_user(request, str(problem), messages.ERROR)
+            else:
+                self.message_user(request, f"For {person} alone, once, within a day: {link}")
+
+
+@admin.register(Machine)
+class MachineAdmin(Kept):
+    """Cut a machine off."""
+
+    list_display = ("name", "person", "kind", "created_at", "last_seen_at", "revoked_at")
+    list_filter = ("kind", ("revoked_at", admin.EmptyFieldListFilter))
+    list_select_related = ("person",)
+    search_fields = ("name", "person__username")
+    ordering = ("-created_at",)
+    fields = readonly_fields = ("id", "name", "person", "kind", "created_at", "last_seen_at", "revoked_at")
+    actions = ("revoke",)
+
+    @admin.action(description="Revoke: cut off within a round")
+    def revoke(self, request: HttpRequest, chosen: QuerySet[Machine]) -> None:
+        """From now on they get no credential."""
+        for machine in chosen:
+            services.revoke_machine(machine=machine)
+        self.message_user(request, "They are revoked; their owners may approve them again.")

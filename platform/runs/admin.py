@@ -1,0 +1,74 @@
+"""Runs as operators see them. Log and ledger can be read and never changed: they are what credit is."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from accounts.admin import Kept
+from runs.models import Dataset, LedgerEntry, LogEntry, Release, Run
+
+
+class ReadOnly(Kept):
+    """Rows to look at."""
+
+    show_full_result_count = False  # a log has many rows
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody changes these by hand."""
+        del request, obj
+        return False
+
+
+@admin.register(Run)
+class RunAdmin(Kept):
+    """An operator may take a run off the list and mend its words; the rest is its organizer's."""
+
+    list_display = ("title", "organizer", "state", "visibility", "created_at", "finished_at")
+    list_filter = ("state", "visibility")
+    list_select_related = ("organizer",)
+    search_fields = ("title", "slug", "organizer__username")
+    fields = ("title", "purpose", "visibility", "slug", "organizer", "dataset", "state", "waiting_for", "created_at")
+    readonly_fields = ("slug", "organizer", "dataset", "state", "waiting_for", "created_at")
+
+
+@admin.register(Dataset)
+class DatasetAdmin(ReadOnly):
+    """Texts: whose, under which licence."""
+
+    list_display = ("title", "organizer", "licence", "size", "tokens", "state", "created_at")
+    list_filter = ("state",)
+    list_select_related = ("organizer",)
+    search_fields = ("title", "organizer__username", "sha256")
+    fields = ("title", "organizer", "licence", "filename", "size", "sha256", "state", "fault_text", "vocab", "tokens")
+
+
+@admin.register(LogEntry)
+class LogEntryAdmin(ReadOnly):
+    """Committed updates."""
+
+    list_display = ("run", "step", "at", "loss", "samples", "peers", "duration_s", "attempts", "digest")
+    list_select_related = ("run",)
+    search_fields = ("run__slug", "digest")
+    ordering = ("-id",)
+    fields = (*list_display, "index", "tokens", "exact", "state_digest")
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(ReadOnly):
+    """Who gave what."""
+
+    list_display = ("run", "step", "person", "machine", "samples", "tokens", "weight", "credit")
+    list_select_related = ("run", "person", "machine")
+    search_fields = ("run__slug", "person__username")
+    ordering = ("-id",)
+    fields = (*list_display, "entry")
+
+
+@admin.register(Release)
+class ReleaseAdmin(ReadOnly):
+    """What can be downloaded."""
+
+    list_display = ("run", "state", "created_at", "fault")
+    list_select_related = ("run",)
+    fields = ("run", "state", "archive", "created_at", "fault")

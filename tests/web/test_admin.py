@@ -1,0 +1,115 @@
+"""The operators' pages: who comes in, what can be changed there, and what cannot."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.test import Client
+
+from accounts.models import Machine, Person
+from accounts.services import relay_keeper
+from runs.models import LedgerEntry, LogEntry, Run
+from tests.runs.cast import PASSWORD, Owned
+from tests.web.askers import World, make_world
+
+
+def as_(person: Person) -> Client:
+    client = Client()
+    client.force_login(person)
+    return client
+
+
+def page(answer: Any) -> str:
+    return re.sub(r"\s+", " ", answer.content.decode())
+
+
+@pytest.fixture
+def world(organizer: Person, volunteer: Person, tmp_path: Path) -> World:
+    """A run with a step, a machine, a text, a release."""
+    return make_world(organizer, volunteer, tmp_path, "private")
+
+
+def admin_pages() -> Iterator[str]:
+    """Every page of the admin, by its address; a row's page is that of the first row."""
+    yield from ("/admin/", "/admin/password_change/", "/admin/jsi18n/")
+    for model in admin.site._registry:
+        place = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
+        first = model._default_manager.order_by("pk").first()
+        assert first is not None, model
+        yield from (place, f"{place}{first.pk}/change/", f"{place}{first.pk}/history/")
+
+
+def test_operators_see_every_page_and_nobody_else_sees_one(world: World, operator: Person, organizer: Person) -> None:
+    pages = list(admin_pages())
+    keeper = relay_keeper()  # on the staff, and no operator
+    assert len(pages) > 20
+    for path in pages:
+        assert as_(operator).get(path).status_code == 200, path
+        for method in ("get", "post"):
+            assert getattr(as_(organizer), method)(path).status_code == 403, path
+            assert getattr(as_(keeper), method)(path).status_code == 403, path
+            assert getattr(Client(), method)(path)["Location"].startswith("/login/?next=%2Fadmin%2F"), path
+
+
+def test_nothing_is_added_or_deleted_and_records_are_not_changed(world: World, operator: Person) -> None:
+    client = as_(operator)
+    for model in admin.site._registry:
+        place = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
+        first = model._default_manager.order_by("pk").first()
+        assert first is not None
+        assert client.post(f"{place}add/").status_code == 403
+        assert client.post(f"{place}{first.pk}/delete/", {"post": "yes"}).status_code == 403
+        answer = client.post(place, {"action": "delete_selected", "_selected_action": [str(first.pk)], "post": "yes"})
+        assert answer.status_code in (200, 302)
+        if model in (LedgerEntry, LogEntry):
+            assert client.post(f"{place}{first.pk}/change/", {"samples": 9}).status_code == 403
+    assert LedgerEntry.objects.get().samples == 4
+    assert Run.objects.count() == 2
+
+
+def test_the_login_page_leads_back(operator: Person) -> None:
+    client = Client()
+    where = client.get("/admin/")["Location"]
+    assert client.post(where, {"username": "Ines", "password": PASSWORD})["Location"] == "/admin/"
+
+
+class TestPeople:
+    def do(self, operator: Person, action: str, *people: Person) -> str:
+        data = {"action": action, "_selected_action": [str(person.pk) for person in people]}
+        return page(as_(operator).post("/admin/accounts/person/", data, follow=True))
+
+    def test_an_account_is_closed_and_opened(self, operator: Person, volunteer: Person, laptop: Owned) -> None:
+        client = as_(volunteer)
+        assert "The account of Teo is closed." in self.do(operator, "close", volunteer, operator)
+        assert client.get("/account/").status_code == 302
+        assert Machine.objects.get().revoked_at is not None
+        assert "The account of Teo is open." in self.do(operator, "open", volunteer)
+        assert Client().login(username="Teo", password=PASSWORD)
+        assert as_(operator).get("/admin/").status_code == 200
+
+    def test_a_link_for_a_new_password(self, operator: Person, volunteer: Person) -> None:
+        link = re.search(r"http://testserver(/password/[\w/-]+/)", self.do(operator, "password_link", volunteer))
+        assert link is not None
+        assert "A new password for Teo" in page(Client().get(link[1]))
+
+    def test_somebody_is_made_an_operator(self, operator: Person, volunteer: Person) -> None:
+        as_(operator).post(f"/admin/accounts/person/{volunteer.pk}/change/", {"is_superuser": "on", "is_active": ""})
+        volunteer.refresh_from_db()
+        assert (volunteer.is_superuser, volunteer.is_staff, volunteer.is_active) == (True, True, True)
+
+
+class TestRuns:
+    def test_a_run_is_taken_off_the_list(self, world: World, operator: Person) -> None:
+        data = {"title": "A model", "purpose": "", "visibility": "unlisted", "state": "finished"}
+        as_(operator).post(f"/admin/runs/run/{world.run.pk}/change/", data)
+        world.run.refresh_from_db()
+        assert (world.run.title, world.run.visibility, world.run.state) == ("A model", "unlisted", "open")
+
+    def test_a_machine_is_revoked(self, world: World, operator: Person) -> None:
+        data = {"action": "revoke", "_selected_action": [str(world.laptop.pk)]}
+        as_(operator).post("/admin/accounts/machine/", data)
+        world.laptop.refresh_from_db()
+        assert world.laptop.revoked_at is not None

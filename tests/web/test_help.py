@@ -1,0 +1,40 @@
+"""Help: every question has a page, the foot of every page leads there, and every link leads somewhere."""
+
+import re
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.models import Person
+from web.help_pages import TOPICS, Topic
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.slug)
+def test_every_question_has_its_page_and_leads_to_the_others(client: Client, db: None, topic: Topic) -> None:
+    page = client.get(reverse("web:help_page", args=[topic.slug])).content.decode()
+    assert f"<h1>{topic.question}</h1>" in page
+    for other in TOPICS:
+        assert (reverse("web:help_page", args=[other.slug]) in page) or other == topic
+
+
+def test_an_unknown_question_is_not_there(client: Client, db: None) -> None:
+    assert client.get("/help/wealth/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/runs/new/", "/help/", "/nothing/", *(f"/help/{topic.slug}/" for topic in TOPICS)]
+)
+def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, path: str) -> None:
+    client = Client()
+    client.force_login(operator)
+    page = client.get(path).content.decode()
+    links = set(re.findall(r'href="(/[^"]*)"', page))
+    assert {"/help/privacy/", "/help/credit/", "/help/stopping/", "/account/", "/admin/"} <= links
+    for link in links - {"/static/manyhands.css", "/static/hand.svg"}:
+        assert client.get(link).status_code == 200, link
+
+
+def test_only_operators_are_shown_their_door(client: Client, db: None, organizer: Person) -> None:
+    client.force_login(organizer)
+    assert "/admin/" not in client.get("/").content.decode()
