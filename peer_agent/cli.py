@@ -24,6 +24,7 @@ from peer_agent.protocol.errors import Problem
 
 if TYPE_CHECKING:
     from peer_agent.agent import Agent
+    from peer_agent.snapshot_publisher import SnapshotPublisher
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -55,6 +56,7 @@ def join(
     *,
     token: Token = "",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; default: all cores but one.")] = 0,
+    publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
     attached: Attached = False,
 ) -> None:
     """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
@@ -65,10 +67,10 @@ def join(
     apply_limits(limits)
     home = _home()
     with home.locked():
-        _run(_join(home, run_url, token, limits), attached=attached)
+        _run(_join(home, run_url, token, limits, publish), attached=attached)
 
 
-async def _join(home: Home, run_url: str, token: str, limits: Any) -> None:
+async def _join(home: Home, run_url: str, token: str, limits: Any, publish: str) -> None:
     from peer_agent.view import View
 
     site, slug = site_of(run_url), _slug(run_url)
@@ -79,8 +81,20 @@ async def _join(home: Home, run_url: str, token: str, limits: Any) -> None:
         raise Problem.of("E101", site=site)
     passport = Passport(home, known, Role.TRAINER, slug)
     await passport.renew()
-    agent = await asyncio.to_thread(_agent_class)
-    await agent(home, passport, limits, View()).run()
+    agent = (await asyncio.to_thread(_agent_class))(home, passport, limits, View())
+    agent.publisher = _publisher(agent, publish) if publish else None
+    await agent.run()
+    if agent.publisher is not None:
+        await agent.publisher.finish()
+
+
+def _publisher(agent: "Agent", repository: str) -> "SnapshotPublisher":
+    """Raises Problem E348, E353: before any work, since the person is still there."""
+    from peer_agent.publishing.repository import check_name
+    from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
+
+    check_name(repository)
+    return SnapshotPublisher(agent.home, agent.passport, repository, hub_token(), agent.view.say)
 
 
 def _agent_class() -> "type[Agent]":

@@ -53,7 +53,8 @@ def _frame(points: Sequence[Point]) -> str:
     words = f"Loss from {points[0][1]:.2f} at step {points[0][0]} to {points[-1][1]:.2f} at step {points[-1][0]}."
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{words}" '
-        f'font-family="system-ui, sans-serif" font-size="12">\n<rect width="{WIDTH}" height="{HEIGHT}" fill="{PAPER}"/>\n'
+        f'font-family="system-ui, sans-serif" font-size="12">\n'
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{PAPER}"/>\n'
         f'<text x="{LEFT}" y="16" fill="{INK}">Loss, nats per token</text>'
     )
 
