@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db.models import Sum
 
 from peer_agent.publishing.card import Facts, Person
-from runs.models import LedgerEntry, NamedHand, Run, Snapshot
+from runs.models import LedgerEntry, NamedHand, Release, Run, Snapshot
 from runs.selectors import loss_points
 
 LAST_STEPS = 5
@@ -41,6 +41,13 @@ def release_facts(run: Run, snapshot: Snapshot) -> Facts:
         log_digest=snapshot.digest,
         snapshot=snapshot.file,
     )
+
+
+def is_card_stale(release: Release) -> bool:
+    """Whether somebody has agreed to be named, or taken it back, since the card was made."""
+    run = release.run
+    agreed = NamedHand.objects.filter(run=run, person__in=LedgerEntry.objects.filter(run=run).values("person"))
+    return set(agreed.values_list("person__username", flat=True)) != set(release.named)
 
 
 def people_of(run: Run) -> tuple[Person, ...]:

@@ -94,13 +94,14 @@ def _page(
     publication = Publication.objects.filter(run=run).first()
     account = hub.account_of(person_in(request))
     progress = hub.progress_of(run) if publication and publication.state == Publication.State.SENDING else None
-    is_moving = publication is not None and publication.state in MOVING
+    release = Release.objects.filter(run=run, state=Release.State.READY).first()
+    is_moving = publication is not None and release is not None and publication.state in MOVING
     facts = {
         "run": run,
         "account": account,
         "publication": publication,
         "progress": progress,
-        "release": Release.objects.filter(run=run, state=Release.State.READY).first(),
+        "release": release,
         "fault": fault,
         "token_form": HubTokenForm(),
         "form": form or PublishForm(initial=_wanted(run, publication, account)),
