@@ -35,7 +35,11 @@ class PublishForm(forms.Form):
     """Where the model goes."""
 
     repository = forms.CharField(max_length=200, label="Repository", help_text="As NAMESPACE/NAME.")
-    private = forms.BooleanField(required=False, label="Only I can see it there")
+    private = forms.BooleanField(
+        required=False,
+        label="Only I can see it there",
+        help_text="Counts when the repository is made; later it is changed on the Hub.",
+    )
     replace = forms.BooleanField(required=False, label="It may replace files of the same name that are there already")
 
 
