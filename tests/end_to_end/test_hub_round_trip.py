@@ -44,9 +44,9 @@ def train(swarm: Swarm, hub: Hub, english: str) -> None:
     token = swarm.token_of(organizer)
     swarm.start_agent("publisher", token=token, options="--publish teo/live", HF_TOKEN=AGENTS, HF_ENDPOINT=hub.url)
     swarm.start_agent("other", token=swarm.token_of(organizer))
-    swarm.wait_finished()
-    swarm.wait(lambda: f"{hub.url}/amina/words" in organizer.read(page), 60, "the release is on the Hub")
-    swarm.wait(lambda: swarm.processes["publisher"].poll() is not None, 120, "the publisher has left")
+    swarm.wait_finished(300)
+    swarm.wait(lambda: f"{hub.url}/amina/words" in organizer.read(page), 240, "the release is on the Hub")
+    swarm.wait(lambda: swarm.processes["publisher"].poll() is not None, 300, "the publisher has left")
     assert swarm.processes["publisher"].returncode == 0, swarm.log("publisher")
     assert f"step {STEPS} is on the Hub: {hub.url}/teo/live" in swarm.log("publisher")
     assert len(hub.repositories["teo/live"].commits) >= 3  # the Hub's own, one while it trained, the last
