@@ -34,6 +34,7 @@ from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.records import Record, digest_of, open_record
 from peer_agent.protocol.wire import Frame
 from peer_agent.site_files import Shards, hand_in
+from peer_agent.snapshot_publisher import SnapshotPublisher
 from peer_agent.training.loop import Computed, NonFinite, Trainer, pick_device
 from peer_agent.training.replica import Replica
 from peer_agent.view import View
@@ -70,6 +71,7 @@ class Agent:
         self._reported_at = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._handing_in: asyncio.Task[Any] | None = None
+        self.publisher: SnapshotPublisher | None = None  # where whoever runs this agent publishes the model
 
     async def run(self) -> None:
         """Join, train, leave. Raises Problem where going on cannot help."""
@@ -427,4 +429,6 @@ class Agent:
             self.round = None
         self.view.step(record, self.passport.peer)
         log.info("step %s: state %s", record.step, follower.digest)
+        if self.publisher is not None:
+            await self.publisher.committed(follower.replica, record)
         await self._report(now=True)

@@ -63,6 +63,7 @@ def join(
     *,
     token: Token = "",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; default: all cores but one.")] = 0,
+    publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
     attached: Attached = False,
 ) -> None:
     """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
@@ -74,16 +75,16 @@ def join(
     home = _home()
     with home.locked():
         parting = Parting(home)
-        _run(_join(home, run_url, token, limits, parting), parting, attached=attached)
+        _run(_join(home, run_url, token, limits, parting, publish=publish), parting, attached=attached)
 
 
-async def _join(home: Home, run_url: str, token: str, limits: Limits, parting: Parting) -> None:
+async def _join(home: Home, run_url: str, token: str, limits: Limits, parting: Parting, *, publish: str) -> None:
     passport = await passport_for(home, run_url, _slug(run_url), token)
     take_part = await asyncio.to_thread(_participation)  # loads torch: after the cheap checks
-    await take_part(home, passport, limits, parting)
+    await take_part(home, passport, limits, parting, publish)
 
 
-def _participation() -> "Callable[[Home, Passport, Limits, Parting], Coroutine[Any, Any, None]]":
+def _participation() -> "Callable[[Home, Passport, Limits, Parting, str], Coroutine[Any, Any, None]]":
     """In a thread, so that Ctrl-C is heard meanwhile."""
     from peer_agent.participation import take_part
 

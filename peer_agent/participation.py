@@ -12,6 +12,8 @@ from peer_agent.leaving import Parting
 from peer_agent.limits import Limits
 from peer_agent.observing import Observer
 from peer_agent.passport import Passport
+from peer_agent.publishing.repository import check_name
+from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
 from peer_agent.terminal import LiveView, is_terminal
 from peer_agent.view import View
 
@@ -19,20 +21,32 @@ log = logging.getLogger(__name__)
 LOG = "agent.log"
 
 
-async def take_part(home: Home, passport: Passport, limits: Limits, parting: Parting) -> None:
-    """Train until the run is finished, or until somebody asks to leave. Raises Problem."""
+async def take_part(home: Home, passport: Passport, limits: Limits, parting: Parting, publish: str) -> None:
+    """Train until the run is finished, or until somebody asks to leave; `publish`: a repository, or empty.
+
+    Raises Problem.
+    """
     view = LiveView() if is_terminal(sys.stdout) else View()
     agent = Agent(home, passport, limits, view)
+    agent.publisher = _publisher(agent, publish) if publish else None
     parting.gently = agent.finish
     with _shown(view, home):
         observing = asyncio.create_task(Observer(agent).run())
         observing.add_done_callback(_tell_failure)
         try:
             await agent.run()
+            if agent.publisher is not None:
+                await agent.publisher.finish()
         finally:
             observing.cancel()
     if parting.is_asked:
         view.farewell()
+
+
+def _publisher(agent: Agent, repository: str) -> SnapshotPublisher:
+    """Raises Problem E348, E353: before any work, since the person is still there."""
+    check_name(repository)
+    return SnapshotPublisher(agent.home, agent.passport, repository, hub_token(), agent.view.say)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,13 @@ import msgspec
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe, parse_recipe
 
-ONLINE = {"hub-check", "hub-push"}  # with a token on standard input, so that no list of processes shows it
-UNEXPECTED = {"prepare": "E309", "hub-check": "E347", "hub-push": "E347"}  # else E312
+# With a token on standard input, so that no list of processes shows it.
+ONLINE = {
+    "hub-check",
+    "hub-push",
+    "hub-snapshot",
+}
+UNEXPECTED = {"prepare": "E309", "hub-check": "E347", "hub-push": "E347", "hub-snapshot": "E347"}  # else E312
 
 
 # torch and transformers take seconds to import and the text needs neither, so each command imports its own.
@@ -74,6 +79,27 @@ def run_hub_push(given: argparse.Namespace) -> msgspec.Struct:
     return push(given.folder, tuple(given.name), to, _secret(), message=given.message, tell=teller(given.progress))
 
 
+def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
+    from peer_agent.publishing.card import parse_facts
+    from peer_agent.publishing.hub import Destination, push, teller
+    from peer_agent.publishing.release import make_release
+    from peer_agent.publishing.repository import check_name
+
+    check_name(given.repository)
+    folder, facts = given.folder, parse_facts((given.folder / "facts.json").read_bytes())
+    released = make_release(
+        recipe=_recipe(folder / "recipe.json"),
+        snapshot=folder / "state.safetensors",
+        tokenizer=folder / "tokenizer",
+        out=folder / "out",
+        facts=facts,
+    )
+    names = tuple(file.name for file in released.files if file.name != released.archive)
+    to = Destination(repository=given.repository, endpoint=given.endpoint, known=given.known)
+    message = f"Manyhands: {facts.slug}, step {facts.steps}"
+    return push(folder / "out", names, to, _secret(), message=message, tell=teller(None))
+
+
 def _secret() -> str:
     return sys.stdin.readline().strip()
 
@@ -101,12 +127,14 @@ def parser() -> argparse.ArgumentParser:
 def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     check = _command(commands, "hub-check", run_hub_check)
     push = _command(commands, "hub-push", run_hub_push, "folder")
-    for command in (check, push):
+    snapshot = _command(commands, "hub-snapshot", run_hub_snapshot, "folder")
+    for command in (check, push, snapshot):
         command.add_argument("--endpoint", required=True)
-    for option in ("--repository", "--message"):
-        push.add_argument(option, required=True)
+    for command in (push, snapshot):
+        command.add_argument("--repository", required=True)
+        command.add_argument("--known", default="")
+    push.add_argument("--message", required=True)
     push.add_argument("--name", action="append", required=True)
-    push.add_argument("--known", default="")
     push.add_argument("--progress", type=Path)
     for option in ("--private", "--replace"):
         push.add_argument(option, action="store_true")

@@ -14,6 +14,8 @@ from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing.curve import Point
 
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"
+JOINERS = "\u200c\u200d"  # many scripts are not readable without them
+UNSEEN = ("Cc", "Cf", "Cs", "Co")
 CURVE = "loss-curve.svg"
 
 
@@ -92,7 +94,7 @@ def plain(text: str) -> str:
     Marks that turn the direction of writing are left out; text that runs from right to left is kept to itself, so
     that it does not turn around what stands beside it.
     """
-    kept = "".join(c for c in " ".join(text.split()) if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
+    kept = "".join(c for c in " ".join(text.split()) if c in JOINERS or unicodedata.category(c) not in UNSEEN)
     escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
     escaped = re.sub(r"\b(www)\.", r"\1\\.", escaped, flags=re.IGNORECASE)
     runs_left = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in kept)

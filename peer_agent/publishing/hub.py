@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.repository import check_name
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -108,19 +109,6 @@ def teller(path: Path | None) -> Tell:
             draft.replace(path)
 
     return tell
-
-
-def check_name(repository: str) -> None:
-    """Raises Problem E348 where this is not NAMESPACE/NAME."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
-
-    try:
-        validate_repo_id(repository)
-    except HFValidationError as error:
-        raise Problem.of("E348", repository=repository) from error
-    if repository.count("/") != 1:
-        raise Problem.of("E348", repository=repository)
 
 
 def _api(token: str, endpoint: str) -> "HfApi":

@@ -122,6 +122,17 @@ def _progress_path(run: Run) -> Path:
     return storage.root() / "runs" / run.id.hex / "publishing.json"
 
 
+def give_up(run_id: UUID) -> None:
+    """The Hub has been away for too long: the organizer may ask again."""
+    Publication.objects.filter(run=run_id, state=Publication.State.WAITING).update(state=Publication.State.FAILED)
+
+
+def send_again(run_id: UUID) -> bool:
+    """The release was made anew: what is on the Hub follows. Whether there is anything there."""
+    published = Publication.objects.filter(run=run_id, state=Publication.State.PUBLISHED)
+    return bool(published.update(state=Publication.State.WAITING, fault=""))
+
+
 def hub_environment(home: Path) -> dict[str, str]:
     """What the client needs beside a token: a folder of its own, and the way through a proxy."""
     return {"HF_HOME": str(home), **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}

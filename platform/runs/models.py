@@ -325,6 +325,7 @@ class Release(models.Model):
     files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
     archive = models.CharField(max_length=200, blank=True)  # name of the file that holds all others
     sample = models.TextField(blank=True)  # what the model writes
+    named = models.JSONField(default=list, blank=True)  # names of people on its card
     created_at = models.DateTimeField(default=timezone.now)
     fault = models.TextField(blank=True)
 

@@ -5,6 +5,7 @@ workspace and moved when they are whole; rows follow in one transaction.
 """
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,16 +129,20 @@ def _back_to_draft(run: Run, fault: Fault) -> None:
 # The release
 
 
-def make_release(run_id: UUID) -> Release.State:
-    """Make what people download from the newest snapshot, and how that went. The run is finished when it is there."""
+def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
+    """Make what people download from the newest snapshot, and how that went. The run is finished when it is there.
+
+    `anew`: also where there is one, which is offered until the other is whole.
+    """
     release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
-    if release.state == Release.State.READY:
+    if release.state == Release.State.READY and not anew:
         return Release.State.READY
     run = release.run
     with faults_to(lambda fault: _fail_release(release, fault), "E312"), storage.workspace() as work:
         snapshot = run.snapshots.order_by("-index")[0]
+        known = release_facts(run, snapshot)
         facts = work / "facts.json"
-        facts.write_bytes(msgspec.json.encode(release_facts(run, snapshot)))
+        facts.write_bytes(msgspec.json.encode(known))
         made = run_child(
             [
                 "release",
@@ -151,21 +156,26 @@ def make_release(run_id: UUID) -> Release.State:
         )
         target = storage.root() / "runs" / run.id.hex / f"release-{work.name}"
         storage.put(work / "out", target)
-        _keep_release(release, made, target)
+        _keep_release(release, made | {"named": [person.name for person in known.people]}, target)
     release.refresh_from_db()
     return Release.State(release.state)
 
 
 @transaction.atomic
 def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> None:
-    Release.objects.filter(pk=release.pk).exclude(state=Release.State.READY).update(
+    before = release.folder
+    if not Release.objects.filter(pk=release.pk, folder=before).update(
         state=Release.State.READY,
         folder=storage.relative(folder),
         files=made["files"],
         archive=made["archive"],
         sample=made["sample"],
+        named=made["named"],
         fault="",
-    )
+    ):
+        return  # another worker was faster
+    if before:
+        transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
     changed = Run.objects.filter(pk=release.run_id).exclude(state=Run.State.FINISHED)
     if changed.update(state=Run.State.FINISHED, finished_at=timezone.now(), waiting_for=""):
         tell(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
@@ -175,6 +185,9 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> None:
 def _fail_release(release: Release, fault: Fault) -> None:
     if fault.code != "E312":
         fault = Fault.of("E312", reason=fault)
+    if release.state == Release.State.READY:  # there still is one
+        logger.error("run %s: %s", release.run.slug, fault)
+        return
     Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
     Run.objects.filter(pk=release.run_id).update(waiting_for=str(fault))
     tell(run=release.run, kind="failed", text=str(fault))

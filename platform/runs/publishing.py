@@ -7,6 +7,7 @@ from django.utils import timezone
 from accounts.models import Person
 from accounts.sealing import seal
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.publishing.repository import check_name
 from runs import storage, tasks
 from runs.child import run_child
 from runs.hub import account_of, hub_environment
@@ -40,7 +41,8 @@ def remove_token(*, person: Person) -> None:
 
 @transaction.atomic
 def ask_to_publish(*, run: Run, repository: str, private: bool, replace: bool) -> None:
-    """Send the release there, now or as soon as it is made. Raises Problem E351."""
+    """Send the release there, now or as soon as it is made. Raises Problem E348, E351."""
+    check_name(repository)
     if account_of(run.organizer) is None:
         raise Problem.of("E351")
     before = Publication.objects.filter(run=run).first()

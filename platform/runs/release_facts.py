@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db.models import Sum
 
 from peer_agent.publishing.card import Facts, Person
-from runs.models import Dataset, LedgerEntry, NamedHand, Run, Snapshot
+from runs.models import Dataset, LedgerEntry, NamedHand, Release, Run, Snapshot
 from runs.selectors import loss_points
 
 LAST_STEPS = 5
@@ -49,6 +49,13 @@ def vouched(dataset: Dataset) -> str:
     if dataset.vouched_by is None or dataset.vouched_at is None:
         return ""
     return f"{dataset.vouched_by.username}, {dataset.vouched_at:%Y-%m-%d}"
+
+
+def is_card_stale(release: Release) -> bool:
+    """Whether somebody has agreed to be named, or taken it back, since the card was made."""
+    run = release.run
+    agreed = NamedHand.objects.filter(run=run, person__in=LedgerEntry.objects.filter(run=run).values("person"))
+    return set(agreed.values_list("person__username", flat=True)) != set(release.named)
 
 
 def people_of(run: Run) -> tuple[Person, ...]:

@@ -6,10 +6,12 @@ from celery import Task, shared_task
 
 from runs import hub, preparation, replay
 from runs.models import Dataset, Release, Run
+from runs.release_facts import is_card_stale
 from runs.resumable import forget_stale
 
 RETRY_S = 60
 RETRIES = 5
+REMAKE_S = 20  # so that whoever changes their mind at once causes no work
 
 
 @shared_task
@@ -39,7 +41,20 @@ def make_release(self: "Task[..., None]", run_id: str) -> None:
 def publish_release(self: "Task[..., None]", run_id: str) -> None:
     """Send the release to the Hub; tried again where the Hub was away, and then it goes on where it was."""
     if hub.push_release(UUID(run_id)) == hub.AWAY:
-        raise self.retry(countdown=RETRY_S)
+        if self.request.retries < RETRIES:
+            raise self.retry(countdown=RETRY_S)
+        hub.give_up(UUID(run_id))
+
+
+@shared_task
+def remake_release(run_id: str) -> None:
+    """Make a release anew whose card names other people than those who agree now, also on the Hub."""
+    release = Release.objects.select_related("run").get(run=UUID(run_id))
+    if not is_card_stale(release):
+        return
+    preparation.make_release(UUID(run_id), anew=True)
+    if hub.send_again(UUID(run_id)):
+        enqueue(publish_release, UUID(run_id))
 
 
 @shared_task
@@ -59,10 +74,12 @@ def requeue_unfinished() -> int:
     datasets = Dataset.objects.filter(state__in=(Dataset.State.UPLOADED, Dataset.State.PREPARING), runs__isnull=False)
     runs = Run.objects.filter(state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     releases = Release.objects.exclude(state=Release.State.READY)
+    stale = [release for release in Release.objects.filter(state=Release.State.READY) if is_card_stale(release)]
     waiting: list[tuple[Task[..., None], UUID]] = [
         *((prepare_dataset, pk) for pk in datasets.distinct().values_list("pk", flat=True)),
         *((prepare_run, pk) for pk in runs.values_list("pk", flat=True)),
         *((make_release, pk) for pk in releases.values_list("run_id", flat=True)),
+        *((remake_release, release.run_id) for release in stale),
         *((publish_release, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
     ]
     for task, row_id in waiting:

@@ -35,7 +35,11 @@ class PublishForm(forms.Form):
     """Where the model goes."""
 
     repository = forms.CharField(max_length=200, label="Repository", help_text="As NAMESPACE/NAME.")
-    private = forms.BooleanField(required=False, label="Only I can see it there")
+    private = forms.BooleanField(
+        required=False,
+        label="Only I can see it there",
+        help_text="Counts when the repository is made; later it is changed on the Hub.",
+    )
     replace = forms.BooleanField(required=False, label="It may replace files of the same name that are there already")
 
 
@@ -94,13 +98,14 @@ def _page(
     publication = Publication.objects.filter(run=run).first()
     account = hub.account_of(person_in(request))
     progress = hub.progress_of(run) if publication and publication.state == Publication.State.SENDING else None
-    is_moving = publication is not None and publication.state in MOVING
+    release = Release.objects.filter(run=run, state=Release.State.READY).first()
+    is_moving = publication is not None and release is not None and publication.state in MOVING
     facts = {
         "run": run,
         "account": account,
         "publication": publication,
         "progress": progress,
-        "release": Release.objects.filter(run=run, state=Release.State.READY).first(),
+        "release": release,
         "fault": fault,
         "token_form": HubTokenForm(),
         "form": form or PublishForm(initial=_wanted(run, publication, account)),

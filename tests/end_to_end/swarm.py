@@ -118,11 +118,12 @@ class Swarm:
         if self.processes[name].poll() is not None:
             raise AssertionError(f"{name} ended:\n{self.log(name)[-3000:]}")
 
-    def start_agent(self, name: str, *, token: str = "", threads: int = 1, **more: str) -> None:
+    def start_agent(self, name: str, *, token: str = "", threads: int = 1, options: str = "", **more: str) -> None:
         """An agent in an empty folder, with nothing but PATH, HOME and MANYHANDS_HOME (and what a test adds)."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         command = [MANYHANDS, "join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached"]
+        command += options.split()
         self._start(name, command + (["--token", token] if token else []), bare_environment(home) | more, home)
 
     def start_relay(self, name: str, token: str = "") -> None:

@@ -31,7 +31,7 @@ def test_the_release_appears_without_any_volunteer(tmp_path: Path, english: str)
         swarm.wait(lambda: any(STEPS in swarm.digests(name) for name in TRAINERS), 120, "the last step is applied")
         for name in TRAINERS:
             swarm.kill(name)
-        swarm.wait_finished()
+        swarm.wait_finished(300)
         reported = {swarm.digests(name)[STEPS] for name in TRAINERS if STEPS in swarm.digests(name)}
         snapshot = swarm.items("snapshots")[-1]
         assert MADE in swarm.timeline()

@@ -10,9 +10,9 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import parse_facts
-from runs import preparation, services, storage, tasks
+from runs import named, preparation, services, storage, tasks
 from runs.child import ChildStopped
-from runs.models import Dataset, Release, Run
+from runs.models import Dataset, Publication, Release, Run
 from tests.runs.cast import RECIPE, Owned, committed, draft
 
 TEXT = ("Many hands make light work. " * 400).encode()
@@ -168,6 +168,42 @@ class TestRelease:
         assert run.state == "finishing"
         assert "E312" in run.waiting_for
         assert preparation.make_release(run.pk) == "ready"
+
+    def test_it_is_made_anew_where_other_people_agree_to_be_named(
+        self, run: Run, laptop: Owned, children: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        committed(run, (laptop.machine, 4))
+        services.finish_run(run=run)
+        preparation.make_release(run.pk)
+        first = Release.objects.get()
+        tasks.remake_release(run.pk.hex)
+        assert children == ["release"]
+        named.set_named(run=run, person=laptop.machine.person, agreed=True)
+        with monkeypatch.context() as patch:
+            failing(patch, Problem.of("E312", reason="no memory"))
+            tasks.remake_release(run.pk.hex)
+        assert Release.objects.get().state == "ready"
+        for _ in range(2):
+            tasks.remake_release(run.pk.hex)
+        second = Release.objects.get()
+        assert children == ["release", "release"]
+        assert (first.named, second.named, second.state) == ([], ["Teo"], "ready")
+        assert storage.release_path(second, "proverbs.zip").exists()
+
+    def test_what_is_on_the_hub_follows(
+        self, run: Run, laptop: Owned, children: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        committed(run, (laptop.machine, 4))
+        services.finish_run(run=run)
+        preparation.make_release(run.pk)
+        Publication.objects.create(run=run, repository="a/b", state=Publication.State.PUBLISHED, url="https://hub/a/b")
+        named.set_named(run=run, person=laptop.machine.person, agreed=True)
+        calls: list[str] = []
+        monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append(task.name))
+        assert tasks.requeue_unfinished() == 1
+        tasks.remake_release(run.pk.hex)
+        assert calls == ["runs.tasks.remake_release", "runs.tasks.publish_release"]
+        assert Publication.objects.get().state == "waiting"
 
 
 def test_what_is_not_done_yet_is_enqueued_again(

@@ -124,6 +124,13 @@ class TestPush:
         assert hub_room.push_release(run.pk) == "done"
         assert held(hub) == FILES
 
+    def test_one_that_stays_away_is_given_up(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        settings.HUB_ENDPOINT = "http://127.0.0.1:9"
+        tasks.publish_release.apply((run.pk.hex,), retries=tasks.RETRIES)
+        assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E346")
+
     def test_somebody_elses_files_need_the_tick(self, hub: Hub, run: Run, release: Release) -> None:
         hub.put("amina/proverbs", README_md=b"# mine")
         publishing.save_token(person=run.organizer, token=TOKEN)

@@ -1,15 +1,19 @@
 """What happens when (design, section 7): each misfortune alone, with every invariant checked after every event."""
 
-from typing import Any
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
 
 import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.advance import REPLAY_S, SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Signed
 from peer_agent.simulation.database import Fault
 from peer_agent.simulation.host import Host
+from peer_agent.simulation.world import Setting, World
 from tests.simulation.watched import relays, run_to, state, trainers, watched
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
@@ -364,6 +368,46 @@ def test_the_last_snapshot_is_asked_for_until_somebody_hands_it_in() -> None:
     assert keeper is not None
     world.trainers[keeper[0]].kill()
     assert world.run(lambda: world.tally.finished, 200)
+
+
+class Asked:
+    """When the site was asked to make the last state from the log."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def before(self, host: Host, event: e.Event, now: float) -> None:
+        pass
+
+    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        self.at += [now for command in commands if isinstance(command, e.Replay)]
+
+    def persisted(self, host: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
+        pass
+
+
+def test_where_nobody_is_left_the_site_is_asked_for_the_last_state() -> None:
+    asked = Asked()
+    world = World(Setting(trainers=2, steps=3, snapshot_every=50), [asked])
+    world.run_steps(3)
+    for trainer in trainers(world):
+        trainer.kill()
+    gone_at = world.clock.now
+    world.wait(150)
+    assert 2 <= len(asked.at) <= 4
+    assert asked.at[0] >= gone_at + REPLAY_S
+    assert all(late - early >= SNAPSHOT_S for early, late in pairwise(asked.at))
+    assert "made from the log" in state(world).waiting
+    world.store_snapshot(world.database.records[-1])
+    assert world.run(lambda: world.tally.finished, 10)
+
+
+def test_while_somebody_can_hand_it_in_the_site_is_not_asked() -> None:
+    asked = Asked()
+    world = World(Setting(trainers=2, steps=3, snapshot_every=50), [asked])
+    assert world.run(lambda: world.tally.finished, 200)
+    world.wait(100)
+    assert asked.at == []
 
 
 def test_a_host_that_dies_after_the_last_snapshot_is_stored_finishes_when_it_is_back() -> None:

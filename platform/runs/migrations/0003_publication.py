@@ -13,6 +13,11 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AddField(
+            model_name='release',
+            name='named',
+            field=models.JSONField(blank=True, default=list),
+        ),
         migrations.CreateModel(
             name='HubAccount',
             fields=[

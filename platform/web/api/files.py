@@ -1,5 +1,7 @@
 """Files that peers need: shards and snapshots down, a replica's state up. For holders of a credential of the run."""
 
+import hashlib
+from pathlib import Path as Place
 from typing import Any
 
 from django.db.models import QuerySet
@@ -18,10 +20,11 @@ from runs.models import Dataset, Run, Snapshot
 from runs.offers import forget_snapshot, read_offer, write_body
 from web.admission import admit_snapshot
 from web.api.identity import credential_in, site_of
-from web.api.schemas import FaultOut, FileDigest, SnapshotTaken
+from web.api.schemas import FaultOut, FileDigest, SnapshotTaken, TokenizerOut
 from web.downloads import send_file
 
 router = Router(tags=["files"])
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 FETCHING: dict[Any, Any] = {200: None, 206: None, 401: FaultOut, 403: FaultOut, 404: FaultOut, 416: None, 422: FaultOut}
 OFFERING: dict[Any, Any] = {
     200: SnapshotTaken,
@@ -53,6 +56,22 @@ def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase
     if found is None:
         raise Http404
     return send_file(request, storage.snapshot_path(found.run, digest), sha256=digest, name=f"{digest}.safetensors")
+
+
+@router.get("files/tokenizer", response={200: TokenizerOut, 401: FaultOut, 403: FaultOut, 404: FaultOut})
+def tokenizer(request: HttpRequest) -> dict[str, Any]:
+    """The tokenizer's files of the run that the credential is for."""
+    folder = _tokenizer_folder(request)
+    return {"files": [{"name": name, "sha256": _sha256(folder / name)} for name in TOKENIZER]}
+
+
+@router.get("files/tokenizer/{name}", response=FETCHING)
+def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
+    """One of them."""
+    folder = _tokenizer_folder(request)
+    if name not in TOKENIZER:
+        raise Http404
+    return send_file(request, folder / name, sha256=_sha256(folder / name), name=name)
 
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
@@ -88,3 +107,19 @@ def _runs_of(credential: Credential) -> QuerySet[Run]:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")
     return visible_runs(machine.person).filter(pk=credential.run)
+
+
+def _tokenizer_folder(request: HttpRequest) -> Place:
+    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    if credential.run == ANY_RUN:
+        raise Problem.of("E213")
+    run = _runs_of(credential).select_related("dataset").first()
+    folder = storage.tokenizer_folder(run.dataset) if run and run.dataset.folder else None
+    if folder is None or not all((folder / name).is_file() for name in TOKENIZER):
+        raise Http404
+    return folder
+
+
+def _sha256(path: Place) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -87,6 +87,19 @@ class SnapshotOut(Schema):
     created_at: datetime
 
 
+class NamedFile(Schema):
+    """A file by its name."""
+
+    name: str
+    sha256: str
+
+
+class TokenizerOut(Schema):
+    """What turns text into the run's tokens and back."""
+
+    files: list[NamedFile]
+
+
 class SnapshotTaken(Schema):
     """An uploaded state that was believed."""
 

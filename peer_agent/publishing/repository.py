@@ -1,0 +1,15 @@
+"""What repositories on the Hub are called."""
+
+import re
+
+from peer_agent.protocol.errors import Problem
+
+PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+NAME = re.compile(f"{PART}/{PART}")
+
+
+def check_name(repository: str) -> None:
+    """Raises Problem E348 where this is not NAMESPACE/NAME by the Hub's rules."""
+    is_name = NAME.fullmatch(repository) and not re.search(r"--|\.\.|\.git\Z", repository)
+    if not is_name:
+        raise Problem.of("E348", repository=repository)

@@ -1,0 +1,164 @@
+"""The organizer's own agent publishes the model while it trains: after every snapshot step, one commit on the Hub.
+
+A process of its own packs and sends, so that training goes on beside it. Whatever goes wrong there is told in words
+and never stops the agent. While one snapshot is on its way, only the newest of those that follow waits for its turn.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from peer_agent.config import Home
+from peer_agent.network.site import download, get_json
+from peer_agent.passport import Passport
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.records import Record
+from peer_agent.publishing.card import Facts
+from peer_agent.training.replica import Replica
+from peer_agent.training.snapshots import State
+
+HUB = "https://huggingface.co"
+LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
+TOKENIZER_LIMIT = 64 << 20  # bytes of a file
+
+
+class SnapshotPublisher:
+    """Sends snapshots of one run to one repository. `say` tells the person."""
+
+    def __init__(self, home: Home, passport: Passport, repository: str, token: str, say: Callable[[str], None]) -> None:
+        self.home, self.passport, self.repository, self.say = home, passport, repository, say
+        self.endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
+        self.folder = home.cache / "publishing"
+        self._token = token
+        self._waiting: tuple[State, Record, Replica] | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    async def committed(self, replica: Replica, record: Record) -> None:
+        """A step is in the replica: publish it where it is one of a snapshot. Returns as soon as it is copied."""
+        recipe = replica.recipe
+        if record.step % recipe.snapshot_every and record.step < recipe.target_steps:
+            return
+        self._waiting = (await asyncio.to_thread(replica.copy_state), record, replica)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_all())
+
+    async def finish(self) -> None:
+        """Wait for what is on its way."""
+        if self._sending is not None and not self._sending.done():
+            self.say("The last model is on its way to the Hub; Ctrl-C leaves it there.")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_S):
+                    await self._sending
+
+    async def _send_all(self) -> None:
+        while self._waiting is not None:
+            (state, record, replica), self._waiting = self._waiting, None
+            try:
+                url = await self._send(state, record, replica)
+                self.say(f"The model of step {record.step} is on the Hub: {url}")
+            except Problem as problem:
+                self.say(str(Fault.of("E354", step=record.step, reason=problem)))
+            except OSError as error:
+                self.say(str(Fault.of("E354", step=record.step, reason=error.strerror or error)))
+
+    async def _send(self, state: State, record: Record, replica: Replica) -> str:
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        await self._fetch_tokenizer()
+        await asyncio.to_thread(state.save, self.folder / "state.safetensors")
+        (self.folder / "recipe.json").write_bytes(encode_recipe(replica.recipe))
+        (self.folder / "facts.json").write_bytes(msgspec.json.encode(self._facts(record)))
+        made = await self._child()
+        self._remember(made["commit"])
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        return str(made["url"])
+
+    def _facts(self, record: Record) -> Facts:
+        """What an agent knows; shares and the curve are on the card of the release."""
+        return Facts(
+            slug=self.passport.slug,
+            title=self.passport.title or self.passport.slug,
+            address=f"{self.passport.site.url}/runs/{self.passport.slug}/",
+            steps=record.step,
+            loss=record.loss,
+            purpose=f"A snapshot of a run that is still going on: the model after step {record.step:,}.",
+        )
+
+    async def _fetch_tokenizer(self) -> None:
+        await self.passport.renew()
+        where = f"{self.passport.site.url}/api/v1/files/tokenizer"
+        listed = await get_json(where, headers=self.passport.headers())
+        for file in listed["files"]:
+            path = self.folder / "tokenizer" / Path(file["name"]).name
+            await download(
+                f"{where}/{path.name}",
+                path,
+                sha256=file["sha256"],
+                size_limit=TOKENIZER_LIMIT,
+                headers=self.passport.headers(),
+            )
+
+    async def _child(self) -> dict[str, Any]:
+        """Pack and send. Raises Problem with what the child says."""
+        command = [sys.executable, "-m", "peer_agent.publishing", "hub-snapshot", str(self.folder)]
+        known = [f"--known={commit}"] if (commit := self._known().get(self.repository)) else []
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            *("--endpoint", self.endpoint, "--repository", self.repository, *known),
+            env=_environment(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            output, errors = await child.communicate(self._token.encode())
+        finally:
+            if child.returncode is None:
+                child.kill()
+        if child.returncode:
+            raise Problem(_fault_in(errors))
+        made: dict[str, Any] = msgspec.json.decode(output.splitlines()[-1])
+        return made
+
+    def _known(self) -> dict[str, str]:
+        """The commits that this machine made last, by repository: on those it may build without asking."""
+        try:
+            return msgspec.json.decode((self.home.folder / "published.json").read_bytes(), type=dict[str, str])
+        except (OSError, msgspec.DecodeError):
+            return {}
+
+    def _remember(self, commit: str) -> None:
+        content = msgspec.json.encode({**self._known(), self.repository: commit})
+        (self.home.folder / "published.json").write_bytes(content)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the token, and with one thread: training has the others."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
+    return {**kept, "OMP_NUM_THREADS": "1"}
+
+
+def hub_token() -> str:
+    """The token of whoever runs the agent: HF_TOKEN, or the Hub's usual login. Raises Problem E353."""
+    from huggingface_hub import get_token
+
+    token = get_token()
+    if not token:
+        raise Problem.of("E353")
+    return token
+
+
+def _fault_in(errors: bytes) -> Fault:
+    lines = errors.splitlines() or [b""]
+    try:
+        return msgspec.json.decode(lines[-1], type=Fault)
+    except msgspec.DecodeError:
+        return Fault.of("E347", reason=lines[-1].decode(errors="replace")[-300:])

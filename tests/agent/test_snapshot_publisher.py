@@ -1,0 +1,109 @@
+"""The organizer's agent publishes beside training: the newest waits, and what goes wrong is said in words."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from peer_agent.config import Home, KnownSite
+from peer_agent.passport import Passport
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
+from peer_agent.training.replica import Replica
+from tests.training.commits import record_after, small_recipe
+
+TOKEN = "hf_of_the_person"
+
+
+class Slow(SnapshotPublisher):
+    """Sends when it is let; what was sent is known."""
+
+    def __init__(self, home: Home, said: list[str], fault: Exception | None = None) -> None:
+        site = KnownSite("http://127.0.0.1:9", PeerId("0" * 32), "Amina", "0" * 64)
+        super().__init__(home, Passport(home, site, Role.TRAINER, "words"), "amina/live", TOKEN, said.append)
+        self.let = asyncio.Event()
+        self.sent: list[int] = []
+        self.fault = fault
+
+    async def _send(self, state: Any, record: Any, replica: Replica) -> str:
+        await self.let.wait()
+        if self.fault is not None:
+            raise self.fault
+        self.sent.append(record.step)
+        return "https://hub.example/amina/live"
+
+
+def replica_of(**changes: Any) -> Replica:
+    return Replica(msgspec.structs.replace(small_recipe(), **changes))
+
+
+async def after(publisher: SnapshotPublisher, replica: Replica, *steps: int) -> None:
+    record = record_after(replica, np.zeros(replica.layout.elements, np.float32))
+    for step in steps:
+        await publisher.committed(replica, msgspec.structs.replace(record, step=step))
+        await asyncio.sleep(0)
+
+
+async def test_only_snapshot_steps_and_the_last_are_sent(tmp_path: Path) -> None:
+    said: list[str] = []
+    publisher = Slow(Home(tmp_path), said)
+    replica = replica_of(snapshot_every=4, target_steps=7)
+    publisher.let.set()
+    for step in range(1, 8):
+        await after(publisher, replica, step)
+        await publisher.finish()
+    assert publisher.sent == [4, 7]
+    assert any("step 7 is on the Hub: https://hub.example/amina/live" in line for line in said)
+
+
+async def test_while_one_is_on_its_way_only_the_newest_waits(tmp_path: Path) -> None:
+    publisher = Slow(Home(tmp_path), [])
+    await after(publisher, replica_of(snapshot_every=1), 1, 2, 3, 4)
+    publisher.let.set()
+    await publisher.finish()
+    assert publisher.sent == [1, 4]
+
+
+@pytest.mark.parametrize("fault", [Problem.of("E345", repository="a/b", names="x"), OSError(28, "disk full")])
+async def test_a_failure_is_said_and_the_next_is_sent(tmp_path: Path, fault: Exception) -> None:
+    said: list[str] = []
+    publisher = Slow(Home(tmp_path), said, fault)
+    publisher.let.set()
+    await after(publisher, replica_of(snapshot_every=1), 1)
+    await publisher.finish()
+    assert any(line.startswith("E354") and "step 1" in line for line in said)
+    publisher.fault = None
+    await after(publisher, replica_of(snapshot_every=1), 2)
+    await publisher.finish()
+    assert publisher.sent == [2]
+
+
+async def test_a_child_that_dies_has_a_number(tmp_path: Path) -> None:
+    publisher = SnapshotPublisher(Home(tmp_path), Slow(Home(tmp_path), []).passport, "no name", TOKEN, print)
+    publisher.folder.mkdir(parents=True)
+    with pytest.raises(Problem, match="E348"):
+        await publisher._child()
+
+
+async def test_its_own_commits_are_remembered(tmp_path: Path) -> None:
+    publisher = Slow(Home(tmp_path), [])
+    publisher._remember("c" * 40)
+    assert json.loads((tmp_path / "published.json").read_bytes()) == {"amina/live": "c" * 40}
+    assert publisher._known() == {"amina/live": "c" * 40}
+
+
+def test_without_a_token_there_is_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_STORED_TOKENS_PATH", str(tmp_path / "tokens"))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Problem, match="E353"):
+        hub_token()
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert hub_token() == TOKEN

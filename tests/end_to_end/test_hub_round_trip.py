@@ -1,0 +1,100 @@
+"""A release pushed by the site and snapshots pushed by an agent come back through the Hub's own client, and load."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import snapshot_download
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.end_to_end.swarm import Swarm
+from tests.publishing.hub_double import Hub, running_hub
+
+STEPS, EVERY = 6, 2
+SITES, AGENTS = "hf_token_of_the_site", "hf_token_of_the_agent"
+
+
+def test_both_come_back_and_load(tmp_path: Path, english: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    with running_hub() as hub, Swarm(tmp_path / "swarm", {"MANYHANDS_HUB_ENDPOINT": hub.url}) as swarm:
+        hub.account("amina", SITES)
+        hub.account("teo", AGENTS)
+        train(swarm, hub, english)
+        released = fetched(hub, "amina/words", tmp_path / "released")
+        snapshot = fetched(hub, "teo/live", tmp_path / "snapshot")
+        assert digest(released / "model.safetensors") == digest(snapshot / "model.safetensors")
+        for folder in (released, snapshot):
+            check(folder)
+        assert_same_logits(released, snapshot)
+        compare_with_site(swarm, released)
+        assert hub.authorizations <= {f"Bearer {SITES}", f"Bearer {AGENTS}", ""}
+        assert_nobody_else_saw(swarm)
+
+
+def train(swarm: Swarm, hub: Hub, english: str) -> None:
+    """A whole run, published by both; the organizer asks before there is anything to publish."""
+    swarm.start_site()
+    organizer = swarm.sign_up("organizer")
+    swarm.open_run(organizer, english, trainers=2, steps=STEPS, snapshot_every=str(EVERY))
+    page = f"/runs/{swarm.slug}/publish/"
+    organizer.submit(page, {"action": "save", "token": SITES})
+    organizer.submit(page, {"action": "publish", "repository": "amina/words"})
+    token = swarm.token_of(organizer)
+    swarm.start_agent("publisher", token=token, options="--publish teo/live", HF_TOKEN=AGENTS, HF_ENDPOINT=hub.url)
+    swarm.start_agent("other", token=swarm.token_of(organizer))
+    swarm.wait_finished(300)
+    swarm.wait(lambda: f"{hub.url}/amina/words" in organizer.read(page), 240, "the release is on the Hub")
+    swarm.wait(lambda: swarm.processes["publisher"].poll() is not None, 300, "the publisher has left")
+    assert swarm.processes["publisher"].returncode == 0, swarm.log("publisher")
+    assert f"step {STEPS} is on the Hub: {hub.url}/teo/live" in swarm.log("publisher")
+    assert len(hub.repositories["teo/live"].commits) >= 3  # the Hub's own, one while it trained, the last
+
+
+def fetched(hub: Hub, repository: str, folder: Path) -> Path:
+    """As anybody fetches it: without a token."""
+    snapshot_download(repository, endpoint=hub.url, local_dir=folder, token=False)
+    return folder
+
+
+def check(folder: Path) -> None:
+    """Every file has the digest that the list says."""
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    assert {name for line in lines for name in [line[66:]]} >= {"README.md", "model.safetensors", "tokenizer.json"}
+    for line in lines:
+        assert digest(folder / line[66:]) == line[:64], line
+
+
+def assert_same_logits(*folders: Path) -> None:
+    """They load in the usual way, and say the same."""
+    said = []
+    for folder in folders:
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        said.append(model(**tokenizer("Many hands", return_tensors="pt")).logits)
+    assert torch.isfinite(said[0]).all()
+    assert torch.equal(*said)
+
+
+def compare_with_site(swarm: Swarm, folder: Path) -> None:
+    """What came through the Hub is what the site offers for download."""
+    offered = {file.name: file for file in next(swarm.data.glob("storage/runs/*/release-*")).iterdir()}
+    names = {path.name for path in folder.iterdir() if path.is_file() and path.name != ".gitattributes"}
+    assert names == set(offered) - {f"{swarm.slug}.zip"}
+    for name in names:
+        assert digest(folder / name) == digest(offered[name]), name
+
+
+def assert_nobody_else_saw(swarm: Swarm) -> None:
+    """The site's token is in no file of the site in the clear, nor in any log; nor is the agent's."""
+    for path in swarm.folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert SITES.encode() not in content, path
+            assert AGENTS.encode() not in content, path
+
+
+def digest(path: Path) -> str:
+    """sha256 in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
