@@ -58,6 +58,7 @@ class InvitationForm(forms.Form):
         coerce=int,
         empty_value=None,
         required=False,
+        initial="1",
         label="Good for",
     )
     lifetime = forms.TypedChoiceField(
