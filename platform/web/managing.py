@@ -166,6 +166,6 @@ def possible(run: Run) -> dict[str, Any]:
 
 
 def is_getting_ready(run: Run) -> bool:
-    """Whether the page changes by itself soon, and nobody is filling in a form on it."""
+    """Whether the page changes by itself soon. Until then it shows no form that a reload would empty."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)

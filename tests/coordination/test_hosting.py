@@ -308,7 +308,7 @@ class TestAHost:
     async def test_outlives_a_database_that_does_not_answer_for_a_while(
         self, cast: Cast, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        away = {claims: "live_runs", store: "goal_of"}
+        away = {claims: "live_runs", store: "directed"}
         async with hosts() as task, at_work(cast):
             await until_step(2)
             for room, name in away.items():

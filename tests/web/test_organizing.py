@@ -175,6 +175,23 @@ class TestDrafts:
         assert '<blockquote dir="auto">مثل' in text
         assert "<dt>May be shared, says</dt><dd>Amina," in text
 
+    def test_while_it_is_prepared_the_page_reloads_and_has_nothing_to_fill_in(
+        self, organizer: Person, data_folder: Any
+    ) -> None:
+        draft(organizer, visibility="private")
+        Dataset.objects.update(state="preparing")
+        client = as_(organizer)
+        text = page(client.get(MANAGE))
+        assert '<meta http-equiv="refresh"' in text
+        assert 'name="name"' not in text
+        answer = client.post("/runs/proverbs/invitations/", {"most_uses": "1", "lifetime": ""})
+        assert LINK.search(page(answer))
+        assert "refresh" not in page(answer), "the link is shown once"
+        Dataset.objects.update(state="ready")
+        text = page(client.get(MANAGE))
+        assert 'name="name"' in text
+        assert "refresh" not in text
+
     def test_a_text_of_one_line_is_too_short_and_says_so(self, organizer: Person) -> None:
         answer = as_(organizer).post("/runs/new/", filled(content=b"Many hands make light work."))
         assert "E317: The text is too short to train on: it has 27 tokens, and one sample takes 64." in page(answer)
