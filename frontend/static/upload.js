@@ -25,7 +25,13 @@ class Upload {
     this.running = null;
     this.submitter = null;
     this.input.addEventListener("change", () => this.choose());
+    addEventListener("pageshow", () => this.comeBack());
     this.form.addEventListener("submit", (event) => this.submit(event));
+  }
+
+  /** A page that comes back by the Back button can be sent again. */
+  comeBack() {
+    this.input.disabled = false;
   }
 
   choose() {
@@ -54,7 +60,7 @@ class Upload {
       this.progress(file.size, file);
       forget(key);
       this.kept.value = at.id;
-      this.input.value = "";
+      this.bar.hidden = true;
       this.show(`${file.name} is here, ${megabytes(file.size)}.`, "");
     } catch (error) {
       if (turn !== this.turn) return;

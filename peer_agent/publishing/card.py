@@ -144,7 +144,7 @@ def _training(recipe: Recipe, facts: Facts) -> str:
         ("Samples in a step", f"{recipe.target_batch:,}"),
         ("Data", plain(facts.data_title) or "not named"),
         ("Licence of the data", plain(facts.data_licence) or "not stated"),
-        ("May be shared, says", plain(facts.data_vouched) or "nobody"),
+        *([("May be shared, says", plain(facts.data_vouched))] if facts.data_vouched else []),
     ]
     return "## Training\n\n" + _table(("", ""), rows)
 

@@ -95,7 +95,7 @@ class World:
         self.shards = setting.shards
         self.tokens_per_sample = self.recipe.model.context - 1
         self.non_finite = setting.non_finite
-        self.goal: Literal["running", "paused"] = "running"
+        self.goal: e.Goal = "running"
         self.run_id = RunId(name_of(setting.seed, "run"))
         self.database = Database(self.run_id, setting.seed, setting.troubles)
         self.session = 0
@@ -201,11 +201,11 @@ class World:
             self.peers[peer].alive = False
             self.host.lose(peer, session, banned=True)
 
-    def direct(self, goal: Literal["running", "paused"]) -> None:
-        """The organizer pauses or resumes the run."""
+    def direct(self, goal: e.Goal, *, target_steps: int = 0) -> None:
+        """The organizer pauses, resumes, ends or extends the run."""
         self.goal = goal
         if self.host is not None:
-            self.host.take(e.Directed(goal))
+            self.host.take(e.Directed(goal, target_steps))
 
     def store_snapshot(self, record: Record) -> None:
         """A keeper's upload has arrived."""

@@ -204,11 +204,6 @@ def goal_in(state: str, wanted: str) -> Goal:
     return "paused" if state == Run.State.PAUSED else "running"
 
 
-def goal_of(run: Run) -> Goal:
-    """What the organizer wants now."""
-    return goal_in(*Run.objects.values_list("state", "wanted").get(pk=run.pk))
-
-
 def directed(run: Run) -> Directed:
     """The organizer's wishes as the coordinator takes them."""
     state, wanted, recipe = Run.objects.values_list("state", "wanted", "recipe").get(pk=run.pk)

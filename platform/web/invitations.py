@@ -24,6 +24,8 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
         run = membership.invitation_to(slug=slug, secret=secret).run
     except Problem as problem:
         return _refused(request, slug, problem)
+    if run.visibility == Run.Visibility.PRIVATE and may_see(run, request.user):
+        return redirect("web:run", slug=slug)
     return render(request, "web/invitation.html", {"run": run, "here": request.path})
 
 

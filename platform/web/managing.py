@@ -129,7 +129,8 @@ def manage_page(
 ) -> HttpResponse:
     """The page with what went wrong, or with a link that is shown once."""
     forms = (extend_form, member_form, invitation_form)
-    facts = run_facts(request, run) | {
+    facts_of_all = run_facts(request, run)
+    facts = facts_of_all | {
         "fault": fault,
         "extend_form": extend_form or ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
         "member_form": member_form or MemberForm(),
@@ -137,11 +138,19 @@ def manage_page(
         "link": link,
         "members": membership.members_of(run),
         "invitations": membership.open_invitations(run),
+        "truth": own_truth(run, str(facts_of_all["truth"])),
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
         **possible(run),
     }
     status = 400 if fault or any(forms) else 200
     return render(request, "web/manage.html", facts, status=status)
+
+
+def own_truth(run: Run, truth: str) -> str:
+    """The sentence as it is told to the one who can do something about it."""
+    if run.state == Run.State.DRAFT and run.dataset.state == Dataset.State.READY and not run.waiting_for:
+        return "Everything is ready. Look at the text below, invite people, and open the run."
+    return truth
 
 
 def possible(run: Run) -> dict[str, Any]:
@@ -157,6 +166,6 @@ def possible(run: Run) -> dict[str, Any]:
 
 
 def is_getting_ready(run: Run) -> bool:
-    """Whether the page changes by itself soon, and nobody is filling in a form on it."""
+    """Whether the page changes by itself soon. Until then it shows no form that a reload would empty."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)

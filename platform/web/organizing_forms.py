@@ -30,6 +30,7 @@ class DraftForm(NewRunForm):
         super().__init__(*args, initial={**words, "licence": run.dataset.licence}, **kwargs)
         self.fields["text"].label = "Another text"
         self.fields["text"].help_text += f" Without one, {run.dataset.filename} stays."
+        self.fields["may_share"].label = "I may share the other text"
         recipe = run.parsed_recipe
         for field in FIELDS:
             value: Any = recipe
@@ -58,6 +59,7 @@ class InvitationForm(forms.Form):
         coerce=int,
         empty_value=None,
         required=False,
+        initial="1",
         label="Good for",
     )
     lifetime = forms.TypedChoiceField(

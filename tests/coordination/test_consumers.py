@@ -236,11 +236,14 @@ class TestMessages:
             await self.announce(layer, cast.run, 1)
             assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=1)
 
-    async def test_a_machine_that_is_revoked_in_mid_run_is_cut_off(self, cast: Cast, teo: Identity, layer: Any) -> None:
+    @pytest.mark.parametrize("code", ["E214", "E305"])
+    async def test_a_machine_that_is_revoked_in_mid_run_is_cut_off(
+        self, code: str, cast: Cast, teo: Identity, layer: Any
+    ) -> None:
         async with linked(teo) as link:
             host = await self.announce(layer, cast.run, 1)
             await link.hear()
             await link.say(hello(cast.run))
             back = (await received(layer, host))["channel"]
-            await layer.send(back, {"type": "machine.revoked"})
-            assert await link.how_it_ends() == ("E214", REFUSED)
+            await layer.send(back, {"type": "machine.revoked", "code": code, "slug": cast.run.slug})
+            assert await link.how_it_ends() == (code, REFUSED)

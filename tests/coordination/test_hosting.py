@@ -30,6 +30,8 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.wire import encode
 from runs import tasks
+from runs.endings import end_run, extend_run
+from runs.membership import add_member, remove_member
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Release, Run
 from runs.services import pause_run, resume_run
 from tests.coordination.cast import ACCUMULATOR, Cast, assemble, require_equal_books
@@ -144,14 +146,14 @@ class TestARun:
             await until_step(LAST)
             await until(lambda: teo.snapshots_asked + noor.snapshots_asked == [LAST], "one of them hands in its state")
             await until(lambda: LogEntry.objects.filter(step=LAST).exclude(state_digest="").exists(), "they agree")
-            await in_thread(self._hand_in)(cast.run)
+            await in_thread(self._hand_in)(cast.run, LAST)
             await until(Release.objects.exists, "the host finishes the run")
             await until(lambda: "finished" in teo.states and "finished" in noor.states, "all are told")
         await in_thread(self._look_at)(cast.run)
 
-    def _hand_in(self, run: Run) -> None:
-        entry = LogEntry.objects.get(step=LAST)
-        facts: dict[str, Any] = {"run": run, "step": LAST, "index": LAST, "log_digest": entry.digest, "file": "f" * 64}
+    def _hand_in(self, run: Run, step: int) -> None:
+        entry = LogEntry.objects.get(step=step)
+        facts: dict[str, Any] = {"run": run, "step": step, "index": step, "log_digest": entry.digest, "file": "f" * 64}
         wrong = offer_snapshot(**facts, size=9, state_digest="0" * 16)
         assert wrong is not None
         assert wrong.code == "E310"
@@ -202,6 +204,47 @@ class TestARun:
             await steps_on(5)
             last = await in_thread(lambda: LogEntry.objects.latest("index").peers)()
             assert (last, teo.refused) == (1, "")
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_goes_on_without_a_member_who_is_removed(self, cast: Cast) -> None:
+        await in_thread(Run.objects.update)(visibility=Run.Visibility.PRIVATE)
+        await in_thread(add_member)(run=cast.run, name="Teo")
+        member = await in_thread(add_member)(run=cast.run, name="Noor")
+        async with hosts(), at_work(cast) as (teo, noor):
+            await until_step(2)
+            await in_thread(remove_member)(member=member)
+            await until(lambda: noor.refused == "E305", "it is cut off")
+            await steps_on(5)
+            last = await in_thread(lambda: LogEntry.objects.latest("index").peers)()
+            assert (last, teo.refused) == (1, "")
+            identity = identity_of(await in_thread(credential_of)(cast.noor, cast.run), cast.noor.key)
+            async with taking_part(Contributor, identity, cast.run.run_id) as back:
+                await until(lambda: back.refused == "E305", "a credential that still lasts lets nobody in")
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_is_ended_early_at_the_step_it_has_made(self, cast: Cast) -> None:
+        async with hosts(), at_work(cast) as (teo, noor):
+            await until_step(2)
+            await in_thread(end_run)(run=cast.run)
+            await until(lambda: "finishing" in teo.states and "finishing" in noor.states, "all are told")
+            await until(lambda: teo.snapshots_asked + noor.snapshots_asked, "one of them hands in its state")
+            step = (await in_thread(head)()).step
+            assert teo.snapshots_asked + noor.snapshots_asked == [step]
+            entry = LogEntry.objects.filter(step=step).exclude(state_digest="")
+            await until(entry.exists, "they agree")
+            await in_thread(self._hand_in)(cast.run, step)
+            await until(Release.objects.exists, "the host finishes the run")
+            await until(lambda: "finished" in teo.states and "finished" in noor.states, "all are told again")
+            assert (await in_thread(head)()).step == step
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_is_made_longer_while_it_goes(self, cast: Cast) -> None:
+        recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_steps=LAST)).decode()
+        await in_thread(Run.objects.update)(recipe=recipe)
+        async with hosts(), at_work(cast):
+            await until_step(2)
+            await in_thread(extend_run)(run=cast.run, target_steps=LAST * 2)
+            await until_step(LAST * 2)
         await in_thread(require_whole_log)(cast.run)
 
     async def test_goes_on_with_the_samples_of_a_peer_that_is_lost(self, cast: Cast) -> None:
@@ -265,7 +308,7 @@ class TestAHost:
     async def test_outlives_a_database_that_does_not_answer_for_a_while(
         self, cast: Cast, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        away = {claims: "live_runs", store: "goal_of"}
+        away = {claims: "live_runs", store: "directed"}
         async with hosts() as task, at_work(cast):
             await until_step(2)
             for room, name in away.items():

@@ -276,9 +276,9 @@ class TestLoad:
 
     def test_of_what_the_organizer_wants(self, cast: Cast) -> None:
         pause_run(run=cast.run)
-        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.goal_of(cast.run) == "paused"
+        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.directed(cast.run).goal == "paused"
         resume_run(run=cast.run)
-        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.goal_of(cast.run) == "running"
+        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.directed(cast.run).goal == "running"
 
     def test_of_the_newest_snapshot(self, cast: Cast) -> None:
         facts = {"step": 2, "digest": "d" * 64, "state_digest": "5" * 16, "file": "f" * 64, "size": 3}

@@ -166,6 +166,12 @@ class Swarm:
 
     def open_run(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
         """A run on a text, opened."""
+        self.draft(organizer, text, trainers=trainers, steps=steps, **recipe)
+        organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
+        self.wait(lambda: self.facts()["state"] == "open", 120, "the run is prepared")
+
+    def draft(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
+        """A run on a text."""
         fields = {
             **SMALL,
             "title": "A run",
@@ -179,8 +185,6 @@ class Swarm:
         }
         organizer.submit("/runs/new/", fields, {"text": ("text.txt", text.encode())})
         self.slug = organizer.address.rstrip("/").rsplit("/", 1)[-1]
-        organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
-        self.wait(lambda: self.facts()["state"] == "open", 120, "the run is prepared")
 
     # --- looking ------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,11 @@ def test_the_facts_are_there() -> None:
     assert "2 people" in text
 
 
+def test_who_vouched_for_the_text_is_named() -> None:
+    assert "| May be shared, says | Ann, 2026-11-21 |" in card(data_vouched="Ann, 2026-11-21")
+    assert "May be shared" not in card()
+
+
 def test_what_is_not_known_is_not_said() -> None:
     text = card(heldout_loss=None, people=(), state_digest="", address="javascript:alert(1)")
     assert "not measured" in text

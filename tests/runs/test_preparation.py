@@ -1,6 +1,7 @@
 """Long work: its outcome is in rows, good or bad, and doing it twice does it once."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import parse_facts
-from runs import named, preparation, services, storage, tasks
+from runs import drafts, named, preparation, services, storage, tasks
 from runs.child import ChildStopped
 from runs.models import Dataset, Publication, Release, Run
+from runs.release_facts import release_facts
 from tests.runs.cast import RECIPE, Owned, committed, draft
 
 TEXT = ("Many hands make light work. " * 400).encode()
@@ -114,6 +116,34 @@ class TestDataset:
         assert (created.dataset.state, created.dataset.fault_code) == ("failed", code)
         assert code in created.waiting_for
 
+    def test_a_text_that_is_not_one_sample_is_too_short_and_can_be_replaced(
+        self, created: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Twenty thousand times one letter are eleven tokens."""
+        monkeypatch.setattr(preparation, "run_child", lambda arguments: prepared(arguments) | {"tokens": 7})
+        preparation.prepare_dataset(created.dataset_id)
+        created.refresh_from_db()
+        assert (created.dataset.state, created.dataset.fault_code) == ("failed", "E317")
+        assert "E317: The text is too short to train on: it has 7 tokens" in created.waiting_for
+        with pytest.raises(Problem, match="E317"):
+            services.open_run(run=created)
+
+    def test_another_vocabulary_asked_for_meanwhile_wins(
+        self, created: Run, monkeypatch: pytest.MonkeyPatch, children: list[str]
+    ) -> None:
+        recipe = msgspec.structs.replace(RECIPE, vocab=400)
+
+        def changing(arguments: list[str]) -> dict[str, Any]:
+            drafts.change_draft(run=created, recipe=recipe, licence="CC0")
+            Dataset.objects.update(state="preparing")  # by another worker
+            return prepared(arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(preparation, "run_child", changing)
+            preparation.prepare_dataset(created.dataset_id)
+        dataset = Dataset.objects.get()
+        assert (dataset.state, dataset.vocab, dataset.shards.count()) == ("preparing", 400, 0)
+
     def test_a_site_that_goes_down_is_no_fault(self, created: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         failing(monkeypatch, ChildStopped())
         preparation.prepare_dataset(created.dataset_id)
@@ -156,6 +186,13 @@ class TestRelease:
         release = Release.objects.get()
         assert (run.state, release.archive, release.sample) == ("finished", "proverbs.zip", "Hi")
         assert storage.release_path(release, "proverbs.zip").read_bytes() == b"model"
+
+    def test_its_card_says_who_vouched_for_the_text(self, run: Run, laptop: Owned, organizer: Person) -> None:
+        committed(run, (laptop.machine, 4))
+        at = datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
+        Dataset.objects.update(vouched_by=organizer, vouched_at=at)
+        run.refresh_from_db()
+        assert release_facts(run, run.snapshots.get()).data_vouched == "Amina, 2026-11-21"
 
     def test_one_that_fails_is_told_and_tried_again(
         self, run: Run, children: list[str], monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ from peer_agent.protocol.credentials import (
 )
 from peer_agent.protocol.digests import state_digest
 from runs import storage
+from runs.membership import add_member, remove_member
 from runs.models import Release, Run, Shard, Snapshot
 from tests.runs.cast import Owned, committed, opened, owned, state_file
 
@@ -376,6 +377,18 @@ class TestFiles:
         header = self.header(laptop, run)
         revoke_machine(machine=laptop.machine)
         assert get(f"files/shards/{Shard.objects.get().digest}", **header).json()["code"] == "E214"
+
+    def test_with_one_of_a_member_who_was_removed_since(self, run: Run, laptop: Owned, operator: Person) -> None:
+        Run.objects.update(visibility="private")
+        member = add_member(run=run, name="Teo")
+        header = self.header(laptop, run)
+        shard = f"files/shards/{Shard.objects.get().digest}"
+        paths = (shard, f"files/snapshots/{Snapshot.objects.get().file}")
+        assert [get(path, **header).status_code for path in paths] == [200, 200]
+        remove_member(member=member)
+        assert [get(path, **header).status_code for path in paths] == [404, 404]
+        relay = self.header(owned(operator, kind=Machine.Kind.RELAY), None, Role.RELAY)
+        assert get(shard, **relay).status_code == 200
 
 
 class TestOfferingSnapshots:

@@ -43,6 +43,20 @@ def test_an_upload_is_bounded_by_the_site(settings: Any, db: None, length: str, 
     assert ask("POST", "/runs/new/", content_length=length)[0] == status
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/runs/proverbs/edit/", 299),
+        ("POST", "/runs/proverbs/manage/", 413),
+        ("POST", "/runs/proverbs/edit/more/", 413),
+        ("PATCH", "/uploads/1/", 413),
+    ],
+)
+def test_only_forms_that_carry_a_text_are_long(settings: Any, db: None, method: str, path: str, status: int) -> None:
+    settings.UPLOAD_LIMIT_MB = 2
+    assert ask(method, path, content_length="2000000")[0] == status
+
+
 def test_the_refusal_is_a_page_for_people_and_json_for_programs(db: None) -> None:
     status, text = ask("POST", "/runs/new/", content_length=str(10**12))
     assert status == 413

@@ -26,6 +26,12 @@ def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **chan
     return RunPicture(**{**facts, **changes})
 
 
+def ending(shown: RunPicture) -> RunPicture:
+    """Its organizer wants no more steps."""
+    shown.run.wanted = Run.Wanted.FINISHED
+    return shown
+
+
 @pytest.mark.parametrize(
     ("shown", "peers", "words"),
     [
@@ -42,6 +48,9 @@ def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **chan
         (picture("open", pace_s=4.2), [TEO], "A step takes about 4.2 s."),
         (picture("open", waiting_for="no relay is here"), [TEO], "No relay is here."),
         (picture("open", step=100), [TEO], "All 100 steps are made."),
+        (ending(picture("open")), [TEO], "Amina ends the run here, at step 12. The model is being handed in."),
+        (ending(picture("open")), [RELAY], "It waits for a machine to hand in the model."),
+        (ending(picture("finishing")), [], "12 steps are made. The release is being packed."),
         (picture("paused"), [TEO], "Paused by Amina at step 12. Nothing is lost"),
         (picture("finishing"), [], "being packed"),
         (picture("finishing", waiting_for="E312: No memory."), [], "E312: No memory."),

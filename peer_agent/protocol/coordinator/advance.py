@@ -94,13 +94,14 @@ def _take(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Comm
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     """The learning rate of every update is in its record, so peers need not know that there are more steps to come."""
-    if event.goal == "finishing" and not state.ending_since:
-        state.ending_since = state.now
-    state.goal = event.goal
+    state.goal, before = event.goal, state.goal
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
         state.recipe_bytes = encode_recipe(state.recipe)
-    return []
+    if event.goal != "finishing" or (before == "finishing" and state.ending_since):
+        return []
+    state.ending_since = state.now
+    return [e.Send(rounds.everyone(state), standing(state))]
 
 
 def _join(state: RunState, event: e.Joined, now: float) -> list[e.Command]:

@@ -49,14 +49,24 @@ class Visitor:
                 return items
             cursor = f"&cursor={page['next']}"
 
-    def submit(self, path: str, fields: Mapping[str, str], files: Mapping[str, tuple[str, bytes]] | None = None) -> str:
-        """Fill in the form at a path and send it; the page one lands on. Raises Refused."""
+    def submit(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        files: Mapping[str, tuple[str, bytes]] | None = None,
+        *,
+        action: str = "",
+    ) -> str:
+        """Fill in the form at a path and send it (to `action`, where it has one); the page one lands on.
+
+        Raises Refused.
+        """
         csrf = CSRF.search(self.read(path))
         if csrf is None:
             raise Refused(f"there is no form at {path}")
         body, kind = _encoded({**fields, "csrfmiddlewaretoken": csrf[1]}, files or {})
         headers = {"Content-Type": kind, "Referer": self.site + path}
-        request = urllib.request.Request(self.site + path, body, headers)  # noqa: S310
+        request = urllib.request.Request(self.site + (action or path), body, headers)  # noqa: S310
         return self._open(request).decode()
 
     def download(self, path: str, target: Path) -> None:

@@ -1,0 +1,135 @@
+"""What can be changed of a run, and when."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Model
+from runs import drafts, services, storage, tasks
+from runs.models import Dataset, Head, Run
+from tests.runs.cast import RECIPE, draft
+
+TEXT = b"Many hands make light work.\n" * 100
+
+
+@pytest.fixture(autouse=True)
+def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was handed to the task queue."""
+    calls: list[Any] = []
+    monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append((task.name.rsplit(".", 1)[-1], row)))
+    return calls
+
+
+@pytest.fixture
+def proverbs(organizer: Person, data_folder: Any) -> Run:
+    """A draft on a prepared text."""
+    run = draft(organizer)
+    storage.text_path(run.dataset).parent.mkdir(parents=True, exist_ok=True)
+    storage.text_path(run.dataset).write_bytes(TEXT)
+    return run
+
+
+def other_text(organizer: Person, text: bytes = TEXT) -> Dataset:
+    facts = {"title": "Riddles", "licence": "CC0", "filename": "riddles.txt"}
+    return services.store_upload(organizer=organizer, size=len(text), chunks=[text], **facts)
+
+
+class TestWords:
+    def test_title_and_purpose_at_any_time(self, proverbs: Run) -> None:
+        Run.objects.update(state="finished")
+        drafts.change_words(run=proverbs, title="Riddles", purpose="For fun")
+        run = Run.objects.get()
+        assert (run.title, run.purpose, run.slug) == ("Riddles", "For fun", "proverbs")
+        assert "It is called “\u2068Riddles\u2069” now." in run.happenings.get().text
+
+    def test_nothing_changed_is_not_told(self, proverbs: Run) -> None:
+        drafts.change_words(run=proverbs, title=proverbs.title, purpose=proverbs.purpose)
+        drafts.change_visibility(run=proverbs, visibility=Run.Visibility.PUBLIC)
+        drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0")
+        assert not proverbs.happenings.exists()
+
+
+class TestRecipe:
+    def test_another_learning_rate_leaves_the_text_as_it_is(
+        self, proverbs: Run, enqueued: list[Any], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        optimizer = msgspec.structs.replace(RECIPE.optimizer, learning_rate=0.5)
+        with django_capture_on_commit_callbacks(execute=True):
+            drafts.change_draft(
+                run=proverbs, recipe=msgspec.structs.replace(RECIPE, optimizer=optimizer), licence="CC BY"
+            )
+        assert proverbs.parsed_recipe.optimizer.learning_rate == 0.5
+        assert Dataset.objects.get().licence == "CC BY"
+        assert enqueued == []
+
+    def test_another_vocabulary_prepares_it_anew(
+        self, proverbs: Run, enqueued: list[Any], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        with django_capture_on_commit_callbacks(execute=True):
+            drafts.change_draft(run=proverbs, recipe=msgspec.structs.replace(RECIPE, vocab=300), licence="CC0")
+        dataset = Dataset.objects.get()
+        assert (dataset.state, dataset.vocab, dataset.shards.count()) == ("uploaded", 300, 0)
+        assert enqueued == [("prepare_dataset", dataset.pk)]
+
+    def test_another_text_replaces_the_first(
+        self, proverbs: Run, organizer: Person, enqueued: list[Any], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        before = storage.text_path(proverbs.dataset)
+        with django_capture_on_commit_callbacks(execute=True):
+            after = other_text(organizer)
+            drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0", dataset=after)
+        assert Dataset.objects.get() == Run.objects.get().dataset == after
+        assert not before.parent.exists()
+        assert storage.text_path(after).exists()
+        assert enqueued == [("prepare_dataset", after.pk)]
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"target_batch": 10_000}, "E307"),
+            ({"model": Model(width=65)}, "E301"),
+            ({"model": Model(context=8000)}, "E317"),
+        ],
+    )
+    def test_what_does_not_fit_changes_nothing(self, proverbs: Run, changes: dict[str, Any], code: str) -> None:
+        with pytest.raises(Problem, match=code):
+            drafts.change_draft(run=proverbs, recipe=msgspec.structs.replace(RECIPE, **changes), licence="CC0")
+        assert Run.objects.get().parsed_recipe == RECIPE
+
+    @pytest.mark.parametrize("state", ["preparing", "open", "finished"])
+    def test_not_once_it_was_opened(self, proverbs: Run, state: str) -> None:
+        Run.objects.update(state=state)
+        with pytest.raises(Problem, match=f"E315: .*{state}"):
+            drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0")
+
+
+class TestDeleting:
+    def test_a_draft_goes_with_its_text(self, proverbs: Run, django_capture_on_commit_callbacks: Any) -> None:
+        folder = storage.text_path(proverbs.dataset).parent
+        with django_capture_on_commit_callbacks(execute=True):
+            drafts.delete_draft(run=proverbs)
+        assert not (Run.objects.exists())
+        assert not (Dataset.objects.exists())
+        assert not (Head.objects.exists())
+        assert not folder.exists()
+
+    def test_a_text_that_another_run_uses_stays(
+        self, proverbs: Run, organizer: Person, django_capture_on_commit_callbacks: Any
+    ) -> None:
+        other = Run.objects.create(
+            slug="other", title="Other", organizer=organizer, dataset=proverbs.dataset, recipe=proverbs.recipe
+        )
+        with django_capture_on_commit_callbacks(execute=True):
+            drafts.delete_draft(run=proverbs)
+        assert Run.objects.get() == other
+        assert storage.text_path(Dataset.objects.get()).exists()
+
+    @pytest.mark.parametrize("state", ["preparing", "open", "paused", "finishing", "finished"])
+    def test_nothing_but_a_draft(self, proverbs: Run, state: str) -> None:
+        Run.objects.update(state=state)
+        with pytest.raises(Problem, match="E315"):
+            drafts.delete_draft(run=proverbs)
+        assert Run.objects.exists()

@@ -1,0 +1,150 @@
+"""Members and invitations, as sentences."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.utils import timezone
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from runs import membership
+from runs.access import access_joinable_run, access_run, listed_runs, shut_out
+from runs.drafts import change_visibility
+from runs.models import Invitation, Member, Run
+from tests.runs.cast import Owned, committed, owned
+
+PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.Visibility.PRIVATE
+
+
+@pytest.fixture
+def run(run: Run) -> Run:
+    """A run by invitation."""
+    Run.objects.update(visibility=PRIVATE)
+    run.refresh_from_db()
+    return run
+
+
+def is_let_in(run: Run, person: Person) -> bool:
+    try:
+        return access_run(slug=run.slug, viewer=person) == access_joinable_run(slug=run.slug, viewer=person)
+    except Problem as problem:
+        if problem.fault.code != "E305":
+            raise
+        return False
+
+
+class TestByLink:
+    def test_whoever_has_the_link_becomes_a_member(self, run: Run, volunteer: Person, stranger: Person) -> None:
+        secret = membership.create_invitation(run=run).secret
+        assert not is_let_in(run, volunteer)
+        assert membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer) == run
+        assert is_let_in(run, volunteer)
+        assert not is_let_in(run, stranger)
+        assert list(listed_runs(volunteer)) == [run]
+        assert list(listed_runs(stranger)) == []
+
+    def test_the_secret_is_kept_nowhere(self, run: Run) -> None:
+        secret = membership.create_invitation(run=run).secret
+        stored = Invitation.objects.values().get()
+        assert secret not in str(stored)
+        assert len(stored["digest"]) == 64
+
+    def test_a_link_is_good_for_so_many_people(self, run: Run, volunteer: Person, stranger: Person) -> None:
+        secret = membership.create_invitation(run=run, most_uses=1).secret
+        membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer)
+        with pytest.raises(Problem, match="E313"):
+            membership.accept_invitation(slug=run.slug, secret=secret, person=stranger)
+        assert not is_let_in(run, stranger)
+
+    def test_accepting_twice_uses_one(self, run: Run, volunteer: Person) -> None:
+        secret = membership.create_invitation(run=run, most_uses=2).secret
+        for _ in range(2):
+            membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer)
+        assert Invitation.objects.get().uses == Member.objects.count() == 1
+
+    def test_a_link_ends_with_its_time(self, run: Run, volunteer: Person) -> None:
+        secret = membership.create_invitation(run=run, lifetime=timedelta(days=1)).secret
+        Invitation.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+        with pytest.raises(Problem, match="E313"):
+            membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer)
+
+    def test_a_link_that_was_taken_back_lets_nobody_in_and_puts_nobody_out(
+        self, run: Run, volunteer: Person, stranger: Person
+    ) -> None:
+        issued = membership.create_invitation(run=run)
+        membership.accept_invitation(slug=run.slug, secret=issued.secret, person=volunteer)
+        membership.revoke_invitation(invitation=issued.invitation)
+        with pytest.raises(Problem, match="E313"):
+            membership.accept_invitation(slug=run.slug, secret=issued.secret, person=stranger)
+        assert is_let_in(run, volunteer)
+
+    @pytest.mark.parametrize(("slug", "secret"), [("proverbs", "guess"), ("none", "")])
+    def test_a_wrong_link_and_a_run_that_is_not_there_look_alike(
+        self, run: Run, volunteer: Person, slug: str, secret: str
+    ) -> None:
+        secret = secret or membership.create_invitation(run=run).secret
+        with pytest.raises(Problem, match="E313"):
+            membership.accept_invitation(slug=slug, secret=secret, person=volunteer)
+
+    def test_who_was_removed_does_not_come_back_by_the_link(self, run: Run, volunteer: Person) -> None:
+        secret = membership.create_invitation(run=run).secret
+        membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer)
+        membership.remove_member(member=Member.objects.get())
+        with pytest.raises(Problem, match="E313"):
+            membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer)
+        assert not is_let_in(run, volunteer)
+        membership.add_member(run=run, name="teo")
+        assert is_let_in(run, volunteer)
+
+    def test_the_organizer_needs_no_link(self, run: Run, organizer: Person) -> None:
+        secret = membership.create_invitation(run=run).secret
+        membership.accept_invitation(slug=run.slug, secret=secret, person=organizer)
+        assert not Member.objects.exists()
+
+
+class TestByName:
+    def test_a_name_in_any_case(self, run: Run, volunteer: Person) -> None:
+        assert membership.add_member(run=run, name=" TEO ") == membership.add_member(run=run, name="Teo")
+        assert is_let_in(run, volunteer)
+        assert run.happenings.filter(text="Amina added Teo.").count() == 1
+
+    def test_somebody_who_is_not_here(self, run: Run) -> None:
+        with pytest.raises(Problem, match="E314: Nobody here is called Zoë"):
+            membership.add_member(run=run, name="Zoë")
+
+
+class TestDoors:
+    def test_nobody_else_gets_in_logged_in_or_not(self, run: Run, operator: Person) -> None:
+        for viewer in (operator, AnonymousUser(), None):
+            with pytest.raises(Problem, match="E305"):
+                access_run(slug=run.slug, viewer=viewer)
+
+    def test_machines_of_those_outside_are_shut_out(
+        self, run: Run, organizer: Person, laptop: Owned, stranger: Person
+    ) -> None:
+        mine, theirs = owned(organizer, "desk"), owned(stranger, "attic")
+        membership.add_member(run=run, name="Teo")
+        peers = [each.machine.peer_id for each in (mine, laptop, theirs)]
+        assert list(shut_out(run, peers)) == [theirs.machine]
+        membership.remove_member(member=Member.objects.get())
+        assert set(shut_out(run, peers)) == {laptop.machine, theirs.machine}
+        Run.objects.update(visibility=UNLISTED)
+        assert list(shut_out(run, peers)) == []
+
+    def test_whoever_has_helped_stays_when_the_doors_close(
+        self, run: Run, laptop: Owned, organizer: Person, stranger: Person
+    ) -> None:
+        change_visibility(run=run, visibility=PUBLIC)
+        committed(run, (laptop.machine, 4), (owned(organizer).machine, 4))
+        change_visibility(run=run, visibility=PRIVATE)
+        assert is_let_in(run, laptop.machine.person)
+        assert not is_let_in(run, stranger)
+        assert Member.objects.count() == 1
+
+    def test_who_was_removed_and_had_helped_is_not_let_in_by_that(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        membership.remove_member(member=membership.add_member(run=run, name="Teo"))
+        change_visibility(run=run, visibility=PUBLIC)
+        change_visibility(run=run, visibility=PRIVATE)
+        assert not is_let_in(run, laptop.machine.person)

@@ -1,0 +1,281 @@
+"""The organizer's pages: drafts, doors, length, people; and what others find there."""
+
+import re
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from accounts.models import Person
+from runs import membership, storage
+from runs.models import Dataset, Invitation, Member, Run, Upload
+from runs.resumable import begin_upload, take_piece
+from tests.runs.cast import PASSWORD, Owned, committed, draft
+from tests.web.test_pages import TEXT, as_, filled, page
+
+MANAGE = "/runs/proverbs/manage/"
+LINK = re.compile(r"http://testserver(/runs/proverbs/join/[\w-]+/)")
+
+
+@pytest.fixture
+def closed(run: Run) -> Run:
+    """A run by invitation."""
+    Run.objects.update(visibility=Run.Visibility.PRIVATE)
+    run.refresh_from_db()
+    return run
+
+
+def link_of(organizer: Person, **fields: str) -> str:
+    """Made on the page, as a person does."""
+    answer = as_(organizer).post("/runs/proverbs/invitations/", {"most_uses": "", "lifetime": "", **fields})
+    found = LINK.search(page(answer))
+    assert found is not None
+    return found[1]
+
+
+class TestInvitations:
+    def test_a_link_leads_past_the_sign_up_into_the_run(self, closed: Run, organizer: Person) -> None:
+        link, client = link_of(organizer, most_uses="1"), Client()
+        assert client.get("/runs/proverbs/").status_code == 404
+        text = page(client.get(link))
+        assert "Amina</b> invites you" in text
+        assert "A model of proverbs" in text
+        sign_up = re.search(r'href="(/signup/[^"]+)"', text)
+        assert sign_up is not None
+        answer = client.post(sign_up[1], {"username": "Zoe", "password": PASSWORD})
+        assert answer["Location"] == link
+        assert "Accept as Zoe" in page(client.get(link))
+        assert client.post(link)["Location"] == "/runs/proverbs/"
+        assert client.get("/runs/proverbs/").status_code == 200
+        assert "A model of proverbs" in page(client.get("/"))
+
+    def test_and_past_the_log_in(self, closed: Run, organizer: Person, volunteer: Person) -> None:
+        link, client = link_of(organizer), Client()
+        log_in = re.search(r'href="(/login/\?next=[^"]+join[^"]+)"', page(client.get(link)))
+        assert log_in is not None
+        assert client.post(log_in[1], {"username": "Teo", "password": PASSWORD})["Location"] == link
+
+    def test_looking_is_not_accepting(self, closed: Run, organizer: Person, volunteer: Person) -> None:
+        as_(volunteer).get(link_of(organizer))
+        Client().post(link_of(organizer))
+        assert not Member.objects.exists()
+
+    def test_a_link_that_does_not_work_says_so_with_its_number(self, closed: Run, organizer: Person) -> None:
+        link = link_of(organizer)
+        as_(organizer).post(f"/runs/proverbs/invitations/{Invitation.objects.get().pk}/")
+        for path in (link, "/runs/proverbs/join/guess/", "/runs/none/join/guess/"):
+            answer = Client().get(path)
+            assert answer.status_code == 404
+            assert "E313" in page(answer)
+            assert "proverbs" not in page(answer)
+
+    def test_a_link_is_shown_once(self, closed: Run, organizer: Person) -> None:
+        secret = link_of(organizer).rstrip("/").rsplit("/", 1)[-1]
+        text = page(as_(organizer).get(MANAGE))
+        assert secret not in text
+        assert "Take back" in text
+
+    def test_a_member_who_follows_the_link_again_is_in(self, closed: Run, organizer: Person, volunteer: Person) -> None:
+        link, client = link_of(organizer, most_uses="1"), as_(volunteer)
+        client.post(link)
+        assert client.get(link)["Location"] == "/runs/proverbs/"
+        assert Client().get(link).status_code == 404
+
+
+class TestMembers:
+    def test_added_listed_removed(self, closed: Run, organizer: Person, volunteer: Person) -> None:
+        client = as_(organizer)
+        client.post("/runs/proverbs/members/", {"name": "teo"})
+        assert 'data-label="Member">Teo' in page(client.get(MANAGE))
+        assert as_(volunteer).get("/runs/proverbs/").status_code == 200
+        client.post(f"/runs/proverbs/members/{Member.objects.get().pk}/")
+        assert 'data-label="Member">Teo' not in page(client.get(MANAGE))
+        answer = as_(volunteer).get("/runs/proverbs/")
+        assert answer.status_code == 404
+        assert "E305" in page(answer)
+
+    def test_a_name_that_nobody_has_stays_in_its_field(self, closed: Run, organizer: Person) -> None:
+        answer = as_(organizer).post("/runs/proverbs/members/", {"name": "Zoë"})
+        assert answer.status_code == 400
+        assert "E314: Nobody here is called Zoë." in page(answer)
+        assert 'value="Zoë"' in page(answer)
+
+    @pytest.mark.parametrize("path", ["members/", "invitations/", "extend/", "finish/", "edit/", "delete/"])
+    def test_members_and_strangers_manage_nothing(
+        self, closed: Run, volunteer: Person, stranger: Person, operator: Person, path: str
+    ) -> None:
+        membership.add_member(run=closed, name="Teo")
+        assert as_(volunteer).post(f"/runs/proverbs/{path}", {"name": "Noor"}).status_code == 403
+        for person in (stranger, operator):
+            assert as_(person).post(f"/runs/proverbs/{path}", {"name": "Noor"}).status_code == 404
+        assert Client().post(f"/runs/proverbs/{path}")["Location"].startswith("/login/")
+        assert Member.objects.count() == 1
+
+
+class TestDrafts:
+    def test_everything_is_there_to_be_changed(self, organizer: Person, data_folder: Any) -> None:
+        draft(organizer)
+        client = as_(organizer)
+        text = page(client.get("/runs/proverbs/edit/"))
+        assert 'name="title" value="A model of proverbs"' in text
+        assert 'name="context" value="8"' in text
+        assert "Without one, proverbs.txt stays." in text
+        fields = {"context": "16", "vocab": "2048", "licence": "CC BY", "title": "Riddles", "text": None}
+        answer = client.post("/runs/proverbs/edit/", filled(**fields))
+        assert answer["Location"] == MANAGE
+        run = Run.objects.get()
+        assert (run.title, run.parsed_recipe.model.context, run.dataset.licence) == ("Riddles", 16, "CC BY")
+        assert run.dataset.filename == "proverbs.txt"
+
+    def test_another_text_needs_the_word_of_who_brings_it(self, organizer: Person, data_folder: Any) -> None:
+        draft(organizer)
+        answer = as_(organizer).post("/runs/proverbs/edit/", filled(may_share=None))
+        assert "This field is required." in page(answer)
+        as_(organizer).post("/runs/proverbs/edit/", filled(filename="riddles.txt"))
+        assert Run.objects.get().dataset.filename == "riddles.txt"
+
+    def test_what_does_not_fit_stands_beside_its_field_and_changes_nothing(
+        self, organizer: Person, data_folder: Any
+    ) -> None:
+        draft(organizer)
+        answer = as_(organizer).post("/runs/proverbs/edit/", filled(target_batch="100000", title="Riddles"))
+        assert "E307: The text gives" in page(answer)
+        assert Run.objects.get().title == "A model of proverbs"
+        assert Dataset.objects.count() == 1
+
+    def test_an_open_run_keeps_its_recipe(self, run: Run, organizer: Person) -> None:
+        assert 'name="layers"' not in page(as_(organizer).get("/runs/proverbs/edit/"))
+        words = {"title": "Riddles", "purpose": "", "visibility": "unlisted", "layers": "9"}
+        as_(organizer).post("/runs/proverbs/edit/", words)
+        after = Run.objects.get()
+        assert (after.title, after.visibility, after.recipe) == ("Riddles", "unlisted", run.recipe)
+
+    def test_a_draft_is_deleted_after_a_question(self, organizer: Person, data_folder: Any) -> None:
+        draft(organizer)
+        assert "This cannot be undone" in page(as_(organizer).get("/runs/proverbs/delete/"))
+        assert Run.objects.exists()
+        as_(organizer).post("/runs/proverbs/delete/")
+        assert not Run.objects.exists()
+
+    def test_an_open_run_is_not(self, run: Run, organizer: Person) -> None:
+        answer = as_(organizer).post("/runs/proverbs/delete/")
+        assert answer.status_code == 409
+        assert "E315: This cannot be done: the run is open." in page(answer)
+
+    def test_the_page_shows_what_became_of_the_text(self, organizer: Person, data_folder: Any) -> None:
+        run = draft(organizer)
+        Dataset.objects.update(
+            pieces=["Many <b>hands</b>", "مثل", "third"], vouched_by=organizer, vouched_at=run.created_at
+        )
+        text = page(as_(organizer).get(MANAGE))
+        assert "1,000 of 2,048 kinds" in text
+        assert "4,000</dd>" in text
+        assert "Many &lt;b&gt;hands&lt;/b&gt;" in text
+        assert '<blockquote dir="auto">مثل' in text
+        assert "<dt>May be shared, says</dt><dd>Amina," in text
+
+    def test_while_it_is_prepared_the_page_reloads_and_has_nothing_to_fill_in(
+        self, organizer: Person, data_folder: Any
+    ) -> None:
+        draft(organizer, visibility="private")
+        Dataset.objects.update(state="preparing")
+        client = as_(organizer)
+        text = page(client.get(MANAGE))
+        assert '<meta http-equiv="refresh"' in text
+        assert 'name="name"' not in text
+        answer = client.post("/runs/proverbs/invitations/", {"most_uses": "1", "lifetime": ""})
+        assert LINK.search(page(answer))
+        assert "refresh" not in page(answer), "the link is shown once"
+        Dataset.objects.update(state="ready")
+        text = page(client.get(MANAGE))
+        assert 'name="name"' in text
+        assert "refresh" not in text
+
+    def test_a_text_of_one_line_is_too_short_and_says_so(self, organizer: Person) -> None:
+        answer = as_(organizer).post("/runs/new/", filled(content=b"Many hands make light work."))
+        assert "E317: The text is too short to train on: it has 27 tokens, and one sample takes 64." in page(answer)
+        assert not Run.objects.exists()
+
+    def test_markup_and_right_to_left_writing_stay_in_their_place(self, organizer: Person) -> None:
+        client = as_(organizer)
+        title = "\u202egnp.<img src=x> أمثال"
+        client.post("/runs/new/", filled(title=title, filename="أمثال.txt", visibility="private"))
+        slug = Run.objects.get().slug
+        for path in ("/", f"/runs/{slug}/", f"/runs/{slug}/manage/", f"/runs/{slug}/delete/"):
+            text = page(client.get(path))
+            assert "<bdi>\u202egnp.&lt;img src=x&gt; أمثال</bdi>" in text
+            assert "<img" not in text
+
+
+class TestLength:
+    def test_a_live_run_is_made_longer(self, run: Run, organizer: Person) -> None:
+        as_(organizer).post("/runs/proverbs/extend/", {"target_steps": "500"})
+        assert Run.objects.get().parsed_recipe.target_steps == 500
+
+    @pytest.mark.parametrize(
+        ("steps", "words"), [("50", "E316"), ("", "This field is required"), ("x", "whole number")]
+    )
+    def test_what_is_not_longer_is_refused(self, run: Run, organizer: Person, steps: str, words: str) -> None:
+        answer = as_(organizer).post("/runs/proverbs/extend/", {"target_steps": steps})
+        assert answer.status_code == 400
+        assert words in page(answer)
+
+    def test_a_run_is_ended_after_a_question(self, run: Run, organizer: Person, laptop: Owned) -> None:
+        client = as_(organizer)
+        assert "/finish/" not in page(client.get(MANAGE))
+        committed(run, (laptop.machine, 4))
+        assert "/finish/" in page(client.get(MANAGE))
+        assert "at step 1 of 100" in page(client.get("/runs/proverbs/finish/"))
+        client.post("/runs/proverbs/finish/")
+        assert Run.objects.get().wanted == "finished"
+        text = page(client.get(MANAGE))
+        assert "Amina ends the run at step 1." in text
+        assert "Pause the run" not in text
+
+    def test_without_a_step_it_is_refused_in_words(self, run: Run, organizer: Person) -> None:
+        answer = as_(organizer).post("/runs/proverbs/finish/")
+        assert answer.status_code == 409
+        assert "E320" in page(answer)
+
+
+class TestTextsInPieces:
+    def test_a_form_takes_a_text_that_is_here_already(self, organizer: Person) -> None:
+        upload = take_piece(
+            upload=begin_upload(person=organizer, filename="proverbs.txt", size=len(TEXT)), offset=0, piece=TEXT
+        )
+        as_(organizer).post("/runs/new/", filled(text=None, upload=str(upload.pk)))
+        dataset = Run.objects.get().dataset
+        assert (dataset.filename, dataset.vouched_by) == ("proverbs.txt", organizer)
+        assert storage.text_path(dataset).read_bytes() == TEXT
+
+    def test_a_form_with_faults_keeps_it(self, organizer: Person) -> None:
+        upload = take_piece(
+            upload=begin_upload(person=organizer, filename="proverbs.txt", size=len(TEXT)), offset=0, piece=TEXT
+        )
+        for changes in ({"title": ""}, {"target_batch": "100000"}):
+            answer = as_(organizer).post("/runs/new/", filled(text=None, upload=str(upload.pk), **changes))
+            assert f'name="upload" value="{upload.pk}"' in page(answer)
+            assert "it need not be sent again" in page(answer)
+        assert Upload.objects.get() == upload
+
+    @pytest.mark.parametrize("piece", [b"", TEXT[:10]])
+    def test_half_a_text_is_refused(self, organizer: Person, piece: bytes) -> None:
+        upload = begin_upload(person=organizer, filename="proverbs.txt", size=len(TEXT))
+        take_piece(upload=upload, offset=0, piece=piece)
+        answer = as_(organizer).post("/runs/new/", filled(text=None, upload=str(upload.pk)))
+        assert "E318" in page(answer)
+        assert not Dataset.objects.exists()
+
+    def test_anothers_upload_is_not_there(self, organizer: Person, stranger: Person) -> None:
+        upload = take_piece(
+            upload=begin_upload(person=stranger, filename="proverbs.txt", size=len(TEXT)), offset=0, piece=TEXT
+        )
+        answer = as_(organizer).post("/runs/new/", filled(text=None, upload=str(upload.pk)))
+        assert "E318" in page(answer)
+        assert Upload.objects.get() == upload
+
+    def test_a_plain_form_still_carries_the_file(self, organizer: Person) -> None:
+        fields = filled(upload="", text=SimpleUploadedFile("proverbs.txt", TEXT))
+        as_(organizer).post("/runs/new/", fields)
+        assert Run.objects.get().dataset.size == len(TEXT)

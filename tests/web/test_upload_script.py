@@ -1,0 +1,140 @@
+"""The upload in a real browser: it waits for the network, outlives a reload, and says what is wrong in words."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+
+from tests.web.test_serving import serving, where
+
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+MORE = ("--disable-component-update", "--disable-sync")
+PATIENCE_MS = 60_000
+PIECES = 5
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real site."""
+    data = tmp_path_factory.mktemp("site")
+    with serving(data, MANYHANDS_UPLOAD_LIMIT_MB="6"):
+        yield where(data)["url"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium without a window."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=[*ARGUMENTS, *MORE])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def form(browser: Browser, site: str, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The new-run form, in front of somebody new."""
+    page = browser.new_context().new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(f"{site}/signup/?next=/runs/new/")
+    page.fill("#id_username", f"p{abs(hash(request.node.name)) % 10**8}")
+    page.fill("#id_password", "correct horse battery staple")
+    page.click("main button")
+    page.wait_for_selector("#id_text")
+    yield page
+    page.context.close()
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Words in several pieces."""
+    path = tmp_path / "words.txt"
+    path.write_bytes((b"Many hands make light work.\n" * 40_000 * PIECES)[: PIECES * 1_000_000])
+    return path
+
+
+class Wire:
+    """Counts the pieces that are sent, and cuts the line after so many."""
+
+    def __init__(self, page: Page, until: int | None = None) -> None:
+        self.offsets: list[int] = []
+        self.until = until
+        page.route("**/uploads/**", self._pass)
+
+    def _pass(self, route: Route) -> None:
+        offset = route.request.headers.get("upload-offset")
+        if self.until is not None and (offset is None or len(self.offsets) >= self.until) and self.offsets:
+            route.abort("internetdisconnected")
+            return
+        if offset is not None:
+            self.offsets.append(int(offset))
+        route.continue_()
+
+
+def said(page: Page) -> Any:
+    return expect(page.locator("[data-says]"))
+
+
+def test_a_text_is_there_before_the_form_is_sent(form: Page, text: Path) -> None:
+    wire = Wire(form)
+    form.set_input_files("#id_text", text)
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    assert wire.offsets == [piece * 1_000_000 for piece in range(PIECES)]
+    form.fill("#id_title", "Words")
+    form.fill("#id_licence", "CC0")
+    form.check("#id_may_share")
+    with form.expect_request(lambda request: request.method == "POST" and "/runs/new/" in request.url) as sent:
+        form.click("text=Make the draft")
+    assert int(sent.value.headers.get("content-length", "0")) < 100_000, "the form carries no file"
+    form.wait_for_url("**/runs/words*/")
+
+
+def test_the_form_waits_for_the_text(form: Page, text: Path) -> None:
+    form.fill("#id_title", "Words in time")
+    form.fill("#id_licence", "CC0")
+    form.check("#id_may_share")
+    form.set_input_files("#id_text", text)
+    form.click("text=Make the draft")
+    form.wait_for_url("**/runs/words-in-time*/")
+
+
+def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
+    wire = Wire(form, until=2)
+    form.set_input_files("#id_text", text)
+    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    assert wire.offsets == [0, 1_000_000]
+    wire.until = None
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    assert wire.offsets == [piece * 1_000_000 for piece in range(PIECES)]
+
+
+def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) -> None:
+    wire = Wire(form, until=3)
+    form.set_input_files("#id_text", text)
+    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    wire.until = None
+    wire.offsets.clear()
+    form.reload()
+    form.set_input_files("#id_text", text)
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    assert wire.offsets == [3_000_000, 4_000_000]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"x" * 6_000_001, "E304: The upload is 7 MB; this site takes up to 6 MB. Upload a smaller file."),
+        (b"", "E303: The file is empty."),
+        (b"caf\xe9 " * 100, "E302: The text is not UTF-8 (byte 3: 0xe9)."),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_words(form: Page, tmp_path: Path, content: bytes, words: str) -> None:
+    wire = Wire(form)
+    (tmp_path / "words.txt").write_bytes(content)
+    form.set_input_files("#id_text", tmp_path / "words.txt")
+    expect(form.locator("[data-fault]")).to_contain_text(words, timeout=PATIENCE_MS)
+    assert len(wire.offsets) == (1 if "E302" in words else 0)
+    assert form.url.endswith("/runs/new/")
