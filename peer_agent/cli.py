@@ -28,6 +28,7 @@ from peer_agent.passport import Passport, log_in, site_of
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.status import status_facts, status_lines
+from peer_agent.verdict import verdict
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -80,6 +81,8 @@ def join(
 
 async def _join(home: Home, run_url: str, token: str, limits: Limits, parting: Parting, *, publish: str) -> None:
     passport = await passport_for(home, run_url, _slug(run_url), token)
+    for line in await verdict(home, passport):
+        typer.echo(line)
     take_part = await asyncio.to_thread(_participation)  # loads torch: after the cheap checks
     await take_part(home, passport, limits, parting, publish)
 

@@ -172,4 +172,6 @@ async def _check_relay(url: str) -> Check:
 
 def in_bytes(count: float) -> str:
     """A size in words."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"

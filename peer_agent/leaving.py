@@ -62,7 +62,7 @@ async def see_through(agent: "Agent") -> None:
         return
     step, until = follower.step, time.monotonic() + FINISH_S
     agent.view.leaves(step)
-    while follower.step == step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
+    while agent.view.made <= step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)  # any of several things may end it, and none of them is waited for elsewhere
 
 

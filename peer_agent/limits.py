@@ -22,5 +22,9 @@ def usual_limits(threads: int | None = None) -> Limits:
 
 def apply_limits(limits: Limits) -> None:
     """Step behind everything the machine's owner does."""
-    if sys.platform != "win32":
+    if sys.platform == "win32":
+        import psutil
+
+        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+    else:
         os.nice(limits.nice)

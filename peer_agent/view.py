@@ -19,6 +19,7 @@ class View:
         self.stream = stream
         self.now = Status()
         self.accepted = 0
+        self.made = 0  # the newest step that was told of
         self.is_moving = False
         self.is_leaving = False
         self.is_away = False
@@ -68,7 +69,7 @@ class View:
         """A committed step, with what of it came from here."""
         mine = sum(entry.samples for entry in record.contributions if entry.peer == me)
         self.accepted += mine
-        self.now.loss = record.loss
+        self.made, self.now.loss = record.step, record.loss
         hands = len(record.contributions)
         self.say(
             f"step {record.step} is made: loss {record.loss:.3f}, {hands} {'hand' if hands == 1 else 'hands'}, "

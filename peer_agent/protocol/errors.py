@@ -69,6 +69,14 @@ CATALOGUE: dict[str, Entry] = {
         "Close other programs.",
     ),
     "E121": Entry("{free} are free on the disk of {path}; at least {needed} are needed.", "Free some space."),
+    "E123": Entry(
+        "This run does not fit into this machine's memory: it needs about {needed}, and {free} are free.",
+        "Close other programs, or join a smaller run.",
+    ),
+    "E124": Entry(
+        "This run does not fit on the disk of {path}: it needs about {needed}, and {free} are free.",
+        "Free some space, or set MANYHANDS_HOME to a folder on a larger disk.",
+    ),
     # 2xx: credentials, sessions and frames
     "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one."),
     "E202": Entry("The credential has expired.", "The agent asks for a new one by itself; if not, join the run again."),

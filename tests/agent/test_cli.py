@@ -56,6 +56,9 @@ def http_site(answer: Callable[[str], Answer]) -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
             status, body = answer(self.path)
             page = body.encode() if isinstance(body, str) else json.dumps(body).encode()
             self.send_response(status)

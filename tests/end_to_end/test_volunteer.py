@@ -81,10 +81,10 @@ def test_one_ctrl_c_finishes_the_step_and_leaves(tmp_path: Path, english: str) -
     with Swarm(tmp_path) as swarm:
         begin(swarm, english, "a", "b", trainers=2)
         swarm.wait(lambda: has_made(swarm, "b", 2), 120, "b takes part")
+        swarm.wait(lambda: status(swarm, "b").get("step", 0) >= 2, 60, "its status says so")
         facts = status(swarm, "b")
         assert (facts["running"], facts["stale"], facts["title"]) == (True, False, "A run")
         assert facts["pid"] == swarm.processes["b"].pid
-        assert facts["step"] >= 2
         swarm.processes["b"].send_signal(signal.SIGINT)
         assert swarm.processes["b"].wait(90) == 0
         said = swarm.log("b")

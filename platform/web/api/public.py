@@ -31,6 +31,7 @@ from web.downloads import send_file
 Row = TypeVar("Row")
 router = Router(tags=["runs"])
 
+TOKEN_BYTES = 2  # in a shard
 READING: dict[Any, Any] = {401: FaultOut, 404: FaultOut, 422: FaultOut}
 
 
@@ -95,16 +96,21 @@ def release_file(request: HttpRequest, slug: str, name: str) -> HttpResponseBase
 
 
 def _run_facts(run: Run, loss: float | None) -> dict[str, Any]:
+    recipe = run.parsed_recipe
     return {
         "slug": run.slug,
         "title": run.title,
         "state": run.state,
         "step": run.head.step,
-        "target_steps": run.parsed_recipe.target_steps,
+        "target_steps": recipe.target_steps,
         "loss": loss,
         "peers_online": len(presence.online(run)),
         "waiting_for": run.waiting_for,
         "unigram_entropy": run.dataset.unigram_entropy,
+        "parameters": run.elements,
+        "codec_up": recipe.codec_up,
+        "codec_down": recipe.codec_down,
+        "data_bytes": TOKEN_BYTES * (run.dataset.tokens or 0),
     }
 
 

@@ -25,7 +25,10 @@ class FaultOut(Schema):
 
 
 class RunOut(Schema):
-    """A run. `loss` is of the last step, in nats per token; `unigram_entropy` is what guessing by frequency costs."""
+    """A run. `loss` is of the last step, in nats per token; `unigram_entropy` is what guessing by frequency costs.
+
+    `parameters` is 0 until the run is prepared; `data_bytes` is of all tokens, two bytes each.
+    """
 
     slug: str
     title: str
@@ -36,6 +39,10 @@ class RunOut(Schema):
     peers_online: int
     waiting_for: str
     unigram_entropy: float | None
+    parameters: int
+    codec_up: str
+    codec_down: str
+    data_bytes: int
 
 
 class StepOut(Schema):

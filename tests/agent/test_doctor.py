@@ -1,0 +1,198 @@
+"""Every check with its fault really there: a full disk, a wrong clock, a closed port, torch missing, no memory."""
+
+import asyncio
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from peer_agent import doctor
+from peer_agent.config import Home, KnownSite
+from peer_agent.doctor import Check, check_device, check_disk, check_memory, check_relays, check_site, examine
+from peer_agent.status import Status, write_status
+from tests.agent.cast import RELAY, TRAINER, relaying, site
+from tests.agent.test_cli import MANYHANDS, environment
+from tests.protocol.cast import SITE_PUBLIC
+
+
+@contextmanager
+def clock_site(ahead_s: float) -> Iterator[str]:
+    """A site whose clock is that much ahead."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            import time
+
+            return super().date_time_string(time.time() + ahead_s)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "verdict", "code"),
+    [(0, "ok", ""), (-20, "ok", ""), (120, "warn", "E204"), (3600, "fail", "E204"), (-86_400, "fail", "E204")],
+)
+async def test_the_clock(ahead_s: float, verdict: str, code: str) -> None:
+    with clock_site(ahead_s) as url:
+        reached, clock = await check_site(url)
+    assert (reached.name, reached.verdict) == ("site", "ok")
+    assert (clock.name, clock.verdict, clock.code) == ("clock", verdict, code)
+
+
+async def test_a_site_that_is_not_there() -> None:
+    (check,) = await check_site(f"http://127.0.0.1:{closed_port()}")
+    assert (check.name, check.verdict, check.code) == ("site", "fail", "E104")
+
+
+async def test_relays(tmp_path: Path) -> None:
+    """One that listens, one that has gone; and where no run has told yet which there are."""
+    home = Home(tmp_path / "home")
+    (unknown,) = await check_relays(home)
+    assert (unknown.verdict, unknown.code) == ("ok", "")
+    async with site() as script, relaying(script, tmp_path / "relay", RELAY) as relay:
+        gone = f"ws://127.0.0.1:{closed_port()}/"
+        write_status(home, Status(relays=[relay.url, gone]), 0.0)
+        there, away = await check_relays(home)
+    assert (there.verdict, there.code) == ("ok", "")
+    assert (away.verdict, away.code) == ("fail", "E104")
+
+
+def test_memory() -> None:
+    found = [check_memory(lambda size=size: size) for size in (10**8, 10**9, 10**10)]  # type: ignore[misc]
+    assert [(check.verdict, check.code) for check in found] == [("fail", "E120"), ("warn", ""), ("ok", "")]
+    assert check_memory().name == "memory"
+
+
+def test_a_disk_with_too_little_on_it(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    found = [check_disk(home, lambda _, size=size: size) for size in (10**6, 10**9, 10**11)]  # type: ignore[misc]
+    assert [(check.verdict, check.code) for check in found] == [("fail", "E121"), ("warn", ""), ("ok", "")]
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of two mebibytes: a tmpfs where we may mount one, else a folder whose files may not grow."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, check=False
+    )
+    try:
+        yield folder
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def limited() -> None:
+    """No file of this process grows beyond 4 KiB: what a quota does, where nothing can be mounted."""
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as folder:
+        is_small = shutil.disk_usage(folder).total <= 2 << 20
+        if is_small:
+            filler = folder / "filler"
+            with filler.open("wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                except OSError:
+                    pass
+        done = subprocess.run(
+            [MANYHANDS, "doctor", "--json"],
+            env=environment(folder),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            preexec_fn=None if is_small else limited,
+        )
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert (done.returncode, checks["disk"]["verdict"], checks["disk"]["code"]) == (1, "fail", "E106")
+
+
+def test_torch_is_missing_really(tmp_path: Path) -> None:
+    """Python as it is without the packages for training: those that the agent itself needs are lent one by one."""
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    packages = Path(sys.modules["msgspec"].__file__ or "").parents[1]
+    without = {"torch", "transformers", "tokenizers", "functorch", "torchgen"}
+    for path in packages.iterdir():
+        if path.name.split("-")[0] not in without and not path.name.endswith(".pth"):
+            (lent / path.name).symlink_to(path)
+    root = Path(doctor.__file__).parents[1]
+    program = "import sys; from peer_agent.cli import main; sys.argv[0] = 'manyhands'; main()"
+    own = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join([str(root), str(lent)])}
+    done = subprocess.run(
+        [sys._base_executable, "-c", program, "doctor"],  # type: ignore[attr-defined]
+        env=own,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "versions" in line]
+    assert line.startswith("fail  versions  E103: ")
+    assert "torch, transformers" in line
+
+
+def test_a_gpu_that_torch_cannot_use(tmp_path: Path) -> None:
+    """The driver's own tool names one, and the torch installed here is a CPU build or finds none."""
+    import torch
+
+    seen = check_device(lambda: "NVIDIA RTX 4090")
+    if torch.cuda.is_available():
+        assert (seen.verdict, seen.text) == ("ok", torch.cuda.get_device_name())
+    else:
+        assert (seen.verdict, seen.code) == ("warn", "E119")
+        assert "NVIDIA RTX 4090" in seen.text
+    nothing = check_device(lambda: "")
+    assert nothing.verdict == "ok"
+
+
+async def test_all_of_it_where_all_is_well(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with clock_site(0) as url:
+        home.remember(KnownSite(url, TRAINER, "ann", SITE_PUBLIC.hex()))
+        async with asyncio.timeout(120):
+            checks = await examine(home)
+    assert [check.name for check in checks] == ["versions", "device", "memory", "disk", "site", "clock", "relay"]
+    assert not [check for check in checks if check.verdict == "fail"]
+    assert Check("a", "ok", "b").line() == "ok    a         b"

@@ -1,0 +1,136 @@
+"""What one command says and another reads: fresh, stale, absent; and what is shown of it."""
+
+import io
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from peer_agent.config import Home
+from peer_agent.network.traffic import Rates, Traffic
+from peer_agent.status import (
+    SENTENCES,
+    Status,
+    is_stale,
+    read_status,
+    sentence,
+    status_facts,
+    status_lines,
+    write_status,
+)
+from peer_agent.terminal import HINT, LiveView, is_terminal, picture
+
+
+def busy() -> Status:
+    return Status(
+        site="https://a.example",
+        run="a-run",
+        title="A small model of Python's own words",
+        person="ann",
+        doing="training",
+        step=413,
+        target_steps=1000,
+        loss=3.4212,
+        samples=12,
+        quota=16,
+        samples_per_s=12.34,
+        up_mbps=1.25,
+        down_mbps=0.75,
+        accepted=41210,
+        rank=3,
+        events=["12:04:01  step 412 is made: loss 3.421, 17 hands, 12 of 2048 samples from here", "12:04:02  two", "3"],
+    )
+
+
+def test_status_is_read_while_its_agent_works_and_never_of_another(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert read_status(home) is None
+    with home.locked():
+        assert status_facts(home, 0.0)["running"] is True
+        write_status(home, busy(), 1000.0)
+        read = read_status(home)
+        assert read is not None
+        assert (read.title, read.at) == (busy().title, 1000.0)
+        write_status(home, Status(pid=1), 1000.0)
+        assert read_status(home) is None, "it was said by another process"
+        write_status(home, busy(), 1000.0)
+    assert read_status(home) is None
+    assert status_facts(home, 0.0) == {"running": False, "pid": None}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"pid": "x"}', b"\xff"])
+def test_a_status_that_is_damaged_is_none(tmp_path: Path, content: bytes) -> None:
+    home = Home(tmp_path)
+    home.write("status.json", content)
+    with home.locked():
+        assert "has not said what it does" in status_lines(home, status_facts(home, 0.0))[0]
+
+
+def test_an_agent_that_sleeps_is_told_from_one_that_works(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.locked():
+        write_status(home, busy(), 1000.0)
+        fresh, stale = (status_facts(home, now) for now in (1010.0, 1030.0))
+        assert (fresh["stale"], stale["stale"]) == (False, True)
+        assert "This machine helps to make step 413." in status_lines(home, fresh)
+        assert len(status_lines(home, stale)) == len(status_lines(home, fresh)) + 1
+        json.dumps(fresh)
+    assert is_stale(busy(), time.time())
+
+
+@pytest.mark.parametrize("doing", SENTENCES)
+def test_everything_it_may_do_has_a_sentence(doing: str) -> None:
+    assert sentence(Status(doing=doing)).endswith(".")
+
+
+def shown(width: int, now: Status) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, height=24, force_terminal=True, no_color=True, legacy_windows=False)
+    console.print(picture(now, console))
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_page_fits_and_says_everything(width: int) -> None:
+    lines = shown(width, busy())
+    assert len(lines) <= 20
+    assert max(len(Text.from_ansi(line).plain.rstrip()) for line in lines) <= width
+    text = "\n".join(lines)
+    for part in ("413 of 1,000", "3.421", "12.3 samples/s", "1.2 Mb/s", "0.8 Mb/s", "41,210 samples", "rank", HINT):
+        assert part in text
+    assert "12 of 16 samples of this step" in text
+
+
+def test_without_a_terminal_there_are_lines() -> None:
+    assert not is_terminal(io.StringIO())
+    stream = io.StringIO()
+    view = LiveView(stream)
+    view.say("one")
+    assert stream.getvalue().endswith("  one\n")
+    assert view.now.events[-1].endswith("  one")
+
+
+def test_what_is_logged_does_not_tear_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    view = LiveView(stream)
+    with view.live(tmp_path / "agent.log"):
+        logging.getLogger("somewhere").warning("a line")
+    assert "a line" in (tmp_path / "agent.log").read_text()
+    assert "a line" not in stream.getvalue()
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    traffic = Traffic()
+    rates = Rates(traffic)
+    assert rates.read(0.0) == (0.0, 0.0)
+    traffic.add(sent=1_000_000, received=500_000)
+    assert rates.read(1.0) == (8.0, 4.0)
+    for second in range(2, 9):
+        last = rates.read(float(second))
+    assert last == (0.0, 0.0)

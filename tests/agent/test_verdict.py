@@ -1,0 +1,96 @@
+"""Before work: what a run will ask of this machine, and a numbered sentence where that is too much."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent.config import Home
+from peer_agent.protocol.errors import Problem
+from peer_agent.verdict import Facts, Room, facts_of, judge
+from tests.agent.test_approval import manyhands
+from tests.agent.test_cli import Answer, credential, http_site, known_at
+from tests.golden import golden
+
+FACTS = Facts(
+    parameters=10_000_000,
+    codec_up="int8",
+    codec_down="fp16",
+    data_bytes=4_000_000,
+    snapshot_bytes=120_000_000,
+    log_bytes=60_000_000,
+    pace_s=36.0,
+)
+PLENTY = Room(10**11, 10**12)
+
+
+def test_what_fits_is_said_in_a_line_each() -> None:
+    lines = judge(FACTS, PLENTY, Path("home"))
+    assert lines == [
+        "memory    about 1.1 GB needed, 100.0 GB free: fits",
+        "disk      about 344 MB needed, 1000.0 GB free: fits",
+        "download  184 MB at most, before the first step",
+        "traffic   about 1.0 GB up and 2.0 GB down in an hour, at the run's recent pace",
+    ]
+
+
+def test_a_run_without_a_pace_tells_what_a_step_moves() -> None:
+    facts = Facts(**{name: getattr(FACTS, name) for name in FACTS.__struct_fields__} | {"pace_s": None})
+    assert "10 MB up and 20 MB down in each step" in judge(facts, PLENTY, Path("home"))[-1]
+
+
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [
+        (
+            Room(10**9, 10**12),
+            "E123: This run does not fit into this machine's memory: it needs about 1.1 GB, and 1.0 GB",
+        ),
+        (Room(10**11, 10**8), "E124: This run does not fit on the disk of home: it needs about 344 MB, and 100 MB"),
+    ],
+)
+def test_what_does_not_fit_says_what_would_be_needed(room: Room, words: str) -> None:
+    with pytest.raises(Problem) as raised:
+        judge(FACTS, room, Path("home"))
+    assert str(raised.value).startswith(words)
+
+
+def site_of_size(parameters: int) -> Callable[[str], Answer]:
+    """The API's own shapes, with steps of 2 and 4 seconds and two snapshots."""
+    run = golden("api")["runs/SLUG"] | {"slug": "a", "step": 30, "parameters": parameters}
+    steps = [golden("api")["runs/SLUG/steps"] | {"duration_s": duration_s} for duration_s in (2.0, 4.0)]
+    snapshots = [{"step": 10, "size": 500}, {"step": 20, "size": 700}]
+
+    def answer(path: str) -> Answer:
+        lists: dict[str, list[dict[str, Any]]] = {"steps": steps, "snapshots": snapshots}
+        name = path.split("?", maxsplit=1)[0].rsplit("/", 1)[-1]
+        return (200, {"items": lists[name], "next": None}) if name in lists else (200, run)
+
+    return answer
+
+
+async def test_facts_are_read_from_the_api() -> None:
+    with http_site(site_of_size(1000)) as url:
+        facts = await facts_of(f"{url}/api/v1/runs/a")
+    assert facts == Facts(1000, "fp16", "fp16", 400_000, 700, 10 * 1000 * 2, 3.0)
+
+
+@pytest.mark.parametrize(
+    "answer", [(404, {"code": "404", "text": "-"}), (200, {}), (200, {"step": "x"}), (200, "<html>")]
+)
+async def test_a_site_that_does_not_tell(answer: Answer) -> None:
+    with http_site(lambda _: answer) as url:
+        assert await facts_of(f"{url}/api/v1/runs/a") is None
+
+
+def test_join_stops_before_torch_is_loaded(tmp_path: Path) -> None:
+    """The model of a hundred thousand million parameters fits nowhere."""
+    tells = site_of_size(10**11)
+    with http_site(lambda path: issued if path.endswith("/credential") else tells(path)) as url:
+        issued: Answer = (200, credential(tmp_path, "ws://127.0.0.1:9/"))
+        known_at(tmp_path, url)
+        done: subprocess.CompletedProcess[str] = manyhands(tmp_path, "join", f"{url}/runs/a/")
+    assert (done.returncode, done.stderr[:6]) == (1, "E123: ")
+    assert not (Home(tmp_path).cache / "snapshots").exists()
