@@ -9,7 +9,7 @@ import { clock, moment } from "../words";
 
 export function showHappened(picture: Picture): void {
   const lines = repeat(picture.happenings, (line) => line.key, entry);
-  const view = html`<ol class="timeline">${lines}</ol><p class="quiet">Times are of your own zone.</p>`;
+  const view = html`<ol class="timeline">${lines}</ol><p class="quiet">Times are in your time zone.</p>`;
   fill("happened", picture.happenings.length ? view : html`<p class="empty">Nothing yet.</p>`);
 }
 

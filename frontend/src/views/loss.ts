@@ -11,7 +11,8 @@ import type { Picture } from "../picture";
 import { clock, grouped } from "../words";
 
 const SMOOTHING: Record<string, number> = { none: 0, some: 0.8, much: 0.95 };
-const NARROW_PX = 640;
+const NARROW_PX = 400;
+const WHOLE = [1, 2, 5].flatMap((factor) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((power) => factor * power)).sort((a, b) => a - b);
 
 let axis: Axis = "step";
 let smoothing = "none";
@@ -107,8 +108,8 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
       y: { range: () => bounds(latest?.points.map((point) => point[1]) ?? [], picture.unigram) },
     },
     axes: [
-      { ...label, size: 28 },
-      { ...label, size: 40, grid: { stroke: ink.line, width: 1 } },
+      { ...label, size: 28, ...(axis === "step" ? { incrs: WHOLE } : {}) },
+      { ...label, size: 40, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => alike(levels) },
     ],
     series: [
       {},
@@ -118,6 +119,12 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     ],
     hooks: { draw: [(plot) => mark(plot, picture.unigram, ink)], setCursor: [read] },
   };
+}
+
+/** All with as many decimals as their step needs. */
+function alike(levels: number[]): string[] {
+  const decimals = Math.max(0, -Math.floor(Math.log10((levels[1] ?? 1) - (levels[0] ?? 0)) + 1e-9));
+  return levels.map((level) => level.toFixed(decimals));
 }
 
 /** The newest point, and what the dotted line is. */
