@@ -5,7 +5,7 @@ BIN = .venv/bin
 NPM = PATH="$(CURDIR)/.venv/bin:$$PATH" npm --prefix frontend
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint e2e bench format
+.PHONY: help setup demo test lint e2e bench format screenshots
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -41,3 +41,6 @@ bench: setup ## measure speed; prints one JSON line per benchmark
 format: setup ## rewrite the code in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+screenshots: setup ## take the README's pictures of the main pages anew
+	$(BIN)/python -m scripts.screenshots

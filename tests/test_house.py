@@ -61,7 +61,7 @@ def test_ci_runs_make_test() -> None:
     assert os.access(script, os.X_OK)
 
 
-@pytest.mark.parametrize("verb", ["setup", "demo", "test", "lint", "e2e", "bench", "format"])
+@pytest.mark.parametrize("verb", ["setup", "demo", "test", "lint", "e2e", "bench", "format", "screenshots"])
 def test_bare_make_lists_the_verbs(verb: str) -> None:
     # Under `make test` MAKEFLAGS would make this make speak of jobs and folders.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}

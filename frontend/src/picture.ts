@@ -47,6 +47,7 @@ export interface Values {
   readonly to_go: string;
   readonly can_join: boolean;
   readonly release: string;
+  readonly text: string;
   readonly step: number;
   readonly target_steps: number;
   readonly loss: number | null;

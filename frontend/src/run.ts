@@ -14,7 +14,7 @@ import { showStep } from "./views/step";
 
 function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
-  let standing = `${root.dataset["state"]} ${root.dataset["release"]}`;
+  let standing = root.dataset["standingAs"] ?? "";
 
   function show(picture: Picture): void {
     showHead(picture);
@@ -22,7 +22,7 @@ function begin(root: HTMLElement): void {
     showStep(picture);
     showHands(picture, me);
     showHappened(picture);
-    const now = `${picture.state} ${picture.release}`;
+    const now = `${picture.state} ${picture.release} ${picture.text}`;
     if (now === standing) return;
     standing = now;
     void renewStanding(addCopyButtons).catch(() => (standing = ""));
@@ -31,7 +31,7 @@ function begin(root: HTMLElement): void {
   const feed = new Feed(browserOf(root.dataset["slug"] ?? ""), show, showLink);
   onReturn(() => feed.wake());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLoss);
-  addCopyButtons(root);
+  addCopyButtons(document);
   feed.start();
 }
 

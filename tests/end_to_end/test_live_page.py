@@ -30,7 +30,7 @@ RECORDER = """
       window.seen.push({ ...now, at: Date.now() / 1000 });
   };
   const everything = { childList: true, subtree: true, characterData: true };
-  new MutationObserver(look).observe(document.getElementById("live"), everything);
+  new MutationObserver(look).observe(document.getElementById("content"), everything);
   look();
 """
 

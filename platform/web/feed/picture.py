@@ -45,6 +45,7 @@ def _words(seen: Seen) -> Picture:
         "truth": words.truth(seen.run, seen.peers),
         "to_go": words.to_go(seen.run),
         "can_join": run.state in JOINABLE,
+        "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
     }
 
