@@ -22,7 +22,8 @@ from web.feed.picture import Picture
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between looks where nobody says that something moved
-REST_S = 0.2  # between looks at most
+REST_S = 0.2  # between looks at least
+RESTS = 3  # times as long as a look took, so that a long run does not keep the database busy
 WAITING = 16  # messages that wait for a slow socket
 
 
@@ -69,6 +70,7 @@ class Watch:
         self.seq = 0
         self.picture: Picture | None = None
         self._moved = asyncio.Event()
+        self._began = 0.0  # when the last look did, by the loop's clock
 
     async def follow(self) -> None:
         """Look whenever something moved, until cancelled or the run is gone."""
@@ -79,7 +81,7 @@ class Watch:
         ears = asyncio.create_task(self._listen(layer, channel))
         try:
             while await self._look():
-                await self._rest()
+                await self._rest(asyncio.get_running_loop().time() - self._began)
         finally:
             ears.cancel()
             await asyncio.wait([ears])
@@ -91,14 +93,16 @@ class Watch:
             await layer.receive(channel)
             self._moved.set()
 
-    async def _rest(self) -> None:
-        await asyncio.sleep(REST_S)
+    async def _rest(self, took_s: float) -> None:
+        least = min(LOOK_S, max(REST_S, RESTS * took_s))
+        await asyncio.sleep(least)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._moved.wait(), LOOK_S - REST_S)
+            await asyncio.wait_for(self._moved.wait(), LOOK_S - least)
         self._moved.clear()
 
     async def _look(self) -> bool:
         """Tell the seats what changed; False where the run, or this view of it, is over."""
+        self._began = asyncio.get_running_loop().time()
         try:
             found = await in_thread(look)(self.run_id)
         except DatabaseError:

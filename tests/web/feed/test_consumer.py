@@ -39,6 +39,7 @@ def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is told moves the feed, so that nothing here depends on when a second is over."""
     monkeypatch.setattr(watch, "LOOK_S", 2 * PATIENCE_S)
     monkeypatch.setattr(watch, "REST_S", 0.0)
+    monkeypatch.setattr(watch, "RESTS", 0)
 
 
 class Watcher:
