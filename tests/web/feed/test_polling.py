@@ -1,12 +1,19 @@
 """The picture for pages whose sockets are blocked."""
 
+import pytest
 from django.test import Client
 
 from accounts.models import Person
 from runs.models import Run
 from tests.golden import golden
 from tests.runs.cast import Owned, committed
+from web.feed import polling
 from web.feed.looking import look
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "KEEP_S", 0.0)
 
 
 def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Owned) -> None:
@@ -34,3 +41,12 @@ def test_a_private_run_is_its_organizers(client: Client, run: Run, organizer: Pe
     assert client.get(f"/runs/{run.slug}/feed.json").status_code == 404
     client.force_login(organizer)
     assert client.get(f"/runs/{run.slug}/feed.json").status_code == 200
+
+
+def test_a_crowd_shares_one_look(client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "KEEP_S", 3600.0)
+    first = client.get(f"/runs/{run.slug}/feed.json").content
+    committed(run, (laptop.machine, 4))
+    assert client.get(f"/runs/{run.slug}/feed.json").content == first
+    monkeypatch.setattr(polling, "KEEP_S", 0.0)
+    assert client.get(f"/runs/{run.slug}/feed.json").json()["run"]["step"] == 1
