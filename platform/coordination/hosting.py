@@ -127,6 +127,7 @@ class Host:
             answer = await self._carry_out(command)
             if answer is not None:
                 await self.take(answer)
+                await self._tell_watchers(answer)
 
     async def _carry_out(self, command: e.Command) -> e.Event | None:
         match command:
@@ -171,6 +172,10 @@ class Host:
             outcome = "failed"
         return e.Persisted(outcome, sealed)
 
+    async def _tell_watchers(self, answer: e.Event) -> None:
+        if isinstance(answer, e.Persisted) and answer.outcome == "committed":
+            await self.layer.group_send(watchers_of(self.state.run), {"type": "run.moved"})
+
     async def _resend(self, command: e.Resend) -> None:
         for sealed in await in_thread(store.sealed_from)(self.run, command.first):
             message = m.Commit(run=self.state.run, fence=self.fence, record=sealed)
@@ -194,6 +199,11 @@ RELAYS = "relays"
 def group_of(run: str) -> str:
     """The group of all sockets of a run."""
     return f"run.{run}"
+
+
+def watchers_of(run: str) -> str:
+    """The group of all who look when a step of the run is committed."""
+    return f"watchers.{run}"
 
 
 class Wishes(NamedTuple):

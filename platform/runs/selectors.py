@@ -12,8 +12,9 @@ from runs.access import Viewer, listed_runs
 from runs.models import Dataset, Happening, LedgerEntry, LogEntry, Release, Run, Snapshot
 
 POINTS = 1200  # of the curve, thinned in the database; the chart takes fewer
-RECENT, RECENT_STEPS = 7, 3  # lines of the timeline: what else happened, and the newest steps
+RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
 STEP = "step"  # the kind of a line that a commit writes
+VOID = "void"  # and of one about a round that could not finish
 
 
 class Point(NamedTuple):
@@ -21,6 +22,7 @@ class Point(NamedTuple):
 
     step: int
     loss: float
+    at: datetime | None = None
 
 
 class Hand(NamedTuple):
@@ -120,6 +122,11 @@ def happenings(run: Run) -> list[Happening]:
     return sorted([*steps_made, *others], key=lambda line: (line.at, line.pk), reverse=True)
 
 
+def void_rounds(run: Run) -> int:
+    """Rounds that could not finish, since the run began."""
+    return run.happenings.filter(kind=VOID).count()
+
+
 def pace(newest_first: list[datetime]) -> float | None:
     """Seconds between commits: the median, so that one long pause does not count."""
     gaps = sorted((late - early).total_seconds() for late, early in pairwise(newest_first))
@@ -130,8 +137,8 @@ def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
     """The curve, evenly thinned by the database, always with the newest point."""
     stride = max(1, -(-run.head.index // most))
     thinned = run.log.annotate(part=Mod(F("index"), stride)).filter(part=0).order_by("index")
-    points = [Point(step, loss) for step, loss in thinned.values_list("step", "loss")]
-    newest = run.log.order_by("-index").values_list("step", "loss").first() if stride > 1 else None
+    points = [Point(*row) for row in thinned.values_list("step", "loss", "at")]
+    newest = run.log.order_by("-index").values_list("step", "loss", "at").first() if stride > 1 else None
     return [*points, Point(*newest)] if newest and points[-1:] != [Point(*newest)] else points
 
 

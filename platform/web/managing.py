@@ -129,8 +129,7 @@ def manage_page(
 ) -> HttpResponse:
     """The page with what went wrong, or with a link that is shown once."""
     forms = (extend_form, member_form, invitation_form)
-    facts_of_all = run_facts(request, run)
-    facts = facts_of_all | {
+    facts = run_facts(request, run) | {
         "fault": fault,
         "extend_form": extend_form or ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
         "member_form": member_form or MemberForm(),
@@ -138,19 +137,11 @@ def manage_page(
         "link": link,
         "members": membership.members_of(run),
         "invitations": membership.open_invitations(run),
-        "truth": own_truth(run, str(facts_of_all["truth"])),
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
         **possible(run),
     }
     status = 400 if fault or any(forms) else 200
     return render(request, "web/manage.html", facts, status=status)
-
-
-def own_truth(run: Run, truth: str) -> str:
-    """The sentence as it is told to the one who can do something about it."""
-    if run.state == Run.State.DRAFT and run.dataset.state == Dataset.State.READY and not run.waiting_for:
-        return "Everything is ready. Look at the text below, invite people, and open the run."
-    return truth
 
 
 def possible(run: Run) -> dict[str, Any]:

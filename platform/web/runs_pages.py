@@ -13,11 +13,13 @@ from peer_agent.protocol.errors import Problem
 from runs import selectors, services
 from runs.access import access_run, may_manage
 from runs.models import Run
-from web import install, presence, rates, words
-from web.chart import NARROW, WIDE, loss_chart, summary
+from web import install, rates
+from web.chart import NARROW, WIDE, loss_chart
+from web.curve_image import curve_svg
+from web.feed.looking import seen_of
+from web.feed.picture import bars_of, picture_of
 from web.forms import NewRunForm
 from web.home import home_facts
-from web.step_bars import StepBars, step_bars
 from web.texts import stored_text, upload_facts
 from web.visitors import person_in
 
@@ -56,6 +58,14 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "web/run.html", run_facts(request, run))
 
 
+@require_safe
+def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
+    """The curve as a picture of its own, for those who show a link with what is behind it."""
+    run = found(access_run, request, slug)
+    drawn = curve_svg(selectors.loss_points(run), run.dataset.unigram_entropy)
+    return HttpResponse(drawn, content_type="image/svg+xml", headers={"Cache-Control": "max-age=60"})
+
+
 def found(door: Any, request: HttpRequest, slug: str) -> Run:
     """The run behind a door; what the viewer may not see is not there. Raises Http404."""
     try:
@@ -69,24 +79,19 @@ def found(door: Any, request: HttpRequest, slug: str) -> Run:
 
 def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Everything on a run's page."""
-    picture = selectors.run_picture(run)
-    peers = presence.online(run)
-    entropy = picture.dataset.unigram_entropy
-    trainers = [peer for peer in peers if peer.role == presence.TRAINER]
+    seen = seen_of(run)
+    picture, live, entropy = seen.run, picture_of(seen), run.dataset.unigram_entropy
     return {
         "run": run,
         "picture": picture,
         "recipe": run.parsed_recipe,
-        "truth": words.truth(picture, peers),
-        "state_word": words.state_word(picture, trainers),
-        "to_go": words.to_go(picture),
-        "trend": words.trend(picture.points),
-        "summary": summary(picture.points, entropy),
+        "live": live,
+        **{name: live[name] for name in ("truth", "to_go", "trend", "summary")},
+        "state_word": live["word"],
         # The chart is made of numbers and fixed words alone.
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW)),  # noqa: S308
-        "bars": bars_of(run, picture, peers),
-        "online_names": {peer.name for peer in trainers},
+        "bars": bars_of(seen),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "is_organizer": may_manage(run, request.user),
         "can_join": run.state in (Run.State.OPEN, Run.State.PAUSED),
@@ -96,12 +101,6 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "install": install.install_lines(request),
         "is_near": install.is_near(request),
     }
-
-
-def bars_of(run: Run, picture: selectors.RunPicture, peers: list[presence.Present]) -> StepBars:
-    """The step that is being made, machine by machine."""
-    step = presence.current_step(run)
-    return step_bars(peers, target=picture.target_batch, phase=step["phase"] if step else "")
 
 
 def site_of(request: HttpRequest) -> str:

@@ -21,6 +21,7 @@ from web import (
     runs_pages,
     upload_pages,
 )
+from web.feed.polling import polled_feed
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
@@ -47,6 +48,8 @@ urlpatterns = [
     path("approve/", approval.approve, name="approve"),
     path("download/", install.download_page, name="download"),
     path("download/<str:name>", install.wheel_file, name="wheel"),
+    path("runs/<slug:slug>/curve.svg", runs_pages.curve_image, name="curve"),
+    path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/tokens/", machines.personal_tokens, name="tokens"),

@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 
 from accounts.services import revoke_machine
 from coordination import claims, hosting, presence, store
-from coordination.hosting import Host, in_thread, run_hosts
+from coordination.hosting import Host, in_thread, run_hosts, watchers_of
 from coordination.snapshots import offer_snapshot
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -180,6 +180,15 @@ class TestARun:
             step = await in_thread(presence.current_step)(cast.run)
             assert step is not None
             assert step["target"] == RECIPE.target_batch
+
+    async def test_tells_those_who_watch_when_a_step_is_in_the_log(self, cast: Cast) -> None:
+        layer: Any = get_channel_layer()
+        ear = await layer.new_channel()
+        await layer.group_add(watchers_of(cast.run.run_id), ear)
+        async with asyncio.timeout(PATIENCE_S), hosts(), at_work(cast):
+            for told in range(1, 4):
+                assert (await layer.receive(ear))["type"] == "run.moved"
+                assert (await in_thread(head)()).step >= told
 
     async def test_rests_while_its_organizer_wants_it_to(self, cast: Cast) -> None:
         async with hosts(), at_work(cast) as (teo, _):

@@ -203,7 +203,7 @@ class TestRunPage:
         text = page(client.get(f"/runs/{run.slug}/"))
         assert "Nobody is training right now" in text
         assert "manyhands join http://testserver/runs/proverbs/" in text
-        assert '<meta http-equiv="refresh" content="5">' in text
+        assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in text
 
     def test_a_running_run_shows_curve_hands_and_step(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4), loss=7.25)
@@ -219,7 +219,7 @@ class TestRunPage:
         Presence.objects.create(run=run, phase="accumulate", done=2, target=4, members=[peer])
         text = page(client.get(f"/runs/{run.slug}/"))
         assert "1 person on 1 machine is making step 3." in text
-        assert '<span class="big">6.50</span>' in text
+        assert '<span class="big figure">6.50</span>' in text
         assert "Loss fell from 7.25 nats per token at step 1 to 6.50 at step 2." in text
         assert "unigram 6.10" in text
         assert 'Teo <span class="now">● now</span>' in text

@@ -1,0 +1,27 @@
+/** The real browser behind the feed. */
+
+import type { Browser, Polled } from "./feed";
+
+/** The feed of a run at the site that served the page. */
+export function browserOf(slug: string): Browser {
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  return {
+    open: () => new WebSocket(`${scheme}://${location.host}/ws/runs/${slug}/`),
+    poll: (etag) => poll(`/runs/${slug}/feed.json`, etag),
+    random: Math.random,
+    isHidden: () => document.hidden,
+  };
+}
+
+/** Call `wake` whenever the reader, the network or the machine comes back. */
+export function onReturn(wake: () => void): void {
+  document.addEventListener("visibilitychange", () => document.hidden || wake());
+  addEventListener("online", wake);
+  addEventListener("pageshow", (event) => event.persisted && wake());
+}
+
+async function poll(address: string, etag: string): Promise<Polled> {
+  const headers: HeadersInit = etag ? { "If-None-Match": etag } : {};
+  const answer = await fetch(address, { headers, cache: "no-store", signal: AbortSignal.timeout(10_000) });
+  return { status: answer.status, etag: answer.headers.get("ETag") ?? "", text: await answer.text() };
+}

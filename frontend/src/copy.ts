@@ -1,0 +1,31 @@
+/** A copy button for every piece of code. */
+
+/** Add one to each `<pre>` under `part` that has none. */
+export function addCopyButtons(part: ParentNode): void {
+  for (const code of part.querySelectorAll<HTMLElement>("pre:not([data-copied])")) {
+    code.dataset["copied"] = "";
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "second copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", () => void copied(code, button));
+    code.after(button);
+  }
+}
+
+async function copied(code: HTMLElement, button: HTMLElement): Promise<void> {
+  const works = await write(code);
+  button.textContent = works ? "Copied" : "Select and copy by hand";
+  setTimeout(() => (button.textContent = "Copy"), 2000);
+}
+
+async function write(code: HTMLElement): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(code.textContent ?? "");
+    return true;
+  } catch {
+    // On a plain address in a classroom there is no clipboard to write to; the text is marked for the keyboard.
+    getSelection()?.selectAllChildren(code);
+    return false;
+  }
+}

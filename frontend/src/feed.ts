@@ -1,0 +1,182 @@
+/**
+ * The live feed: by socket, by polling while the socket does not work, and back. Knows pictures and changes, and
+ * nothing of the page. What it needs of the browser is handed in, so that tests can stand in for it.
+ */
+
+import { apply } from "./changes";
+import type { Message, Picture } from "./picture";
+
+export interface Socket {
+  onmessage: ((event: MessageEvent) => unknown) | null;
+  onclose: ((event: CloseEvent) => unknown) | null;
+  send(text: string): void;
+  close(): void;
+}
+
+export interface Browser {
+  /** A socket, or an error where there can be none. */
+  open(): Socket;
+  /** The picture if it is not the one named by `etag`. */
+  poll(etag: string): Promise<Polled>;
+  random(): number;
+  isHidden(): boolean;
+}
+
+export interface Polled {
+  readonly status: number;
+  readonly etag: string;
+  readonly text: string;
+}
+
+export type Link = "live" | "polling" | "away" | "gone";
+
+export const POLL_MS = 3_000;
+export const FIRST_POLL_MS = 500; // at most, after a socket was lost: not all of a crowd at once
+export const ANSWER_MS = 5_000; // until the first picture, or an answer to "again"
+export const QUIET_MS = 45_000; // without a word, before we ask whether anybody is there
+export const LONGEST_WAIT_MS = 15_000; // between tries
+
+export class Feed {
+  private picture: Picture | null = null;
+  private seq = 0;
+  private socket: Socket | null = null;
+  private tries = 0;
+  private etag = "";
+  private isLive = false;
+  private isPolling = false;
+  private hasAsked = false;
+  private link: Link | null = null;
+  private retry: Timer;
+  private patience: Timer;
+  private quiet: Timer;
+  private polling: Timer;
+
+  constructor(
+    private readonly browser: Browser,
+    private readonly show: (picture: Picture) => void,
+    private readonly tell: (link: Link) => void,
+  ) {}
+
+  /** Begin; again after everything was given up is fine too. */
+  start(): void {
+    this.connect();
+  }
+
+  /** The page is seen again, or the network is back: do not wait for any clock. */
+  wake(): void {
+    if (this.link === "gone") return;
+    if (this.socket) this.ask();
+    else {
+      this.tries = 0;
+      this.connect();
+    }
+  }
+
+  private connect(): void {
+    clearTimeout(this.retry);
+    this.expectAnswer();
+    try {
+      const socket = this.browser.open();
+      this.socket = socket;
+      socket.onmessage = (event) => this.socket === socket && this.heard(String(event.data));
+      socket.onclose = () => this.socket === socket && this.lost();
+    } catch {
+      this.lost();
+    }
+  }
+
+  private expectAnswer(): void {
+    clearTimeout(this.patience);
+    this.patience = setTimeout(() => this.lost(), ANSWER_MS);
+  }
+
+  private heard(text: string): void {
+    const message = JSON.parse(text) as Message;
+    clearTimeout(this.quiet);
+    this.quiet = setTimeout(() => this.browser.isHidden() || this.ask(), QUIET_MS);
+    if (message.type === "picture") this.take(message.seq, message.run);
+    else if (this.picture && message.seq === this.seq + 1) {
+      this.seq = message.seq;
+      this.display(apply(this.picture, message.change));
+    } else if (message.seq > this.seq) this.ask();
+  }
+
+  private take(seq: number, picture: Picture): void {
+    clearTimeout(this.patience);
+    this.stopPolling();
+    this.hasAsked = false;
+    this.isLive = true;
+    this.tries = 0;
+    this.seq = seq;
+    this.say("live");
+    this.display(picture);
+  }
+
+  /** Ask for the whole picture, once. */
+  private ask(): void {
+    if (this.hasAsked || !this.socket) return;
+    this.hasAsked = true;
+    this.expectAnswer();
+    this.socket.send("again");
+  }
+
+  private lost(): void {
+    const socket = this.socket;
+    this.socket = null;
+    this.hasAsked = this.isLive = false;
+    clearTimeout(this.patience);
+    clearTimeout(this.quiet);
+    if (socket) {
+      socket.onclose = socket.onmessage = null;
+      socket.close();
+    }
+    if (this.link === "gone") return;
+    const longest = Math.min(LONGEST_WAIT_MS, 1000 * 2 ** this.tries++);
+    clearTimeout(this.retry);
+    this.retry = setTimeout(() => this.connect(), this.browser.random() * longest);
+    if (!this.isPolling) this.pollSoon(this.browser.random() * FIRST_POLL_MS);
+  }
+
+  private pollSoon(delayMs: number): void {
+    this.isPolling = true;
+    clearTimeout(this.polling);
+    this.polling = setTimeout(() => void this.poll(), delayMs);
+  }
+
+  private stopPolling(): void {
+    this.isPolling = false;
+    clearTimeout(this.polling);
+  }
+
+  private async poll(): Promise<void> {
+    const polled = await this.browser.poll(this.etag).catch(() => null);
+    if (this.isLive) return;
+    if (polled?.status === 404 || polled?.status === 403) return this.end();
+    if (polled?.status === 200) {
+      this.etag = polled.etag;
+      const message = JSON.parse(polled.text) as Message;
+      if (message.type === "picture") this.display(message.run);
+    }
+    this.say(polled && polled.status < 400 ? "polling" : "away");
+    this.pollSoon(POLL_MS);
+  }
+
+  private end(): void {
+    this.say("gone");
+    this.stopPolling();
+    clearTimeout(this.retry);
+    this.lost();
+  }
+
+  private display(picture: Picture): void {
+    this.picture = picture;
+    this.show(picture);
+  }
+
+  private say(link: Link): void {
+    if (link !== this.link) this.tell(link);
+    this.link = link;
+  }
+}
+
+type Timer = ReturnType<typeof setTimeout> | undefined;

@@ -1,0 +1,34 @@
+/** The places of the page that live, and those that stand until the page is fetched anew. */
+
+import { type RootPart, type TemplateResult, render } from "lit";
+
+const taken = new WeakSet<HTMLElement>();
+
+/** A place that the server has filled and the feed keeps up. Null where the page has none. */
+export function place(name: string): HTMLElement | null {
+  return document.querySelector<HTMLElement>(`[data-live="${name}"]`);
+}
+
+/** Put a view into a place; what the server put there goes with the first one. */
+export function fill(name: string, view: TemplateResult | string): RootPart | undefined {
+  const element = place(name);
+  if (!element) return undefined;
+  if (!taken.has(element)) {
+    element.replaceChildren();
+    taken.add(element);
+  }
+  return render(view, element);
+}
+
+/** Fetch the page and exchange the parts that say what can be done: joining, files, buttons. */
+export async function renewStanding(ready: (part: ParentNode) => void): Promise<void> {
+  const answer = await fetch(location.pathname, { headers: { Accept: "text/html" } });
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of document.querySelectorAll<HTMLElement>("[data-standing]")) {
+    const fresh = page.querySelector(`[data-standing="${part.dataset["standing"]}"]`);
+    if (!fresh) continue;
+    part.replaceChildren(...fresh.childNodes);
+    ready(part);
+  }
+}

@@ -1,0 +1,88 @@
+/** What a run's page shows. `platform/web/feed/picture.py` makes it; the names are the same. */
+
+/** Step, nats per token, seconds of UTC. */
+export type Point = readonly [step: number, loss: number, at: number];
+
+export interface Bar {
+  readonly key: string;
+  readonly name: string;
+  readonly tint: number;
+  readonly state: string;
+  readonly done: number;
+  /** Per cent of the target batch. */
+  readonly share: number;
+}
+
+export interface Hand {
+  readonly key: string;
+  readonly rank: number;
+  readonly name: string;
+  readonly samples: number;
+  readonly tokens: number;
+  readonly rounds: number;
+  readonly machines: number;
+  readonly tint: number;
+  readonly now: boolean;
+}
+
+export interface Happening {
+  readonly key: string;
+  readonly at: string;
+  readonly kind: string;
+  readonly text: string;
+}
+
+export interface Lists {
+  readonly bars: readonly Bar[];
+  readonly hands: readonly Hand[];
+  readonly happenings: readonly Happening[];
+}
+
+export interface Values {
+  readonly slug: string;
+  readonly state: string;
+  readonly word: string;
+  readonly visibility: string;
+  readonly truth: string;
+  readonly to_go: string;
+  readonly can_join: boolean;
+  readonly release: string;
+  readonly text: string;
+  readonly step: number;
+  readonly target_steps: number;
+  readonly loss: number | null;
+  readonly trend: string;
+  readonly summary: string;
+  readonly unigram: number | null;
+  readonly phase: string;
+  readonly done: number;
+  readonly target: number;
+  readonly samples_per_s: number;
+  readonly tokens_per_s: number;
+  readonly training: number;
+  readonly relays: number;
+  readonly void_rounds: number;
+  readonly people: number;
+  readonly machines: number;
+  readonly samples: number;
+  readonly tokens: number;
+}
+
+export interface Picture extends Values, Lists {
+  readonly points: readonly Point[];
+}
+
+export interface RowsChange<Row> {
+  readonly set?: readonly Row[];
+  readonly order?: readonly string[];
+}
+
+export interface Change {
+  readonly values?: Partial<Values>;
+  readonly points?: { readonly from: number; readonly add: readonly Point[] };
+  readonly lists?: { readonly [Name in keyof Lists]?: RowsChange<Lists[Name][number]> };
+}
+
+export type Message =
+  | { readonly type: "picture"; readonly seq: number; readonly run: Picture }
+  | { readonly type: "change"; readonly seq: number; readonly change: Change };

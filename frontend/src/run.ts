@@ -1,0 +1,39 @@
+/** The run page, live. The page is complete before this runs; from then on the feed keeps it up. */
+
+import "./run.css";
+import { browserOf, onReturn } from "./browser";
+import { addCopyButtons } from "./copy";
+import { Feed } from "./feed";
+import { renewStanding } from "./page";
+import type { Picture } from "./picture";
+import { showHands } from "./views/hands";
+import { showHappened } from "./views/happened";
+import { showHead, showLink } from "./views/head";
+import { redrawLoss, showLoss } from "./views/loss";
+import { showStep } from "./views/step";
+
+function begin(root: HTMLElement): void {
+  const me = root.dataset["me"] ?? "";
+  let standing = root.dataset["standingAs"] ?? "";
+
+  function show(picture: Picture): void {
+    showHead(picture);
+    showLoss(picture);
+    showStep(picture);
+    showHands(picture, me);
+    showHappened(picture);
+    const now = `${picture.state} ${picture.release} ${picture.text}`;
+    if (now === standing) return;
+    standing = now;
+    void renewStanding(addCopyButtons).catch(() => (standing = ""));
+  }
+
+  const feed = new Feed(browserOf(root.dataset["slug"] ?? ""), show, showLink);
+  onReturn(() => feed.wake());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLoss);
+  addCopyButtons(document);
+  feed.start();
+}
+
+const root = document.getElementById("live");
+if (root) begin(root);

@@ -1,0 +1,37 @@
+/** The sentence of truth, the badge and the bar of steps. */
+
+import { fill, place } from "../page";
+import type { Link } from "../feed";
+import type { Picture } from "../picture";
+import { grouped } from "../words";
+
+const LINKS: Record<Link, string> = {
+  live: "",
+  polling: "· looked at every 3 s, since live sockets do not get through here",
+  away: "· the site does not answer; this is how it was, and we try again",
+  gone: "· this run is not to be seen any more",
+};
+
+export function showHead(picture: Picture): void {
+  const badge = place("badge");
+  if (badge) {
+    badge.className = `badge ${picture.word}`;
+    badge.textContent = `${picture.word} · ${picture.visibility}`;
+  }
+  write("truth", picture.truth);
+  const bar = place("progress");
+  if (bar instanceof HTMLProgressElement) [bar.max, bar.value] = [picture.target_steps, picture.step];
+  const steps = `step ${grouped(picture.step)} of ${grouped(picture.target_steps)}`;
+  write("under", picture.to_go ? `${steps} · ${picture.to_go}` : steps);
+}
+
+/** How the page is kept up; silent while all is well. */
+export function showLink(link: Link): void {
+  fill("link", LINKS[link]);
+  document.documentElement.dataset["feed"] = link;
+}
+
+function write(name: string, text: string): void {
+  const element = place(name);
+  if (element && element.textContent !== text) element.textContent = text;
+}

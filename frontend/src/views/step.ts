@@ -1,0 +1,42 @@
+/** The step that is being made: its bar, one thin bar per machine, and how fast it goes. */
+
+import { type TemplateResult, html, nothing, svg } from "lit";
+import { repeat } from "lit/directives/repeat.js";
+
+import "../motion";
+import { fill } from "../page";
+import type { Bar, Picture } from "../picture";
+import { counted, grouped } from "../words";
+
+export function showStep(picture: Picture): void {
+  fill("step", html`${picture.bars.length ? atWork(picture) : resting(picture)} ${figures(picture)}`);
+}
+
+function atWork(picture: Picture): TemplateResult {
+  return html`<progress .max=${picture.target} .value=${picture.done} aria-label="Samples of this step"></progress>
+    <p class="under"><span class="figure"><eased-number .value=${picture.done}></eased-number> / ${grouped(picture.target)}</span>
+      samples${picture.phase ? ` · ${picture.phase}` : nothing}</p>
+    <ul class="hands-now">${repeat(picture.bars, (bar) => bar.key, machine)}</ul>`;
+}
+
+function machine(bar: Bar): TemplateResult {
+  return html`<li><span class="who">${bar.name}${bar.state === "syncing" ? html` <span class="quiet">catching up</span>` : nothing}</span>
+    <span class="figure"><eased-number .value=${bar.done}></eased-number></span>
+    <svg class=${`thin tint-${bar.tint}`} viewBox="0 0 100 3" preserveAspectRatio="none" aria-hidden="true">
+      ${svg`<rect class="track" width="100" height="3"/><rect width=${bar.share} height="3"/>`}</svg></li>`;
+}
+
+function resting(picture: Picture): TemplateResult {
+  const text =
+    picture.state === "finished"
+      ? `No more steps are made. ${grouped(picture.samples)} samples went into the model.`
+      : `No hands on it right now. A step takes ${grouped(picture.target)} samples from all machines together.`;
+  return html`<p class="empty">${text}</p>`;
+}
+
+function figures(picture: Picture): TemplateResult {
+  const speed = html`<eased-number .digits=${1} .value=${picture.samples_per_s}></eased-number> samples/s ·
+    <eased-number .value=${picture.tokens_per_s}></eased-number> tokens/s · ${grouped(picture.training)} training · `;
+  const relays = picture.relays ? `${counted(picture.relays, "relay", "relays")} · ` : nothing;
+  return html`<p class="quiet">${picture.bars.length ? speed : nothing}${relays}${counted(picture.void_rounds, "void round", "void rounds")}</p>`;
+}

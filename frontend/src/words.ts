@@ -1,0 +1,25 @@
+/** Numbers and times as people of the reader's place write them. */
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/** 41,210 */
+export function grouped(value: number): string {
+  return whole.format(value);
+}
+
+/** "1 relay", "2 relays". */
+export function counted(value: number, one: string, many: string): string {
+  return `${grouped(value)} ${value === 1 ? one : many}`;
+}
+
+/** Hours and minutes; with the day where it was not today. */
+export function clock(at: Date, now: Date = new Date()): string {
+  const time: Intl.DateTimeFormatOptions = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  if (at.toDateString() === now.toDateString()) return at.toLocaleTimeString("en-GB", time);
+  return at.toLocaleString("en-GB", { ...time, day: "numeric", month: "short" });
+}
+
+/** Day, time and zone in full. */
+export function moment(at: Date): string {
+  return at.toLocaleString("en-GB", { dateStyle: "long", timeStyle: "long" });
+}

@@ -1,0 +1,14 @@
+import { defineConfig } from "vitest/config";
+
+export default defineConfig({
+  base: "/static/built/",
+  build: {
+    outDir: "../platform/web/static/built",
+    emptyOutDir: true,
+    manifest: "manifest.json",
+    target: ["chrome107", "edge107", "firefox104", "safari16"],
+    modulePreload: { polyfill: false },
+    rolldownOptions: { input: "src/run.ts" },
+  },
+  test: { include: ["tests/**/*.test.ts"] },
+});

@@ -1,0 +1,63 @@
+"""What changed between two pictures, and how to apply it. Pure; `frontend/src/changes.ts` is the same in TypeScript.
+
+A change holds only what differs:
+`values`   fields by name, as they are now
+`points`   `{from, add}`: the curve keeps its first `from` points and gets these behind them
+`lists`    by name `{set, order}`: rows that are new or differ, and the order of keys where it is another
+"""
+
+from typing import Any
+
+from web.feed.picture import Picture
+
+Change = dict[str, Any]
+Row = dict[str, Any]
+
+POINTS = "points"
+LISTS = ("bars", "hands", "happenings")
+
+
+def changes(before: Picture, after: Picture) -> Change:
+    """What turns one picture into the other; empty where nothing does."""
+    parts = {
+        "values": {name: value for name, value in after.items() if _is_value(name) and before[name] != value},
+        POINTS: _points_changed(before[POINTS], after[POINTS]),
+        "lists": {name: part for name in LISTS if (part := _rows_changed(before[name], after[name]))},
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def apply(picture: Picture, change: Change) -> Picture:
+    """The picture after a change; the given one stays as it is."""
+    after = {**picture, **change.get("values", {})}
+    if POINTS in change:
+        kept = picture[POINTS][: change[POINTS]["from"]]
+        after[POINTS] = [*kept, *change[POINTS]["add"]]
+    for name, part in change.get("lists", {}).items():
+        after[name] = _rows_after(picture[name], part)
+    return after
+
+
+def _is_value(name: str) -> bool:
+    return name != POINTS and name not in LISTS
+
+
+def _points_changed(before: list[Any], after: list[Any]) -> Change:
+    if before == after:
+        return {}
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((place for place, (old, new) in pairs if old != new), min(len(before), len(after)))
+    return {"from": same, "add": after[same:]}
+
+
+def _rows_changed(before: list[Row], after: list[Row]) -> Change:
+    known = {row["key"]: row for row in before}
+    different = [row for row in after if known.get(row["key"]) != row]
+    order = [row["key"] for row in after]
+    part: Change = {"set": different} if different else {}
+    return part if order == list(known) else {**part, "order": order}
+
+
+def _rows_after(before: list[Row], part: Change) -> list[Row]:
+    rows = {row["key"]: row for row in [*before, *part.get("set", [])]}
+    return [rows[key] for key in part.get("order", [row["key"] for row in before])]

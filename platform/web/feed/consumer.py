@@ -1,0 +1,70 @@
+"""A watcher's socket: sends what comes to its seat. It takes one word, and that not too often."""
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from coordination.hosting import in_thread
+from web.feed.door import address_of, comes_from_here, counted_in, visible_run
+from web.feed.messages import AGAIN
+from web.feed.watch import Seat, leave_seat, take_seat
+
+RENEW_S = 1800.0  # then the socket is closed and who may see the run is asked anew
+AGAIN_BURST, AGAIN_S = 5, 2.0  # pictures asked for at once, and how long until one more is granted
+OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
+
+
+class WatcherConsumer(AsyncWebsocketConsumer):
+    """One page, or one program."""
+
+    seat: Seat | None = None
+    writing: "asyncio.Task[None] | None" = None
+
+    async def connect(self) -> None:
+        """Let in who may see the run; a refusal before the handshake sends a page to polling, which says why."""
+        self.held = contextlib.ExitStack()
+        self.allowance, self.asked = float(AGAIN_BURST), time.monotonic()
+        scope: Any = self.scope
+        run = await in_thread(visible_run)(scope) if comes_from_here(scope) else None
+        if run is None or not self.held.enter_context(counted_in(address_of(scope))):
+            self.held.close()
+            await self.close()
+            return
+        await self.accept()
+        self.seat = take_seat(run.pk)
+        self.writing = asyncio.create_task(self._write(self.seat))
+
+    async def _write(self, seat: Seat) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RENEW_S):
+                while (message := await seat.next()) is not None:
+                    await self.send(text_data=message)
+                await self.close(code=OVER)
+                return
+        await self.close(code=RENEW)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """`again` gets the picture; anything else, or too much of it, ends the conversation."""
+        del bytes_data
+        if self.seat is None or text_data != AGAIN or not self._is_allowed():
+            await self.close(code=NOT_UNDERSTOOD)
+        else:
+            self.seat.give_picture()
+
+    def _is_allowed(self) -> bool:
+        now = time.monotonic()
+        self.allowance = min(AGAIN_BURST, self.allowance + (now - self.asked) / AGAIN_S) - 1
+        self.asked = now
+        return self.allowance >= 0
+
+    async def disconnect(self, code: int) -> None:
+        """Leave."""
+        del code
+        if self.writing is not None:
+            self.writing.cancel()
+        if self.seat is not None:
+            await leave_seat(self.seat)
+        self.held.close()

@@ -1,0 +1,25 @@
+"""A run's picture out of the database."""
+
+from uuid import UUID
+
+from runs import selectors
+from runs.models import Run
+from web import presence
+from web.feed.picture import HANDS, Picture, Seen, picture_of
+
+
+def seen_of(run: Run) -> Seen:
+    """What there is to see of a run now."""
+    step = presence.current_step(run)
+    return Seen(
+        run=selectors.run_picture(run, hands=HANDS),
+        peers=presence.online(run),
+        phase=step["phase"] if step else "",
+        void_rounds=selectors.void_rounds(run),
+    )
+
+
+def look(run_id: UUID) -> Picture | None:
+    """The picture, None where the run is gone."""
+    run = Run.objects.select_related("dataset", "organizer", "head").filter(pk=run_id).first()
+    return picture_of(seen_of(run)) if run else None

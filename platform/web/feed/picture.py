@@ -1,0 +1,129 @@
+"""What a run's page shows, as plain values that travel as JSON. Pure.
+
+`frontend/src/picture.ts` names the same fields.
+"""
+
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from runs.models import Happening, Run
+from runs.selectors import Hand, Point, RunPicture
+from web import words
+from web.chart import summary
+from web.presence import TRAINER, Present
+from web.step_bars import StepBars, step_bars, tint_of
+
+Picture = dict[str, Any]
+
+HANDS = 50
+JOINABLE = (Run.State.OPEN, Run.State.PAUSED)
+
+
+class Seen(NamedTuple):
+    """Everything that is read of a run at one moment."""
+
+    run: RunPicture
+    peers: Sequence[Present]
+    phase: str
+    void_rounds: int
+
+
+def picture_of(seen: Seen) -> Picture:
+    """The picture. Every list under `changes.LISTS` holds rows with a `key` of their own."""
+    return {**_words(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **_lists(seen)}
+
+
+def _words(seen: Seen) -> Picture:
+    run = seen.run.run
+    return {
+        "slug": run.slug,
+        "state": str(run.state),
+        "word": words.state_word(seen.run, _trainers(seen)),
+        "visibility": str(run.get_visibility_display()).lower(),
+        "truth": words.truth(seen.run, seen.peers),
+        "to_go": words.to_go(seen.run),
+        "can_join": run.state in JOINABLE,
+        "text": str(seen.run.dataset.state),
+        "release": str(seen.run.release.state) if seen.run.release else "",
+    }
+
+
+def _loss(seen: Seen) -> Picture:
+    points, entropy = seen.run.points, seen.run.dataset.unigram_entropy
+    loss = seen.run.loss
+    return {
+        "step": seen.run.step,
+        "target_steps": seen.run.target_steps,
+        "loss": loss if loss is not None and math.isfinite(loss) else None,
+        "trend": words.trend(points),
+        "summary": summary(points, entropy),
+        "unigram": entropy,
+        "points": [_point(point) for point in points if math.isfinite(point.loss)],
+    }
+
+
+def _step(seen: Seen) -> Picture:
+    bars = bars_of(seen)
+    return {
+        "phase": bars.phase,
+        "done": bars.done,
+        "target": bars.target,
+        "samples_per_s": round(bars.samples_per_s, 1),
+        "tokens_per_s": round(bars.samples_per_s * seen.run.run.parsed_recipe.model.context),
+        "training": len(bars.bars),
+        "relays": bars.relays,
+        "void_rounds": seen.void_rounds,
+    }
+
+
+def bars_of(seen: Seen) -> StepBars:
+    """The step that is being made, machine by machine."""
+    return step_bars(seen.peers, target=seen.run.target_batch, phase=seen.phase)
+
+
+def _totals(run: RunPicture) -> Picture:
+    return {"people": run.people, "machines": run.machines, "samples": run.samples, "tokens": run.tokens}
+
+
+def _lists(seen: Seen) -> Picture:
+    here = {peer.name for peer in _trainers(seen)}
+    return {
+        "bars": _bars(seen),
+        "hands": [_hand(hand, here) for hand in seen.run.hands],
+        "happenings": [_happening(line) for line in seen.run.happenings],
+    }
+
+
+def _bars(seen: Seen) -> list[Picture]:
+    """As `step_bars` has them, each under a key that says nothing of the machine."""
+    target = seen.run.target_batch
+    return [
+        {
+            "key": hashlib.sha256(peer.peer.encode()).hexdigest()[:12],
+            "name": peer.name,
+            "tint": tint_of(peer.name),
+            "state": peer.state,
+            "done": peer.done,
+            "share": round(min(100.0, 100 * peer.done / target), 1),
+        }
+        for peer in sorted(_trainers(seen), key=lambda peer: (peer.name, peer.peer))
+    ]
+
+
+def _hand(hand: Hand, here: Collection[str]) -> Picture:
+    return {"key": hand.name, **hand._asdict(), "tint": tint_of(hand.name), "now": hand.name in here}
+
+
+def _happening(line: Happening) -> Picture:
+    return {"key": str(line.pk), "at": line.at.isoformat(timespec="seconds"), "kind": line.kind, "text": line.text}
+
+
+def _point(point: Point) -> list[float]:
+    """Step, nats per token, seconds of UTC."""
+    return [point.step, round(point.loss, 5), round(point.at.timestamp(), 1) if point.at else 0]
+
+
+def _trainers(seen: Seen) -> list[Present]:
+    return [peer for peer in seen.peers if peer.role == TRAINER]

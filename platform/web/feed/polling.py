@@ -1,0 +1,56 @@
+"""The same picture for pages whose sockets are blocked: one look a second, however many ask."""
+
+import hashlib
+import time
+from typing import NamedTuple
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import condition, require_safe
+
+from runs.access import access_run
+from runs.models import Run
+from web.feed.looking import seen_of
+from web.feed.messages import picture_message
+from web.feed.picture import picture_of
+from web.runs_pages import found
+
+KEEP_S = 1.0
+MOST = 256  # runs of which a picture is kept
+
+
+class Kept(NamedTuple):
+    """A picture as it is sent, and when it was made."""
+
+    at_s: float
+    content: bytes
+    etag: str
+
+
+_kept: dict[UUID, Kept] = {}
+
+
+@require_safe
+def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
+    """The picture as JSON, or 304 where the asker has it."""
+    kept = recent_picture(found(access_run, request, slug))
+
+    @condition(etag_func=lambda _: kept.etag)
+    def answer(_: HttpRequest) -> HttpResponse:
+        headers = {"Cache-Control": "private, no-cache"}
+        return HttpResponse(kept.content, content_type="application/json", headers=headers)
+
+    return answer(request)
+
+
+def recent_picture(run: Run) -> Kept:
+    """The picture of a second ago, or a new one."""
+    now = time.monotonic()
+    kept = _kept.get(run.pk)
+    if kept is None or now - kept.at_s >= KEEP_S:
+        content = picture_message(0, picture_of(seen_of(run))).encode()
+        kept = Kept(now, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        if len(_kept) >= MOST:
+            _kept.clear()
+        _kept[run.pk] = kept
+    return kept

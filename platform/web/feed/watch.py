@@ -1,0 +1,157 @@
+"""One look at a run for all who watch it at this process: the same text to every seat.
+
+The host says when a step is committed; otherwise a watch looks once a second while anybody watches, and not at all
+while nobody does. A seat that is too slow for the changes gets the whole picture instead, so none holds up another.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+from uuid import UUID
+
+from channels.layers import get_channel_layer
+from django.db import DatabaseError
+
+from coordination.hosting import in_thread, watchers_of
+from web.feed.changes import changes
+from web.feed.looking import look
+from web.feed.messages import change_message, picture_message
+from web.feed.picture import Picture
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between looks where nobody says that something moved
+REST_S = 0.2  # between looks at least
+RESTS = 3  # times as long as a look took, so that a long run does not keep the database busy
+WAITING = 16  # messages that wait for a slow socket
+
+
+class Seat:
+    """Where one watcher's messages wait. None among them: there is nothing more to see here."""
+
+    def __init__(self, watch: "Watch") -> None:
+        self.watch = watch
+        self._waiting: asyncio.Queue[str | None] = asyncio.Queue(WAITING)
+
+    async def next(self) -> str | None:
+        """The next message."""
+        return await self._waiting.get()
+
+    def give(self, message: str) -> None:
+        """A change; where too many wait, the picture instead of them all."""
+        if self._waiting.full():
+            self.give_picture()
+        else:
+            self._waiting.put_nowait(message)
+
+    def give_picture(self) -> None:
+        """The whole picture, in place of all that waits."""
+        self._empty()
+        if self.watch.picture is not None:
+            self._waiting.put_nowait(picture_message(self.watch.seq, self.watch.picture))
+
+    def end(self) -> None:
+        """Nothing more."""
+        self._empty()
+        self._waiting.put_nowait(None)
+
+    def _empty(self) -> None:
+        while not self._waiting.empty():
+            self._waiting.get_nowait()
+
+
+class Watch:
+    """One run, as everybody at this process sees it."""
+
+    def __init__(self, run_id: UUID) -> None:
+        self.run_id = run_id
+        self.seats: set[Seat] = set()
+        self.seq = 0
+        self.picture: Picture | None = None
+        self._moved = asyncio.Event()
+        self._began = 0.0  # when the last look did, by the loop's clock
+
+    async def follow(self) -> None:
+        """Look whenever something moved, until cancelled or the run is gone."""
+        layer: Any = get_channel_layer()
+        channel: str = await layer.new_channel()
+        group = watchers_of(self.run_id.hex)
+        await layer.group_add(group, channel)
+        ears = asyncio.create_task(self._listen(layer, channel))
+        try:
+            while await self._look():
+                await self._rest(asyncio.get_running_loop().time() - self._began)
+        finally:
+            ears.cancel()
+            await asyncio.wait([ears])
+            await layer.group_discard(group, channel)
+
+    async def _listen(self, layer: Any, channel: str) -> None:
+        """Never interrupted: over Redis a cancelled `receive` gives its channel up."""
+        while True:
+            await layer.receive(channel)
+            self._moved.set()
+
+    async def _rest(self, took_s: float) -> None:
+        least = min(LOOK_S, max(REST_S, RESTS * took_s))
+        await asyncio.sleep(least)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._moved.wait(), LOOK_S - least)
+        self._moved.clear()
+
+    async def _look(self) -> bool:
+        """Tell the seats what changed; False where the run, or this view of it, is over."""
+        self._began = asyncio.get_running_loop().time()
+        try:
+            found = await in_thread(look)(self.run_id)
+        except DatabaseError:
+            log.warning("the feed waits for the database", exc_info=True)
+            return True
+        if found is None or (self.picture and self.picture["visibility"] != found["visibility"]):
+            self._end()  # who may see it is asked again at the door
+            return False
+        self._show(found)
+        return True
+
+    def _show(self, found: Picture) -> None:
+        before, self.picture = self.picture, found
+        change = changes(before, found) if before is not None else {}
+        if before is not None and not change:
+            return
+        self.seq += 1
+        message = change_message(self.seq, change)
+        for seat in self.seats:
+            if before is None:
+                seat.give_picture()
+            else:
+                seat.give(message)
+
+    def _end(self) -> None:
+        for seat in self.seats:
+            seat.end()
+
+
+_watches: dict[UUID, tuple[Watch, "asyncio.Task[None]"]] = {}
+
+
+def take_seat(run_id: UUID) -> Seat:
+    """A seat before a run; its first message is the picture."""
+    if run_id not in _watches or _watches[run_id][1].done():
+        watch = Watch(run_id)
+        _watches[run_id] = watch, asyncio.create_task(watch.follow(), name=f"watch {run_id}")
+    seat = Seat(_watches[run_id][0])
+    seat.watch.seats.add(seat)
+    seat.give_picture()
+    return seat
+
+
+async def leave_seat(seat: Seat) -> None:
+    """The last who leaves ends the watch."""
+    watch = seat.watch
+    watch.seats.discard(seat)
+    known = _watches.get(watch.run_id)
+    if not watch.seats and known is not None and known[0] is watch:
+        del _watches[watch.run_id]
+        known[1].cancel()
+        await asyncio.wait([known[1]])

@@ -1,0 +1,70 @@
+"""A real Chromium, and a reader in it who sees whatever goes wrong."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from scripts.setup import browser_on_path
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+PATIENCE_MS = 60_000
+LIVE = "html[data-feed=live]"
+POLLING = "html[data-feed=polling]"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser on the path, else Playwright's own."""
+    with sync_playwright() as playwright:
+        path = browser_on_path()
+        browser = playwright.chromium.launch(executable_path=path and shutil.which(path), args=list(ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Reader:
+    """One page in a context of its own. `faults` are errors of scripts and everything the policy refused."""
+
+    def __init__(self, browser: Browser, *, width: int = 1440, height: int = 1000, **context: Any) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": height}, **context)
+        self.context.set_default_timeout(PATIENCE_MS)
+        self.page: Page = self.context.new_page()
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("console", lambda said: self.faults.append(said.text) if "Content Security" in said.text else None)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def text(self, name: str) -> str:
+        """What stands in a live place of the page."""
+        return self.page.inner_text(f'[data-live="{name}"]')
+
+    def wait_for(self, condition: str) -> None:
+        """Until an expression of the page is true. Playwright's own wait needs `eval`, which the policy forbids."""
+        until = time.monotonic() + PATIENCE_MS / 1000
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < until, f"not within {PATIENCE_MS / 1000:g} s: {condition}"
+            self.page.wait_for_timeout(50)
+
+
+def sign_in(reader: Reader, site: str, name: str, password: str) -> None:
+    """Log in as a person does."""
+    reader.page.goto(f"{site}/login/")
+    reader.page.fill("input[name=username]", name)
+    reader.page.fill("input[name=password]", password)
+    reader.page.click("main button.main")
+    reader.page.wait_for_url(lambda address: "/login/" not in address)

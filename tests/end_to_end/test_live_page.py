@@ -1,0 +1,146 @@
+"""The run page in a real browser over a real run: it moves by itself, also without sockets and over a restart."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, WebSocketRoute
+
+from tests.end_to_end.browser import LIVE, POLLING, Reader, chromium
+from tests.end_to_end.swarm import Swarm
+
+PROMPT_S = 2.0
+# Some tens of samples a second on a busy machine: a step every second or two, as in a small real run.
+SLOW = {"width": "96", "layers": "2", "target_batch": "96", "warmup_steps": "5"}
+# Notes every step and rank that the page shows, and when.
+RECORDER = """
+  window.mark = "still the same page";
+  window.seen = [];
+  const look = () => {
+    const step = document.querySelector("[data-live=under]").textContent.match(/step ([\\d,]+)/);
+    const names = [...document.querySelectorAll("[data-live=hands] tbody tr td:nth-child(2)")];
+    const now = {
+      step: step ? Number(step[1].replaceAll(",", "")) : 0,
+      loss: document.querySelector("[data-live=loss]").textContent.trim().split(/\\s/)[0],
+      truth: document.querySelector("[data-live=truth]").textContent,
+      ranks: names.map((name) => name.textContent.replace("● now", "").trim()),
+    };
+    const last = window.seen.at(-1);
+    if (!last || JSON.stringify({ ...last, at: 0 }) !== JSON.stringify({ ...now, at: 0 }))
+      window.seen.push({ ...now, at: Date.now() / 1000 });
+  };
+  const everything = { childList: true, subtree: true, characterData: true };
+  new MutationObserver(look).observe(document.getElementById("content"), everything);
+  look();
+"""
+
+
+def blocked(route: WebSocketRoute) -> None:
+    """As a proxy that knows no sockets."""
+    route.close()
+
+
+def open_page(swarm: Swarm, browser: Browser, link: str) -> Reader:
+    """A reader's page that is kept up by `link`, with the recorder running."""
+    reader = Reader(browser)
+    if link == POLLING:
+        reader.page.route_web_socket(re.compile("/ws/"), blocked)
+    reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
+    reader.page.wait_for_selector(link, state="attached")
+    reader.page.evaluate(RECORDER)
+    reader.requests.clear()
+    return reader
+
+
+def begin(swarm: Swarm, english: str) -> Any:
+    """A site and a run that one volunteer, Amina, works for; Teo's token."""
+    swarm.start_site()
+    amina, teo = swarm.sign_up("Amina"), swarm.sign_up("Teo")
+    swarm.open_run(amina, english, trainers=1, steps=500, **SLOW)
+    swarm.start_agent("amina", token=swarm.token_of(amina))
+    swarm.wait_for_step(1)
+    return swarm.token_of(teo)
+
+
+def teo_overtakes_amina(swarm: Swarm, token: str) -> None:
+    """Teo joins, Amina leaves, and some steps later Teo has given more."""
+    swarm.start_agent("teo", token=token)
+    swarm.wait(lambda: len(swarm.items("leaderboard")) == 2, 120, "Teo has given samples")
+    swarm.processes["amina"].terminate()
+    swarm.wait(lambda: swarm.items("leaderboard")[0]["name"] == "Teo", 180, "Teo is first")
+
+
+def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]]) -> list[float]:
+    """Seconds from each commit to the page's showing it or a later one; only steps of the time that was recorded."""
+    from datetime import datetime
+
+    first = seen[0]["step"]
+    committed = {step["step"]: datetime.fromisoformat(step["at"]).timestamp() for step in steps}
+    last = max(look["step"] for look in seen)
+    return [
+        next(look["at"] for look in seen if look["step"] >= number) - at
+        for number, at in committed.items()
+        if first < number <= last
+    ]
+
+
+def look_back(reader: Reader, swarm: Swarm) -> list[dict[str, Any]]:
+    """What the page has shown, once it shows Teo first; it was never loaded again and nothing went wrong in it."""
+    reader.wait_for('window.seen.at(-1).ranks[0] === "Teo"')
+    seen: list[dict[str, Any]] = reader.page.evaluate("window.seen")
+    assert reader.page.evaluate("window.mark") == "still the same page"
+    assert reader.faults == []
+    assert len({look["step"] for look in seen}) > 3
+    assert len({look["loss"] for look in seen}) > 3
+    assert {tuple(look["ranks"]) for look in seen} >= {("Amina",), ("Amina", "Teo"), ("Teo", "Amina")}
+    words = " ".join(look["truth"] for look in seen)
+    assert "1 person on 1 machine" in words
+    assert "2 people on 2 machines" in words
+    return seen
+
+
+def test_it_moves_by_the_socket_alone_and_by_polling_where_sockets_are_blocked(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm, chromium() as browser:
+        token = begin(swarm, english)
+        live, polled = open_page(swarm, browser, LIVE), open_page(swarm, browser, POLLING)
+        teo_overtakes_amina(swarm, token)
+        seen = look_back(live, swarm)
+        assert live.requests == [], "nothing was fetched: the socket brought it all"
+        late = sorted(delays(seen, swarm.items("steps")))
+        # Two cores train, serve and draw here: one step in ten may meet a stall of the machine.
+        assert late[len(late) * 9 // 10 - 1] < PROMPT_S, late
+        look_back(polled, swarm)
+        assert {url.rsplit("/", 1)[-1] for url in polled.requests} == {"feed.json"}
+
+
+def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm, chromium() as browser:
+        begin(swarm, english)
+        pages = [open_page(swarm, browser, LIVE), open_page(swarm, browser, POLLING)]
+        swarm.kill("site")
+        for reader in pages:
+            reader.page.wait_for_selector("html[data-feed=away]", state="attached")
+            assert "the site does not answer" in reader.text("link")
+            assert reader.page.inner_text("h1") == "A run", "what was known stays on the page"
+        swarm.start_site()
+        before = swarm.facts()["step"]
+        for reader, link in zip(pages, (LIVE, POLLING), strict=True):
+            reader.page.wait_for_selector(link, state="attached")
+            reader.wait_for(f"window.seen.at(-1).step > {before + 1}")
+            assert reader.page.evaluate("window.mark") == "still the same page"
+            assert reader.faults == []
+
+
+def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english: str) -> None:
+    with Swarm(tmp_path) as swarm, chromium() as browser:
+        swarm.start_site()
+        amina = swarm.sign_up("Amina")
+        swarm.open_run(amina, english, trainers=1, steps=4)
+        live = open_page(swarm, browser, LIVE)
+        assert live.page.locator("text=Join in").count() > 0
+        swarm.start_agent("amina", token=swarm.token_of(amina))
+        live.page.wait_for_selector('text="Download the model"', timeout=180_000)
+        assert live.text("badge").startswith("finished")
+        assert live.page.locator("a:has-text('Join in')").count() == 0
+        assert live.page.evaluate("window.mark") == "still the same page"
+        assert live.faults == []

@@ -1,0 +1,235 @@
+"""The feed's socket: who is let in, what comes, and what a watcher may say. Real rows, both channel layers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from channels.routing import URLRouter
+from django.test import Client
+
+from accounts.models import Person
+from coordination.hosting import in_thread, watchers_of
+from runs.models import Run
+from tests.coordination.cast import Cast, assemble
+from tests.coordination.engines import PATIENCE_S, fresh_database
+from tests.runs.cast import committed
+from web.feed import consumer, door, watch
+from web.feed.changes import apply
+from web.feed.looking import look
+from web.feed.routing import websocket_urlpatterns
+
+communicator: Any = ApplicationCommunicator  # asgiref's testing module has no types
+routes: list[Any] = list(websocket_urlpatterns)  # Channels' stubs want its own kind of pattern
+feed = URLRouter(routes)
+
+
+@pytest.fixture
+def cast(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    with fresh_database("sqlite", request, tmp_path):
+        yield assemble()
+
+
+@pytest.fixture(autouse=True)
+def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is told moves the feed, so that nothing here depends on when a second is over."""
+    monkeypatch.setattr(watch, "LOOK_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(watch, "REST_S", 0.0)
+    monkeypatch.setattr(watch, "RESTS", 0)
+
+
+class Watcher:
+    """One socket."""
+
+    def __init__(self, run: Run, **headers: str) -> None:
+        named = {"host": "localhost", **headers}
+        scope = {
+            "type": "websocket",
+            "path": f"/ws/runs/{run.slug}/",
+            "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+            "query_string": b"",
+            "subprotocols": [],
+            "client": ("192.0.2.7", 1),
+        }
+        self.end = communicator(feed, scope)
+
+    async def connect(self) -> bool:
+        await self.end.send_input({"type": "websocket.connect"})
+        return bool((await self.event())["type"] == "websocket.accept")
+
+    async def event(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self.end.receive_output(PATIENCE_S)
+        return found
+
+    async def message(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((await self.event())["text"])
+        return found
+
+    async def say(self, text: str) -> None:
+        await self.end.send_input({"type": "websocket.receive", "text": text})
+
+    async def leave(self) -> None:
+        await self.end.send_input({"type": "websocket.disconnect", "code": 1001})
+        await self.end.wait(PATIENCE_S)
+
+
+@asynccontextmanager
+async def watching(run: Run, **headers: str) -> AsyncIterator[Watcher]:
+    watcher = Watcher(run, **headers)
+    assert await watcher.connect()
+    try:
+        yield watcher
+    finally:
+        await watcher.leave()
+
+
+async def a_step(cast: Cast, layer: Any, loss: float) -> None:
+    """As a host commits one, and says so."""
+    await in_thread(committed)(cast.run, (cast.teo.machine, 3), (cast.noor.machine, 1), loss=loss)
+    await layer.group_send(watchers_of(cast.run.run_id), {"type": "run.moved"})
+
+
+async def test_picture_first_and_then_what_changed(cast: Cast, layer: Any) -> None:
+    async with watching(cast.run) as watcher:
+        first = await watcher.message()
+        assert (first["type"], first["run"]["step"]) == ("picture", 0)
+        await a_step(cast, layer, 5.0)
+        second = await watcher.message()
+        assert (second["type"], second["seq"]) == ("change", first["seq"] + 1)
+        shown = apply(first["run"], second["change"])
+        assert shown == await in_thread(look)(cast.run.pk)
+        assert (shown["step"], [hand["name"] for hand in shown["hands"]]) == (1, ["Teo", "Noor"])
+
+
+async def test_all_who_watch_share_one_look(cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def counted_look(run: UUID) -> Any:
+        looks.append(run)
+        return look(run)
+
+    monkeypatch.setattr(watch, "look", counted_look)
+    async with watching(cast.run) as one, watching(cast.run) as other:
+        assert await one.message() == await other.message()
+        await a_step(cast, layer, 5.0)
+        assert await one.message() == await other.message()
+    assert len(looks) == 2
+
+
+async def test_without_a_word_of_the_host_it_looks_by_itself(
+    cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_S", 0.05)
+    async with watching(cast.run) as watcher:
+        await watcher.message()
+        await in_thread(committed)(cast.run, (cast.teo.machine, 3))
+        assert (await watcher.message())["change"]["values"]["step"] == 1
+
+
+async def test_again_is_answered_with_the_picture(cast: Cast, layer: Any) -> None:
+    async with watching(cast.run) as watcher:
+        first = await watcher.message()
+        await watcher.say("again")
+        assert await watcher.message() == first
+
+
+@pytest.mark.parametrize("words", [["hello"], [""], ["x" * 100_000], ["again"] * (consumer.AGAIN_BURST + 1)])
+async def test_whoever_says_something_else_or_too_much_is_left(cast: Cast, layer: Any, words: list[str]) -> None:
+    async with watching(cast.run) as watcher:
+        for word in words:
+            await watcher.say(word)
+        while (event := await watcher.event())["type"] == "websocket.send":
+            pass
+        assert (event["type"], event["code"]) == ("websocket.close", consumer.NOT_UNDERSTOOD)
+
+
+async def test_a_slow_socket_gets_a_picture_for_what_it_missed(cast: Cast, layer: Any) -> None:
+    seat = watch.take_seat(cast.run.pk)
+    other = watch.take_seat(cast.run.pk)
+    for loss in range(watch.WAITING + 2):
+        await other.next()
+        await a_step(cast, layer, float(loss + 1))
+    await other.next()
+    waiting = [json.loads(await seat.next() or "") for _ in range(seat._waiting.qsize())]
+    assert waiting[0]["type"] == "picture"
+    assert waiting[0]["seq"] > watch.WAITING
+    shown = waiting[0]["run"]
+    for message in waiting[1:]:
+        shown = apply(shown, message["change"])
+    assert shown == await in_thread(look)(cast.run.pk)
+    await watch.leave_seat(seat)
+    await watch.leave_seat(other)
+
+
+async def test_nobody_looks_once_all_have_left(cast: Cast, layer: Any) -> None:
+    async with watching(cast.run) as watcher:
+        await watcher.message()
+        assert cast.run.pk in watch._watches
+    assert watch._watches == {}
+    assert not door._sockets
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("watch")] == []
+
+
+async def test_a_run_that_becomes_private_is_asked_for_anew(cast: Cast, layer: Any) -> None:
+    async with watching(cast.run) as watcher:
+        await watcher.message()
+        await in_thread(Run.objects.filter(pk=cast.run.pk).update)(visibility="private")
+        await layer.group_send(watchers_of(cast.run.run_id), {"type": "run.moved"})
+        assert (await watcher.event())["code"] == consumer.OVER
+    assert not await Watcher(cast.run).connect()
+
+
+class TestTheDoor:
+    async def test_a_private_run_is_its_organizers(self, cast: Cast, layer: Any) -> None:
+        await in_thread(Run.objects.filter(pk=cast.run.pk).update)(visibility="private")
+        assert not await Watcher(cast.run).connect()
+        for name, may in (("Noor", False), ("Amina", True)):
+            cookie = await in_thread(cookie_of)(name)
+            watcher = Watcher(cast.run, cookie=cookie)
+            assert await watcher.connect() is may
+            await watcher.leave() if may else None
+
+    async def test_no_run(self, cast: Cast, layer: Any) -> None:
+        assert not await Watcher(Run(slug="nothing")).connect()
+
+    @pytest.mark.parametrize(
+        ("headers", "may"),
+        [
+            ({"origin": "http://localhost"}, True),
+            ({"origin": "http://localhost:8000", "host": "localhost:8000"}, True),
+            ({"origin": "http://127.0.0.1:8000"}, True),  # the public address of the settings
+            ({"origin": "http://localhost:8000"}, False),
+            ({"origin": "http://elsewhere.example"}, False),
+            ({"origin": "null"}, False),
+            ({"origin": "http://elsewhere.example", "host": "elsewhere.example"}, False),
+        ],
+    )
+    async def test_only_pages_of_this_site(self, cast: Cast, layer: Any, headers: dict[str, str], may: bool) -> None:
+        watcher = Watcher(cast.run, **headers)
+        assert await watcher.connect() is may
+        await watcher.leave() if may else None
+
+    async def test_an_address_has_so_many_sockets(
+        self, cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(door, "MOST_OF_ADDRESS", 1)
+        async with watching(cast.run):
+            assert not await Watcher(cast.run).connect()
+        async with watching(cast.run):
+            pass
+
+    def test_behind_a_proxy_the_address_is_what_the_proxy_saw(self, settings: Any) -> None:
+        scope = {"client": ("10.0.0.1", 1), "headers": [(b"x-forwarded-for", b"1.1.1.1, 192.0.2.9")]}
+        assert door.address_of(scope) == "10.0.0.1"
+        settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+        assert door.address_of(scope) == "192.0.2.9"
+
+
+def cookie_of(name: str) -> str:
+    client = Client()
+    client.force_login(Person.objects.get(username=name))
+    return f"sessionid={client.cookies['sessionid'].value}"

@@ -1,0 +1,78 @@
+"""The built front end on the page: there where it was built, and a page that is complete where it was not."""
+
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from django.test import Client
+
+from runs.models import Run
+from runs.selectors import Point
+from tests.runs.cast import Owned, committed
+from web import built
+from web.built import Entry, built_entry
+from web.curve_image import curve_svg
+
+MOST_BYTES = 120_000
+
+
+def manifest(folder: Path, file: str) -> None:
+    folder.mkdir(exist_ok=True)
+    content = {"src/run.ts": {"file": file, "css": ["assets/run.css"], "isEntry": True}}
+    (folder / "manifest.json").write_text(json.dumps(content))
+
+
+def test_nothing_was_built(tmp_path: Path) -> None:
+    assert built_entry("src/run.ts", tmp_path) is None
+
+
+def test_a_new_build_is_seen(tmp_path: Path) -> None:
+    manifest(tmp_path, "assets/one.js")
+    os.utime(tmp_path / "manifest.json", (1, 1))
+    assert built_entry("src/run.ts", tmp_path) == Entry("built/assets/one.js", ("built/assets/run.css",))
+    manifest(tmp_path, "assets/two.js")
+    assert built_entry("src/run.ts", tmp_path) == Entry("built/assets/two.js", ("built/assets/run.css",))
+    assert built_entry("src/other.ts", tmp_path) is None
+
+
+def test_the_page_stands_complete_without_a_build(
+    client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed(run, (laptop.machine, 4), loss=6.5)
+    monkeypatch.setattr("web.templatetags.built.built_entry", lambda _: None)
+    text = client.get(f"/runs/{run.slug}/").content.decode()
+    assert "<script" not in text
+    for words in ("6.50", "<svg", "Teo", "step 1 of 100", "Nothing yet."):
+        assert words in text
+
+
+def test_the_built_page_has_its_script_and_it_is_small(client: Client, run: Run) -> None:
+    """`make setup` has built it; a page for everybody may not weigh more."""
+    text = client.get(f"/runs/{run.slug}/").content.decode()
+    (script,) = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', text)
+    parts = [gzip.compress(path.read_bytes()) for path in (built.FOLDER / script).parent.glob("*.js")]
+    assert 10_000 < sum(map(len, parts)) <= MOST_BYTES
+
+
+def test_a_link_to_a_run_shows_what_is_behind_it(client: Client, run: Run, laptop: Owned) -> None:
+    committed(run, (laptop.machine, 4), loss=6.5)
+    text = client.get(f"/runs/{run.slug}/").content.decode()
+    named = dict(re.findall(r'<meta property="og:(\w+)" content="([^"]*)">', text))
+    assert named["title"] == "A model of proverbs"
+    assert named["description"].startswith("Nobody is training right now.")
+    answer = client.get(named["image"].removeprefix("http://testserver"))
+    assert answer["Content-Type"] == "image/svg+xml"
+    assert ET.fromstring(answer.content).tag.endswith("svg")
+    Run.objects.update(visibility="private")
+    assert client.get(f"/runs/{run.slug}/curve.svg").status_code == 404
+
+
+def test_a_curve_of_its_own_needs_no_style_sheet() -> None:
+    drawn = curve_svg([Point(1, 8.0), Point(2, 7.0)], 7.5)
+    assert "class=" not in drawn
+    assert ET.fromstring(drawn).find(".//{http://www.w3.org/2000/svg}polyline") is not None
+    assert ET.fromstring(curve_svg([], 7.5)) is not None
