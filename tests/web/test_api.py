@@ -69,6 +69,10 @@ class TestReading:
             "peers_online": 0,
             "waiting_for": "",
             "unigram_entropy": 6.1,
+            "parameters": run.elements,
+            "codec_up": run.parsed_recipe.codec_up,
+            "codec_down": run.parsed_recipe.codec_down,
+            "data_bytes": 2000,
         }
         assert get("runs").json() == {"items": [get("runs/proverbs").json()], "next": None}
 
