@@ -1,5 +1,8 @@
 """Numbered errors on their way out: which HTTP status each has, and the same words for people and programs."""
 
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
@@ -68,5 +71,7 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
     status = status or status_of(fault.code)
     if is_for_program(request.path):
         return JsonResponse({"code": fault.code, "text": fault.text}, status=status)
-    facts = {"fault": fault, "status": status, "headline": HEADLINES.get(status, HEADLINES[400])}
+    facts: dict[str, Any] = {"fault": fault, "status": status, "headline": HEADLINES.get(status, HEADLINES[400])}
+    if status == 500:
+        facts["user"] = AnonymousUser()  # who it is stands in the database, which may be what is broken
     return render(request, "web/fault.html", facts, status=status)

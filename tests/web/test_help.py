@@ -3,10 +3,12 @@
 import re
 
 import pytest
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
 
 from accounts.models import Person
+from web.failures import broken
 from web.help_pages import TOPICS, Topic
 
 
@@ -33,6 +35,15 @@ def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, path
     assert {"/help/privacy/", "/help/credit/", "/help/stopping/", "/account/", "/admin/"} <= links
     for link in links - {"/static/manyhands.css", "/static/hand.svg"}:
         assert client.get(link).status_code == 200, link
+
+
+def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory) -> None:
+    """No database is allowed here: whoever reads `user` fails the test."""
+    request = rf.get("/runs/")
+    request.user = SimpleLazyObject(Person.objects.get)  # type: ignore[assignment]
+    answer = broken(request)
+    assert answer.status_code == 500
+    assert "Something here broke" in answer.content.decode()
 
 
 def test_only_operators_are_shown_their_door(client: Client, db: None, organizer: Person) -> None:
