@@ -27,6 +27,7 @@ class Upload {
     this.input.addEventListener("change", () => this.choose());
     addEventListener("pageshow", () => this.comeBack());
     this.form.addEventListener("submit", (event) => this.submit(event));
+    if (this.input.files.length) this.choose(); // chosen before this script was here
   }
 
   /** A page that comes back by the Back button can be sent again. */

@@ -243,7 +243,7 @@ CATALOGUE: dict[str, Entry] = {
         "Set HF_TOKEN or run `hf auth login`, then join again.",
     ),
     "E354": Entry(
-        "The model of step {step} was not published: {reason}",
+        "The model of step {step} was not published ({reason}).",
         "Training goes on, and the next snapshot is published again.",
     ),
     # 4xx: operating a site

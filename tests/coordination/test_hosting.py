@@ -277,10 +277,11 @@ class TestAHost:
     async def test_that_was_deposed_commits_nothing_more(self, cast: Cast) -> None:
         async with hosts(), at_work(cast) as (teo, _):
             await until_step(2)
+            driving = [task for task in asyncio.all_tasks() if task.get_name().startswith("host ")]
             await in_thread(take_away)(cast.run)
             before = await in_thread(head)()
             commits = len(teo.records)
-            await finished([task for task in asyncio.all_tasks() if task.get_name().startswith("host ")])
+            await finished(driving)
             after = await in_thread(head)()
             assert (after.step, after.fence, after.owner) == (before.step, before.fence, "another host")
             assert len(teo.records) <= commits + 1

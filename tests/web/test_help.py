@@ -1,6 +1,8 @@
 """Help: every question has a page, the foot of every page leads there, and every link leads somewhere."""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client, RequestFactory
@@ -27,7 +29,10 @@ def test_an_unknown_question_is_not_there(client: Client, db: None) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/runs/new/", "/help/", "/nothing/", *(f"/help/{topic.slug}/" for topic in TOPICS)]
 )
-def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, path: str) -> None:
+def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, settings: Any, path: str) -> None:
+    wheel = Path(settings.DOWNLOADS) / "manyhands-0.1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.write_bytes(b"a wheel")
     client = Client()
     client.force_login(operator)
     page = client.get(path).content.decode()
