@@ -199,11 +199,11 @@ class Swarm:
         """A list of the API."""
         return Visitor(self.url).read_items(f"runs/{self.slug}/{what}")
 
-    def wait_for_step(self, step: int, limit_s: float = 120) -> None:
+    def wait_for_step(self, step: int, limit_s: float = 300) -> None:
         """Until that many steps are committed."""
         self.wait(lambda: self.facts()["step"] >= step, limit_s, f"step {step}")
 
-    def wait_finished(self, limit_s: float = 180) -> None:
+    def wait_finished(self, limit_s: float = 600) -> None:
         """Until the run is finished."""
         self.wait(lambda: self.facts()["state"] == "finished", limit_s, "the run is finished")
 
@@ -279,7 +279,7 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.1) -> Iterator[None]:
+def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.05) -> Iterator[None]:
     """A process that runs only part of the time, as on a busy or slow machine."""
     import threading
 

@@ -13,7 +13,7 @@ from tests.end_to_end.swarm import Swarm, slowed
 STEPS = 20
 BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
 RATES = {"lamb": "0.01", "adamw": "0.001"}
-# Name, CPU capability, threads: the slowest one is stopped two thirds of the time as well.
+# Name, CPU capability, threads: the slowest one is stopped half of the time as well.
 MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
 
