@@ -104,14 +104,20 @@ class Upload {
     const token = this.form.querySelector("[name=csrfmiddlewaretoken]").value;
     const headers = { ...options.headers, "X-CSRFToken": token };
     for (let attempt = 0; ; attempt += 1) {
+      let words = "The site does not answer. The upload waits and goes on by itself; nothing is lost.";
+      let wait_s = WAITS_S[Math.min(attempt, WAITS_S.length - 1)];
       try {
         const answer = await fetch(this.field.dataset.upload + path, { ...options, headers });
         if (answer.status < 500 && answer.status !== 429) return answer;
+        if (answer.status === 429) {
+          words = `${(await answer.json()).text} The upload goes on by itself then.`;
+          wait_s = Number(answer.headers.get("Retry-After")) || wait_s;
+        }
       } catch {
         // The network is away; what the site has stays there.
       }
-      this.show("The site does not answer. The upload waits and goes on by itself; nothing is lost.", "");
-      await pause(WAITS_S[Math.min(attempt, WAITS_S.length - 1)]);
+      this.show(words, "");
+      await pause(wait_s);
     }
   }
 

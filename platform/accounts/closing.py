@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
 
-from accounts.models import Person
+from accounts.models import DeviceRequest, Person
 from accounts.services import RELAY_KEEPER
 from peer_agent.protocol.errors import Problem
 
@@ -61,13 +61,18 @@ def person_of_reset(*, person_id: str, token: str) -> Person:
 
 @transaction.atomic
 def close_account(*, person: Person) -> None:
-    """Nobody logs in as this person any more; sessions, machines and tokens are over. What was given stays counted."""
+    """Nobody logs in as this person any more; sessions, machines and tokens are over. What was given stays counted.
+
+    A machine that the person approved and that has not learned it yet hears no, also where the account is opened again.
+    """
     now = timezone.now()
     person.is_active = False
     person.save(update_fields=["is_active"])
     end_sessions(person=person)
     person.machines.filter(revoked_at=None).update(revoked_at=now)
     person.tokens.filter(revoked_at=None).update(revoked_at=now)
+    approved = person.device_requests.filter(state=DeviceRequest.State.APPROVED)
+    approved.update(state=DeviceRequest.State.DECLINED)
 
 
 def open_account(*, person: Person) -> None:

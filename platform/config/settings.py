@@ -135,6 +135,11 @@ RATES = {
     "polls": (30, 15),  # per device code; one every two seconds is asked for
     "wrong codes": (10, 900),  # per person
     "uploads": (30, 3600),  # per person
+    "uploads in pieces": (60, 3600),  # per person, as they are announced
+    "wrong invitations": (30, 900),  # per person
+    "wrong invitations of one address": (300, 900),  # before anybody has logged in
+    "log-ins by another site": (300, 900),  # per address; there and back are two
+    "looks at a run": (6000, 60),  # per address: three hundred pages whose sockets are blocked ask every three seconds
 }
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}

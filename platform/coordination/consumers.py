@@ -30,10 +30,15 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     session: Session
     credential: Credential | None = None
+    patience: asyncio.TimerHandle | None = None
     person = machine = ""
 
     async def connect(self) -> None:
-        """Challenge whoever dials; the answer must come in time."""
+        """Challenge whoever dials; the answer must come in time. A browser's page has nothing to say here."""
+        scope: Any = self.scope
+        if any(name == b"origin" for name, _ in scope["headers"]):
+            await self.close()
+            return
         key = site_key()
         identity = Identity(SITE, key, None, public_bytes(key))
         nonce = secrets.token_bytes(32)
@@ -62,7 +67,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self.close(code=4001)
 
     async def _opened(self, credential: Credential) -> None:
-        self.patience.cancel()
+        if self.patience is not None:
+            self.patience.cancel()
         fault = await in_thread(self._look_up)(credential)
         if fault is not None:
             await self._refuse(fault)
@@ -134,7 +140,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         """Tell the hosts; they decide what it means."""
         del code
-        self.patience.cancel()
+        if self.patience is not None:
+            self.patience.cancel()
         if self.credential is None:
             return
         group = RELAYS if self.credential.role is Role.RELAY else group_of(self.credential.run)

@@ -9,12 +9,12 @@ from runs.models import LedgerEntry, NamedHand, Release, Run
 
 @transaction.atomic
 def set_named(*, run: Run, person: Person, agreed: bool) -> None:
-    """Agree, or take it back: a card that exists is made anew. Saying it twice does it once."""
+    """Agree, or take it back: a card that would name them is made anew. Saying it twice does it once."""
     if agreed:
         NamedHand.objects.get_or_create(run=run, person=person)
     else:
         NamedHand.objects.filter(run=run, person=person).delete()
-    if Release.objects.filter(run=run, state=Release.State.READY).exists():
+    if has_given(run, person) and Release.objects.filter(run=run, state=Release.State.READY).exists():
         transaction.on_commit(lambda: tasks.remake_release.apply_async((run.pk.hex,), countdown=tasks.REMAKE_S))
 
 

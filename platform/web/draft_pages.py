@@ -11,6 +11,7 @@ from peer_agent.protocol.errors import Problem
 from runs import drafts
 from runs.access import access_managed_run
 from runs.models import Run
+from web import rates
 from web.organizing_forms import DraftForm, WordsForm
 from web.runs_pages import found
 from web.texts import stored_text, upload_facts
@@ -34,6 +35,11 @@ def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
     person = person_in(request)
+    if request.FILES:
+        try:
+            rates.spend("uploads", rates.person(request))
+        except rates.TooOften as problem:
+            return rates.refusal(request, problem)
     form = DraftForm(request.POST or None, request.FILES or None, run=run, upload_limit_mb=settings.UPLOAD_LIMIT_MB)
     if request.method == "POST" and form.is_valid():
         try:

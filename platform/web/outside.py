@@ -22,10 +22,13 @@ from requests import RequestException
 from accounts import outside
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault
+from web import rates
 from web.account_forms import NameForm
 from web.faults import answer
+from web.visitors import address_of
 
 PENDING = "outside"  # in the session: who is about to choose a name
+COUNTED = "log-ins by another site"
 MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # what another site sends may have any shape
 
 
@@ -91,6 +94,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # alla
 
 
 @never_cache
+@rates.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def start(request: HttpRequest, provider_id: str) -> HttpResponse:
     """To the other site."""
@@ -98,6 +102,7 @@ def start(request: HttpRequest, provider_id: str) -> HttpResponse:
 
 
 @never_cache
+@rates.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
     """Back from there."""
@@ -105,6 +110,7 @@ def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
 
 
 @never_cache
+@rates.limited(COUNTED, address_of)
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose_name(request: HttpRequest) -> HttpResponse:
     """For somebody whose name there is taken here, or not possible."""

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import ParamSpec, Protocol
 
@@ -69,17 +69,21 @@ class View(Protocol[Rest]):
 
 
 def limited(
-    what: str, who: Callable[[HttpRequest], str], *, failures_only: bool = False
+    what: str,
+    who: Callable[[HttpRequest], str],
+    *,
+    methods: Collection[str] = ("POST",),
+    failures_only: bool = False,
 ) -> Callable[[View[Rest]], View[Rest]]:
-    """A view whose POSTs are counted; one too many is answered by a page with E223.
+    """A view whose POSTs, or other `methods`, are counted; one too many is answered by a page with E223.
 
-    With `failures_only` a POST that leads on to another page is forgiven.
+    With `failures_only` one that leads on to another page is forgiven.
     """
 
     def around(view: View[Rest]) -> View[Rest]:
         @wraps(view)
         def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
-            if request.method != "POST":
+            if request.method not in methods:
                 return view(request, *rest, **named)
             whom = who(request)  # before the view may log somebody in or out
             try:

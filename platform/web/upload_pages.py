@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from peer_agent.protocol.errors import Fault, Problem
 from runs import resumable
 from runs.models import Upload
+from web import rates
 from web.faults import answer
 from web.visitors import person_in
 
@@ -38,6 +39,8 @@ def for_programs(view: View) -> View:
             return answer(request, Fault("401", "Log in first."), status=401)
         try:
             return view(request, **details)
+        except rates.TooOften as problem:
+            return rates.refusal(request, problem)
         except Problem as problem:
             return answer(request, problem.fault)
 
@@ -52,6 +55,7 @@ def begin(request: HttpRequest) -> HttpResponse:
         said = msgspec.json.decode(request.body, type=Announced)
     except msgspec.DecodeError as error:
         raise Problem.of("E206", reason=error) from error
+    rates.spend("uploads in pieces", rates.person(request))
     upload = resumable.begin_upload(person=person_in(request), filename=said.filename, size=said.size)
     facts = {"id": str(upload.pk), "offset": 0, "size": upload.size, "piece": resumable.PIECE_BYTES}
     return JsonResponse(facts, status=201, headers={"Location": f"/uploads/{upload.pk}/"})

@@ -9,6 +9,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from accounts import devices, services
+from accounts.closing import close_account, open_account
 from accounts.devices import GRACE, LETTERS, LIFETIME, MEMORY, Asked
 from accounts.models import DeviceRequest, Machine, Person
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
@@ -165,6 +166,21 @@ class TestAnswers:
         with pytest.raises(Problem, match="E222"):
             collect(asked, key)
         assert not Machine.objects.exists()
+
+    def test_what_a_closed_account_had_approved_is_declined_for_good(
+        self, volunteer: Person, stranger: Person, key: Ed25519PrivateKey
+    ) -> None:
+        collected, asked, others = ask(key), ask(key), ask(key)
+        for one, person in ((collected, volunteer), (asked, volunteer), (others, stranger)):
+            answer(one, person)
+        collect(collected, key)
+        close_account(person=volunteer)
+        open_account(person=volunteer)
+        with pytest.raises(Problem, match="E221"):
+            collect(devices.asked_with(asked.device_code), key)
+        with pytest.raises(Problem, match="E222"):
+            collect(devices.asked_with(collected.device_code), key)
+        assert collect(devices.asked_with(others.device_code), key).person == stranger
 
 
 class TestTime:

@@ -57,8 +57,9 @@ def identity_of(
 class Dialler:
     """Dials the site; `hear` gives what is said after the handshake."""
 
-    def __init__(self, identity: Identity) -> None:
-        scope = {"type": "websocket", "path": "/ws/agents/", "headers": [], "subprotocols": []}
+    def __init__(self, identity: Identity, **headers: str) -> None:
+        named = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "websocket", "path": "/ws/agents/", "headers": named, "subprotocols": []}
         self.wire: Any = communicator(AgentConsumer.as_asgi(), scope)
         self.session = Session(
             Side.DIALLING, Link.CONTROL, identity, nonce=secrets.token_bytes(32), server=SITE, version="1"
@@ -66,9 +67,13 @@ class Dialler:
         self.is_over = False
 
     async def dial(self) -> None:
-        """The socket alone; the challenge is on its way."""
+        """The socket alone; the challenge is on its way. Raises Closed where the site does not take it."""
         await self.wire.send_input({"type": "websocket.connect"})
-        assert (await self._output())["type"] == "websocket.accept"
+        output = await self._output()
+        if output["type"] == "websocket.close":
+            self.is_over = True
+            raise Closed(output.get("code", 1006))
+        assert output["type"] == "websocket.accept"
 
     async def open(self) -> Event:
         """The whole handshake: Opened, or Failed with why not."""
@@ -133,9 +138,9 @@ class Dialler:
 
 
 @asynccontextmanager
-async def dialling(identity: Identity) -> AsyncIterator[Dialler]:
+async def dialling(identity: Identity, **headers: str) -> AsyncIterator[Dialler]:
     """A dialler that has not dialled yet; its socket ends with the block."""
-    dialler = Dialler(identity)
+    dialler = Dialler(identity, **headers)
     try:
         yield dialler
     finally:

@@ -207,7 +207,12 @@ class TestRelease:
         assert preparation.make_release(run.pk) == "ready"
 
     def test_it_is_made_anew_where_other_people_agree_to_be_named(
-        self, run: Run, laptop: Owned, children: list[str], monkeypatch: pytest.MonkeyPatch
+        self,
+        run: Run,
+        laptop: Owned,
+        children: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        django_capture_on_commit_callbacks: Any,
     ) -> None:
         committed(run, (laptop.machine, 4))
         services.finish_run(run=run)
@@ -215,6 +220,9 @@ class TestRelease:
         first = Release.objects.get()
         tasks.remake_release(run.pk.hex)
         assert children == ["release"]
+        with django_capture_on_commit_callbacks() as asked:
+            named.set_named(run=run, person=run.organizer, agreed=True)
+        assert asked == [], "who has given nothing is on no card"
         named.set_named(run=run, person=laptop.machine.person, agreed=True)
         with monkeypatch.context() as patch:
             failing(patch, Problem.of("E312", reason="no memory"))

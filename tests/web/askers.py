@@ -7,20 +7,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 from safetensors.numpy import load_file
 
+from accounts import devices
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token, revoke_machine
 from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign
 from peer_agent.protocol.digests import state_digest
-from runs import storage
+from runs import membership, storage
 from runs.access import may_see
-from runs.models import Release, Run
-from tests.runs.cast import PASSWORD, Owned, committed, opened, owned, state_file
+from runs.models import Dataset, Release, Run
+from runs.resumable import begin_upload
+from tests.runs.cast import PASSWORD, Owned, committed, draft, opened, owned, state_file
+from web.api.files import TOKENIZER
+from web.upload_pages import OFFSET
 
 API = "/api/v1/"
+PIECE = b"Many hands make light work. " * 40
+MEANT = {  # where a gap of the same name stands for something else
+    ("digest", "/shards/"): "shard",
+    ("name", "/download/"): "wheel",
+    ("name", "/tokenizer/"): "tokenizer_file",
+    ("secret", "/join/"): "invitation_secret",
+    ("slug", "/delete/"): "draft",
+}
 
 
 @dataclass
@@ -37,8 +52,7 @@ class World:
     def address(self, route: str) -> str:
         """The route with its gaps filled. Raises KeyError where there is nothing to fill one with."""
         for name in gaps(route):
-            wanted = "shard" if name == "digest" and "/shards/" in route else name
-            route = route.replace(f"<{name}>", self.names[wanted])
+            route = route.replace(f"<{name}>", self.names[meant(name, route)])
         return route.removesuffix("**")
 
 
@@ -57,8 +71,13 @@ def gaps(route: str) -> list[str]:
     return [part.partition(">")[0] for part in route.split("<")[1:]]
 
 
+def meant(gap: str, route: str) -> str:
+    """The name under which the world has what a gap stands for."""
+    return next((name for (known, part), name in MEANT.items() if known == gap and part in route), gap)
+
+
 def make_world(organizer: Person, member: Person, folder: Path, visibility: str) -> World:
-    """A run with a step, a release and files; a run of somebody else; the member's machine and token."""
+    """A run with a step, a release, files and a member; a draft and a second run; what the member has."""
     run, other = opened(organizer, visibility=visibility), opened(organizer, slug="other")
     laptop = owned(member)
     token = create_token(person=member, purpose=Token.Purpose.API, label="notebook").token
@@ -76,8 +95,38 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "step": "1",
         "shard": own_shard(run, other),
         "digest": own_snapshot(run, other),
+        "draft": draft(organizer, slug="draft", visibility=visibility).slug,
+        "upload_id": str(begin_upload(person=member, filename="words.txt", size=2 * len(PIECE)).pk),
+        "wheel": wheel(),
+        "tokenizer_file": tokenizer_of(run.dataset),
+        **doors_of(run, member),
     }
+    membership.add_member(run=Run.objects.get(slug="draft"), name=member.username)
     return world
+
+
+def doors_of(run: Run, member: Person) -> dict[str, str]:
+    """Who is in the run, and a link that lets others in."""
+    invitation, secret = membership.create_invitation(run=run)
+    known = membership.add_member(run=run, name=member.username)
+    return {"member_id": str(known.pk), "invitation_id": str(invitation.pk), "invitation_secret": secret}
+
+
+def wheel() -> str:
+    """The name of the agent's package."""
+    path = Path(settings.DOWNLOADS) / "manyhands-0.1.0-py3-none-any.whl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"a package")
+    return path.name
+
+
+def tokenizer_of(dataset: Dataset) -> str:
+    """The name of one of the tokenizer's files."""
+    folder = storage.tokenizer_folder(dataset)
+    folder.mkdir(parents=True)
+    for name in TOKENIZER:
+        (folder / name).write_text("{}")
+    return TOKENIZER[0]
 
 
 def own_shard(run: Run, other: Run) -> str:
@@ -158,6 +207,25 @@ def posting(**fields: str) -> Ask:
     return post
 
 
+def answer_machine(asker: Asker, _: World, address: str) -> Any:
+    """The code of a machine that waits, and yes."""
+    asked = requested(Ed25519PrivateKey.generate())
+    fields = {"code": asked.request.shown_code, "answer": "approve"}
+    return asker.client.post(address, fields, headers={} if asker.person else asker.headers)
+
+
+def announce(asker: Asker, _: World, address: str) -> Any:
+    """A text that is about to come."""
+    said = json.dumps({"filename": "words.txt", "size": len(PIECE)})
+    return asker.client.post(address, said, "application/json", headers={} if asker.person else asker.headers)
+
+
+def send_piece(asker: Asker, _: World, address: str) -> Any:
+    """The first piece of a text."""
+    headers = {OFFSET: "0", **({} if asker.person else asker.headers)}
+    return asker.client.patch(address, PIECE, "application/offset+octet-stream", headers=headers)
+
+
 def post_new_run(asker: Asker, _: World, address: str) -> Any:
     """The form with a text."""
     fields = {"title": "Another", "visibility": "public", "licence": "CC0", "may_share": "on"}
@@ -166,6 +234,30 @@ def post_new_run(asker: Asker, _: World, address: str) -> Any:
     return asker.client.post(
         address, {**fields, **numbers, "text": text}, headers={} if asker.person else asker.headers
     )
+
+
+def requested(key: Ed25519PrivateKey) -> devices.Asked:
+    """A machine that asks to be approved."""
+    facts = {"name": "desk", "system": "Linux", "run": "", "address": "192.0.2.7"}
+    return devices.request_approval(public_key=public_bytes(key), now=timezone.now(), **facts)
+
+
+def request_machine(asker: Asker, _: World, address: str) -> Any:
+    """A machine that nobody knows yet asks for a code."""
+    key = public_bytes(Ed25519PrivateKey.generate()).hex()
+    body = json.dumps({"name": "desk", "system": "Linux", "run": "", "public_key": key})
+    return Client().post(address, body, "application/json", headers=asker.headers)
+
+
+def collect(asker: Asker, world: World, address: str) -> Any:
+    """What became of a machine that the member has approved: all know its device code, the member alone its key."""
+    key, member = Ed25519PrivateKey.generate(), world.laptop.person
+    asked = requested(key)
+    devices.answer_request(request=asked.request, person=member, approve=True, now=timezone.now())
+    code = asked.device_code
+    holds = key if asker.person == member else Ed25519PrivateKey.generate()
+    body = {"device_code": code, "proof": sign(holds, REQUEST, code.encode()).signature.hex()}
+    return Client().post(address, json.dumps(body), "application/json", headers=asker.headers)
 
 
 def enrol(asker: Asker, _: World, address: str) -> Any:
@@ -199,6 +291,12 @@ def fetch(asker: Asker, _: World, address: str) -> Any:
     return asker.client.get(address, headers=asker.headers)
 
 
+def fetch_of_run(asker: Asker, world: World, address: str) -> Any:
+    """The same where the credential alone says which run: one of the run, whoever holds it."""
+    headers = asker.machine.credential(world.run, now=int(time.time())) if asker.machine else {}
+    return asker.client.get(address, headers=headers)
+
+
 def hand_in(asker: Asker, world: World, address: str) -> Any:
     """A state by the machine's credential."""
     return asker.client.put(address, world.state, "application/octet-stream", headers=asker.headers)
@@ -207,6 +305,20 @@ def hand_in(asker: Asker, world: World, address: str) -> Any:
 WAYS: dict[str, Ask] = {
     "POST /runs/new/": post_new_run,
     "POST /runs/<slug>/manage/": posting(action="pause"),
+    "POST /runs/<slug>/named/": posting(agreed="on"),
+    "POST /runs/<slug>/join/<secret>/": posting(),
+    "POST /runs/<slug>/edit/": posting(title="Another title", purpose="", visibility="unlisted"),
+    "POST /runs/<slug>/delete/": posting(),
+    "POST /runs/<slug>/extend/": posting(target_steps="200"),
+    "POST /runs/<slug>/finish/": posting(),
+    "POST /runs/<slug>/members/": posting(name="Noor"),
+    "POST /runs/<slug>/members/<member_id>/": posting(),
+    "POST /runs/<slug>/invitations/": posting(most_uses="1", lifetime=""),
+    "POST /runs/<slug>/invitations/<invitation_id>/": posting(),
+    "POST /runs/<slug>/publish/": posting(action="remove"),
+    "POST /uploads/": announce,
+    "PATCH /uploads/<upload_id>/": send_piece,
+    "POST /approve/": answer_machine,
     "POST /machines/": posting(),
     "POST /machines/<machine_id>/": posting(name="kitchen"),
     "POST /machines/tokens/": posting(label="notebook"),
@@ -219,10 +331,14 @@ WAYS: dict[str, Ask] = {
     "POST /account/sessions/": posting(),
     "POST /password/<person_id>/<token>/": posting(password="eight quiet herons"),
     "POST /operator/<secret>/": posting(username="Newcomer", password=PASSWORD),
+    "POST /api/v1/devices": request_machine,
+    "POST /api/v1/devices/poll": collect,
     "POST /api/v1/machines": enrol,
     "POST /api/v1/runs/<slug>/credential": signed(Role.TRAINER),
     "POST /api/v1/relays/credential": signed(Role.RELAY),
     "GET /api/v1/files/shards/<digest>": fetch,
     "GET /api/v1/files/snapshots/<digest>": fetch,
+    "GET /api/v1/files/tokenizer": fetch_of_run,
+    "GET /api/v1/files/tokenizer/<name>": fetch_of_run,
     "PUT /api/v1/runs/<slug>/snapshots/<step>": hand_in,
 }

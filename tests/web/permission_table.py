@@ -10,8 +10,10 @@ test_admin.py walks every one.
 
 Askers: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator` are logged in and hold a machine of
 their own with a credential for the run where the site gives them one (else for another run); `revoked` shows the
-credential of a machine that was revoked since, and no session. The member's is the machine, and the personal token,
-in addresses.
+credential of a machine that was revoked since, and no session. The member is in the run, whatever its visibility:
+of a private run that opens its pages, files and rounds, and never what is its organizer's. Machine, personal token,
+upload and device code in addresses and bodies are the member's; a member and an invitation in an address are the
+run's, a secret in one is good.
 """
 
 from typing import NamedTuple
@@ -26,19 +28,84 @@ GET   /runs/new/                                     *         login  200      2
 POST  /runs/new/                                     *         login  done     done   done      done     login
 GET   /runs/<slug>/                                  public    200    200      200    200       200      200
 GET   /runs/<slug>/                                  unlisted  200    200      200    200       200      200
-GET   /runs/<slug>/                                  private   404    404      404    200       404      404
+GET   /runs/<slug>/                                  private   404    404      200    200       404      404
 GET   /runs/<slug>/manage/                           public    login  403      403    200       403      login
 GET   /runs/<slug>/manage/                           unlisted  login  403      403    200       403      login
-GET   /runs/<slug>/manage/                           private   login  404      404    200       404      login
+GET   /runs/<slug>/manage/                           private   login  404      403    200       404      login
 POST  /runs/<slug>/manage/                           public    login  403      403    done      403      login
 POST  /runs/<slug>/manage/                           unlisted  login  403      403    done      403      login
-POST  /runs/<slug>/manage/                           private   login  404      404    done      404      login
+POST  /runs/<slug>/manage/                           private   login  404      403    done      404      login
+GET   /runs/<slug>/curve.svg                         public    200    200      200    200       200      200
+GET   /runs/<slug>/curve.svg                         unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/curve.svg                         private   404    404      200    200       404      404
+GET   /runs/<slug>/feed.json                         public    200    200      200    200       200      200
+GET   /runs/<slug>/feed.json                         unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/feed.json                         private   404    404      200    200       404      404
+GET   /runs/<slug>/notebook.ipynb                    public    200    200      200    200       200      200
+GET   /runs/<slug>/notebook.ipynb                    unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/notebook.ipynb                    private   404    404      200    200       404      404
+POST  /runs/<slug>/named/                            public    login  done     done   done      done     login
+POST  /runs/<slug>/named/                            unlisted  login  done     done   done      done     login
+POST  /runs/<slug>/named/                            private   login  404      done   done      404      login
+GET   /runs/<slug>/join/<secret>/                    public    200    200      200    200       200      200
+GET   /runs/<slug>/join/<secret>/                    unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/join/<secret>/                    private   200    200      done   done      200      200
+POST  /runs/<slug>/join/<secret>/                    public    200    done     done   done      done     200
+POST  /runs/<slug>/join/<secret>/                    unlisted  200    done     done   done      done     200
+POST  /runs/<slug>/join/<secret>/                    private   200    done     done   done      done     200
+GET   /runs/<slug>/edit/                             public    login  403      403    200       403      login
+GET   /runs/<slug>/edit/                             unlisted  login  403      403    200       403      login
+GET   /runs/<slug>/edit/                             private   login  404      403    200       404      login
+POST  /runs/<slug>/edit/                             public    login  403      403    done      403      login
+POST  /runs/<slug>/edit/                             unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/edit/                             private   login  404      403    done      404      login
+GET   /runs/<slug>/delete/                           public    login  403      403    200       403      login
+GET   /runs/<slug>/delete/                           unlisted  login  403      403    200       403      login
+GET   /runs/<slug>/delete/                           private   login  404      403    200       404      login
+POST  /runs/<slug>/delete/                           public    login  403      403    done      403      login
+POST  /runs/<slug>/delete/                           unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/delete/                           private   login  404      403    done      404      login
+POST  /runs/<slug>/extend/                           public    login  403      403    done      403      login
+POST  /runs/<slug>/extend/                           unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/extend/                           private   login  404      403    done      404      login
+GET   /runs/<slug>/finish/                           public    login  403      403    200       403      login
+GET   /runs/<slug>/finish/                           unlisted  login  403      403    200       403      login
+GET   /runs/<slug>/finish/                           private   login  404      403    200       404      login
+POST  /runs/<slug>/finish/                           public    login  403      403    done      403      login
+POST  /runs/<slug>/finish/                           unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/finish/                           private   login  404      403    done      404      login
+POST  /runs/<slug>/members/                          public    login  403      403    done      403      login
+POST  /runs/<slug>/members/                          unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/members/                          private   login  404      403    done      404      login
+POST  /runs/<slug>/members/<member_id>/              public    login  403      403    done      403      login
+POST  /runs/<slug>/members/<member_id>/              unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/members/<member_id>/              private   login  404      403    done      404      login
+POST  /runs/<slug>/invitations/                      public    login  403      403    200       403      login
+POST  /runs/<slug>/invitations/                      unlisted  login  403      403    200       403      login
+POST  /runs/<slug>/invitations/                      private   login  404      403    200       404      login
+POST  /runs/<slug>/invitations/<invitation_id>/      public    login  403      403    done      403      login
+POST  /runs/<slug>/invitations/<invitation_id>/      unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/invitations/<invitation_id>/      private   login  404      403    done      404      login
+GET   /runs/<slug>/publish/                          public    login  403      403    200       403      login
+GET   /runs/<slug>/publish/                          unlisted  login  403      403    200       403      login
+GET   /runs/<slug>/publish/                          private   login  404      403    200       404      login
+POST  /runs/<slug>/publish/                          public    login  403      403    done      403      login
+POST  /runs/<slug>/publish/                          unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/publish/                          private   login  404      403    done      404      login
+
+POST  /uploads/                                      *         401    201      201    201       201      401
+PATCH /uploads/<upload_id>/                          *         401    404      204    404       404      401
+DELETE /uploads/<upload_id>/                         *         401    404      204    404       404      401
 
 GET   /machines/                                     *         login  200      200    200       200      login
 POST  /machines/                                     *         login  200      200    200       200      login
 POST  /machines/<machine_id>/                        *         login  404      done   404       404      login
 POST  /machines/tokens/                              *         login  200      200    200       200      login
 POST  /machines/tokens/<token_id>/                   *         login  404      done   404       404      login
+GET   /approve/                                      *         login  200      200    200       200      login
+POST  /approve/                                      *         login  done     done   done      done     login
+GET   /download/                                     *         200    200      200    200       200      200
+GET   /download/<name>                               *         200    200      200    200       200      200
 
 GET   /signup/                                       *         200    done     done   done      done     200
 POST  /signup/                                       *         done   done     done   done      done     done
@@ -69,37 +136,45 @@ ANY   /api/v1/openapi.json                           *         200    200      2
 GET   /api/v1/runs                                   *         200    200      200    200       200      200
 GET   /api/v1/runs/<slug>                            public    200    200      200    200       200      200
 GET   /api/v1/runs/<slug>                            unlisted  200    200      200    200       200      200
-GET   /api/v1/runs/<slug>                            private   404    404      404    200       404      404
+GET   /api/v1/runs/<slug>                            private   404    404      200    200       404      404
 GET   /api/v1/runs/<slug>/steps                      public    200    200      200    200       200      200
 GET   /api/v1/runs/<slug>/steps                      unlisted  200    200      200    200       200      200
-GET   /api/v1/runs/<slug>/steps                      private   404    404      404    200       404      404
+GET   /api/v1/runs/<slug>/steps                      private   404    404      200    200       404      404
 GET   /api/v1/runs/<slug>/leaderboard                public    200    200      200    200       200      200
 GET   /api/v1/runs/<slug>/leaderboard                unlisted  200    200      200    200       200      200
-GET   /api/v1/runs/<slug>/leaderboard                private   404    404      404    200       404      404
+GET   /api/v1/runs/<slug>/leaderboard                private   404    404      200    200       404      404
 GET   /api/v1/runs/<slug>/ledger                     public    200    200      200    200       200      200
 GET   /api/v1/runs/<slug>/ledger                     unlisted  200    200      200    200       200      200
-GET   /api/v1/runs/<slug>/ledger                     private   404    404      404    200       404      404
+GET   /api/v1/runs/<slug>/ledger                     private   404    404      200    200       404      404
 GET   /api/v1/runs/<slug>/snapshots                  public    200    200      200    200       200      200
 GET   /api/v1/runs/<slug>/snapshots                  unlisted  200    200      200    200       200      200
-GET   /api/v1/runs/<slug>/snapshots                  private   404    404      404    200       404      404
+GET   /api/v1/runs/<slug>/snapshots                  private   404    404      200    200       404      404
 GET   /api/v1/runs/<slug>/release/<name>             public    200    200      200    200       200      200
 GET   /api/v1/runs/<slug>/release/<name>             unlisted  200    200      200    200       200      200
-GET   /api/v1/runs/<slug>/release/<name>             private   404    404      404    200       404      404
+GET   /api/v1/runs/<slug>/release/<name>             private   404    404      200    200       404      404
 
+POST  /api/v1/devices                                *         200    200      200    200       200      200
+POST  /api/v1/devices/poll                           *         401    401      200    401       401      401
 POST  /api/v1/machines                               *         401    200      200    200       200      401
 POST  /api/v1/runs/<slug>/credential                 public    401    200      200    200       200      403
 POST  /api/v1/runs/<slug>/credential                 unlisted  401    200      200    200       200      403
-POST  /api/v1/runs/<slug>/credential                 private   401    404      404    200       404      403
+POST  /api/v1/runs/<slug>/credential                 private   401    404      200    200       404      403
 POST  /api/v1/relays/credential                      *         401    403      403    403       200      403
 GET   /api/v1/files/shards/<digest>                  public    401    200      200    200       200      403
 GET   /api/v1/files/shards/<digest>                  unlisted  401    200      200    200       200      403
-GET   /api/v1/files/shards/<digest>                  private   401    404      404    200       404      403
+GET   /api/v1/files/shards/<digest>                  private   401    404      200    200       404      403
 GET   /api/v1/files/snapshots/<digest>               public    401    200      200    200       200      403
 GET   /api/v1/files/snapshots/<digest>               unlisted  401    200      200    200       200      403
-GET   /api/v1/files/snapshots/<digest>               private   401    404      404    200       404      403
+GET   /api/v1/files/snapshots/<digest>               private   401    404      200    200       404      403
+GET   /api/v1/files/tokenizer                        public    401    200      200    200       200      403
+GET   /api/v1/files/tokenizer                        unlisted  401    200      200    200       200      403
+GET   /api/v1/files/tokenizer                        private   401    404      200    200       404      403
+GET   /api/v1/files/tokenizer/<name>                 public    401    200      200    200       200      403
+GET   /api/v1/files/tokenizer/<name>                 unlisted  401    200      200    200       200      403
+GET   /api/v1/files/tokenizer/<name>                 private   401    404      200    200       404      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           public    401    200      200    200       200      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           unlisted  401    200      200    200       200      403
-PUT   /api/v1/runs/<slug>/snapshots/<step>           private   401    403      403    200       403      403
+PUT   /api/v1/runs/<slug>/snapshots/<step>           private   401    404      200    200       404      403
 """
 
 

@@ -14,6 +14,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from accounts.models import Person, Token
 from accounts.services import create_token
+from runs import membership
+from tests.runs.cast import opened
 from tests.web.askers import API, WAYS, Asker, World, asking, logged_in, make_world, nobody, revoked
 from tests.web.permission_table import ASKERS, Row, rows
 
@@ -36,7 +38,7 @@ def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[s
 
 @pytest.fixture
 def member(volunteer: Person) -> Person:
-    """Somebody who is in the run. Until a run has members this is anybody with a machine: change it here."""
+    """Whom `make_world` makes a member of the run."""
     return volunteer
 
 
@@ -145,9 +147,52 @@ def test_a_personal_token_opens_what_its_persons_session_opens(
         assert word(Client().get(world.address(row.address), headers=header)) == row.answers[name], name
 
 
+def test_what_another_run_has_is_not_reached_through_ones_own(
+    organizer: Person, stranger: Person, member: Person, tmp_path: Path
+) -> None:
+    """Each object behind the door of its own run: numbers in addresses are easily guessed."""
+    world, own = make_world(organizer, member, tmp_path, "private"), opened(stranger, slug="own")
+    browser = Client()
+    browser.force_login(stranger)
+    for place in ("members/<member_id>/", "invitations/<invitation_id>/"):
+        rest = world.address(place)
+        assert [browser.post(f"/runs/{slug}/{rest}").status_code for slug in (own.slug, world.run.slug)] == [404, 404]
+    assert browser.get(f"/runs/{own.slug}/join/{world.names['invitation_secret']}/").status_code == 302
+    assert browser.get(f"/api/v1/runs/{own.slug}/release/{world.names['name']}").status_code == 404
+    assert membership.members_of(world.run).exists()
+    assert membership.open_invitations(world.run).exists()
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if "<slug>" in row.address and row.visibility == "private"], ids=str
+)
+def test_a_private_run_is_as_one_that_is_not_there(
+    row: Row, stranger: Person, organizer: Person, member: Person, tmp_path: Path
+) -> None:
+    """Status, headers and words are the same, so that nobody learns which names are taken."""
+    world = make_world(organizer, member, tmp_path, "private")
+    if "<secret>" in row.address:
+        world.names["invitation_secret"] = "wrong"
+    shown = asked(row, partial(logged_in, stranger), world)
+    missing = "nothing-here"
+    world.names |= {"slug": missing, "draft": missing}
+    nothing = asked(row, partial(logged_in, stranger), world)
+    assert (shown.status_code, nothing.status_code) == (404, 404)
+    for slug in (world.run.slug, "draft"):
+        shown.content = shown.content.replace(slug.encode(), missing.encode())
+    assert without_chance(shown) == without_chance(nothing)
+
+
+def without_chance(answer: Any) -> tuple[str, dict[str, str]]:
+    """What one reads, and the headers, without what is new in every answer."""
+    words = re.sub(r'(csrfmiddlewaretoken" value|nonce)="[^"]*"', "", answer.content.decode())
+    drawn = ("Content-Length", "Content-Security-Policy")
+    return words, {name: value for name, value in answer.items() if name not in drawn}
+
+
 # Writes from elsewhere
 
-FORMS = [row for row in ROWS if row.method == "POST" and not row.address.startswith(API)]
+FORMS = [row for row in ROWS if row.method not in ("ANY", "GET") and not row.address.startswith(API)]
 CALLS = [row for row in ROWS if row.method not in ("ANY", "GET") and row.address.startswith(API)]
 
 
@@ -168,12 +213,13 @@ def with_token(person: Person) -> Column:
     return make
 
 
+@pytest.mark.usefixtures("stranger")
 @pytest.mark.parametrize("row", FORMS, ids=str)
 def test_a_form_without_its_token_or_from_another_site_does_nothing(
     row: Row, organizer: Person, member: Person, tmp_path: Path
 ) -> None:
     world = make_world(organizer, member, tmp_path, visibility_of(row))
-    person = member if row.answers["member"] == "done" else organizer
+    person = member if row.answers["member"] in ("done", "204") else organizer
     assert word(asked(row, strict(person), world)) == "403"
     assert word(asked(row, with_token(person), world, HTTP_ORIGIN="https://elsewhere.example")) == "403"
     assert word(asked(row, with_token(person), world, HTTP_ORIGIN="null")) == "403"

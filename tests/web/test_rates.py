@@ -5,12 +5,17 @@ from typing import Any
 import pytest
 from django.core.cache import cache, caches
 from django.core.cache.backends.redis import RedisCache
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.http import HttpRequest
 from django.test import Client, RequestFactory
 from redis.exceptions import ConnectionError as RedisGone
 
 from accounts.models import Person
-from tests.runs.cast import PASSWORD
+from runs.membership import create_invitation, revoke_invitation
+from runs.models import Run
+from tests.runs.cast import PASSWORD, draft
+from tests.web.test_pages import as_
+from tests.web.test_uploads import announce, send
 from web import rates
 from web.rates import TooOften
 from web.visitors import address_of, ip_of
@@ -131,3 +136,69 @@ class TestPages:
         assert [client.post("/runs/new/", {}).status_code for _ in range(3)] == [200, 200, 429]
         client.force_login(organizer)
         assert client.post("/runs/new/", {}).status_code == 200
+
+    def test_uploads_in_pieces_are_counted_as_they_are_announced(self, volunteer: Person, organizer: Person) -> None:
+        answers = [announce(as_(volunteer)) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [201, 201, 429]
+        assert (answers[-1].json()["code"], 0 < int(answers[-1]["Retry-After"]) <= 900) == ("E223", True)
+        assert volunteer.uploads.count() == 2
+        assert send(as_(volunteer), answers[0]["Location"], 0, b"goes on").status_code == 204
+        assert announce(as_(organizer)).status_code == 201
+
+    def test_another_text_for_a_draft_is_an_upload_too(self, organizer: Person) -> None:
+        path = f"/runs/{draft(organizer).slug}/edit/"
+        answers = [as_(organizer).post(path, {"text": SimpleUploadedFile("text.txt", b"words")}) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [400, 400, 429]
+        assert as_(organizer).post(path, {"title": ""}).status_code == 400, "words alone are not counted"
+
+    def test_coming_in_by_another_site(self, db: None) -> None:
+        paths = ("/login/with/oidc/", "/login/with/oidc/callback/", "/login/with/github/")
+        answers = [Client().get(path) for path in paths]
+        assert [answer.status_code for answer in answers] == [404, 404, 429]
+        assert "E223" in answers[-1].content.decode()
+        assert Client(REMOTE_ADDR="192.0.2.7").get("/login/with/oidc/").status_code == 404
+
+    def test_choosing_a_name_after_that(self, db: None) -> None:
+        answers = [Client().post("/login/name/", {"username": "Teo"}).status_code for _ in range(3)]
+        assert answers == [302, 302, 429]
+        assert Client().get("/login/name/").status_code == 302
+
+    def test_looking_at_a_run_without_a_socket(self, run: Run) -> None:
+        path = f"/runs/{run.slug}/feed.json"
+        assert [Client().get(path).status_code for _ in range(3)] == [200, 200, 429]
+        assert Client(REMOTE_ADDR="192.0.2.7").get(path).status_code == 200
+        assert Client().get(f"/runs/{run.slug}/").status_code == 200
+
+
+class TestInvitations:
+    @pytest.fixture
+    def link(self, run: Run) -> str:
+        Run.objects.update(visibility="private")
+        return f"/runs/{run.slug}/join/{create_invitation(run=run).secret}/"
+
+    @pytest.mark.parametrize("method", ["get", "post"])
+    def test_guessing_links_is_slow(
+        self, link: str, run: Run, volunteer: Person, stranger: Person, method: str
+    ) -> None:
+        browser = as_(volunteer)
+        tried = [getattr(browser, method)(f"/runs/{run.slug}/join/guess{n}/").status_code for n in range(3)]
+        assert tried == [404, 404, 429]
+        assert browser.post(link).status_code == 429, "a good one shows nothing now"
+        assert not run.members.exists()
+        assert as_(stranger).post(link).status_code == 302
+
+    def test_nor_without_logging_in(self, link: str, run: Run, volunteer: Person) -> None:
+        tried = [Client().get(f"/runs/{run.slug}/join/guess{n}/").status_code for n in range(3)]
+        assert tried == [404, 404, 429]
+        assert Client(REMOTE_ADDR="192.0.2.7").get(link).status_code == 200
+        assert as_(volunteer).get(link).status_code == 200, "people are counted one by one"
+
+    def test_links_that_work_are_not_counted(self, link: str, run: Run, volunteer: Person) -> None:
+        assert {Client().get(link).status_code for _ in range(5)} == {200}
+        assert {as_(volunteer).post(link).status_code for _ in range(5)} == {302}
+
+    def test_whoever_is_in_may_come_by_a_link_that_is_used_up(self, link: str, run: Run, volunteer: Person) -> None:
+        browser = as_(volunteer)
+        browser.post(link)
+        revoke_invitation(invitation=run.invitations.get())
+        assert {browser.get(link).status_code for _ in range(5)} == {302}

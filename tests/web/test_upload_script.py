@@ -111,6 +111,19 @@ def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
     assert wire.offsets == [piece * 1_000_000 for piece in range(PIECES)]
 
 
+def test_who_uploads_too_often_is_told_when_it_goes_on(form: Page, text: Path) -> None:
+    def too_often(route: Route) -> None:
+        body = {"code": "E223", "text": "Too many uploads in a short time. Nothing was lost. Wait 15 minutes."}
+        route.fulfill(status=429, json=body, headers={"Retry-After": "900"})
+
+    form.route("**/uploads/", too_often)
+    form.set_input_files("#id_text", text)
+    said(form).to_contain_text("Wait 15 minutes. The upload goes on by itself then.", timeout=PATIENCE_MS)
+    form.unroute("**/uploads/")
+    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+
+
 def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) -> None:
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)

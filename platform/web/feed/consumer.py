@@ -6,12 +6,15 @@ import time
 from typing import Any
 
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import DatabaseError
 
 from coordination.hosting import in_thread
+from runs.models import Run
 from web.feed.door import address_of, comes_from_here, counted_in, visible_run
 from web.feed.messages import AGAIN
 from web.feed.watch import Seat, leave_seat, take_seat
 
+ASK_S = 30.0  # between looks whether a watcher of a private run may see it still
 RENEW_S = 1800.0  # then the socket is closed and who may see the run is asked anew
 AGAIN_BURST, AGAIN_S = 5, 2.0  # pictures asked for at once, and how long until one more is granted
 OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
@@ -22,6 +25,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
 
     seat: Seat | None = None
     writing: "asyncio.Task[None] | None" = None
+    minding: "asyncio.Task[None] | None" = None
 
     async def connect(self) -> None:
         """Let in who may see the run; a refusal before the handshake sends a page to polling, which says why."""
@@ -36,6 +40,8 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         await self.accept()
         self.seat = take_seat(run.pk)
         self.writing = asyncio.create_task(self._write(self.seat))
+        if run.visibility == Run.Visibility.PRIVATE:
+            self.minding = asyncio.create_task(self._mind(self.seat))
 
     async def _write(self, seat: Seat) -> None:
         with contextlib.suppress(TimeoutError):
@@ -45,6 +51,16 @@ class WatcherConsumer(AsyncWebsocketConsumer):
                 await self.close(code=OVER)
                 return
         await self.close(code=RENEW)
+
+    async def _mind(self, seat: Seat) -> None:
+        """Who was removed, or has logged out, sees no more; a run whose visibility changes ends its watch anyway."""
+        scope: Any = self.scope
+        may_see = True
+        while may_see:
+            await asyncio.sleep(ASK_S)
+            with contextlib.suppress(DatabaseError):  # it is away; the seat waits with it
+                may_see = await in_thread(visible_run)(scope) is not None
+        seat.end()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """`again` gets the picture; anything else, or too much of it, ends the conversation."""
@@ -63,8 +79,9 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         """Leave."""
         del code
-        if self.writing is not None:
-            self.writing.cancel()
+        for task in (self.writing, self.minding):
+            if task is not None:
+                task.cancel()
         if self.seat is not None:
             await leave_seat(self.seat)
         self.held.close()

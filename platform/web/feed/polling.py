@@ -10,10 +10,12 @@ from django.views.decorators.http import condition, require_safe
 
 from runs.access import access_run
 from runs.models import Run
+from web import rates
 from web.feed.looking import seen_of
 from web.feed.messages import picture_message
 from web.feed.picture import picture_of
 from web.runs_pages import found
+from web.visitors import address_of
 
 KEEP_S = 1.0
 MOST = 256  # runs of which a picture is kept
@@ -30,6 +32,7 @@ class Kept(NamedTuple):
 _kept: dict[UUID, Kept] = {}
 
 
+@rates.limited("looks at a run", address_of, methods=("GET",))
 @require_safe
 def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
     """The picture as JSON, or 304 where the asker has it."""

@@ -10,10 +10,13 @@ from uuid import UUID
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from channels.routing import URLRouter
+from django.db import OperationalError
 from django.test import Client
 
+from accounts.closing import close_account
 from accounts.models import Person
 from coordination.hosting import in_thread, watchers_of
+from runs.membership import add_member, remove_member
 from runs.models import Run
 from tests.coordination.cast import Cast, assemble
 from tests.coordination.engines import PATIENCE_S, fresh_database
@@ -181,6 +184,65 @@ async def test_a_run_that_becomes_private_is_asked_for_anew(cast: Cast, layer: A
         await layer.group_send(watchers_of(cast.run.run_id), {"type": "run.moved"})
         assert (await watcher.event())["code"] == consumer.OVER
     assert not await Watcher(cast.run).connect()
+
+
+class TestWhoLosesTheRun:
+    """Somebody watches a private run as its member, and then may not."""
+
+    @pytest.fixture(autouse=True)
+    def asked_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(consumer, "ASK_S", 0.02)
+
+    @pytest.mark.parametrize("name", ["removed", "logged out", "closed"])
+    async def test_their_socket_ends(self, cast: Cast, layer: Any, name: str) -> None:
+        cookie = await in_thread(let_in)(cast.run, "Noor")
+        other = await in_thread(cookie_of)("Amina")
+        async with watching(cast.run, cookie=other) as stays, watching(cast.run, cookie=cookie) as watcher:
+            assert (await watcher.message())["type"] == (await stays.message())["type"] == "picture"
+            await in_thread(shut_out)(cast.run, "Noor", name, cookie)
+            while (event := await watcher.event())["type"] == "websocket.send":
+                pass
+            assert (event["type"], event["code"]) == ("websocket.close", consumer.OVER)
+            await stays.say("again")
+            assert (await stays.message())["run"]["slug"] == cast.run.slug
+        assert not await Watcher(cast.run, cookie=cookie).connect()
+
+    async def test_who_may_still_see_it_stays_while_the_database_is_away(
+        self, cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = asyncio.Event()
+
+        def away(_: Any) -> None:
+            loop.call_soon_threadsafe(asked.set)
+            raise OperationalError
+
+        loop = asyncio.get_running_loop()
+        cookie = await in_thread(let_in)(cast.run, "Noor")
+        async with watching(cast.run, cookie=cookie) as watcher:
+            await watcher.message()
+            monkeypatch.setattr(consumer, "visible_run", away)
+            async with asyncio.timeout(PATIENCE_S):
+                await asked.wait()
+            await watcher.say("again")
+            assert (await watcher.message())["type"] == "picture"
+
+
+def let_in(run: Run, name: str) -> str:
+    """A member of the run, which is private from now on; the cookie of their session."""
+    Run.objects.filter(pk=run.pk).update(visibility="private")
+    add_member(run=run, name=name)
+    return cookie_of(name)
+
+
+def shut_out(run: Run, name: str, how: str, cookie: str) -> None:
+    if how == "removed":
+        remove_member(member=run.members.get(person__username=name))
+    elif how == "closed":
+        close_account(person=Person.objects.get(username=name))
+    else:
+        browser = Client()
+        browser.cookies["sessionid"] = cookie.partition("=")[2]
+        browser.post("/logout/")
 
 
 class TestTheDoor:

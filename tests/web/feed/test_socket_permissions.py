@@ -1,0 +1,147 @@
+"""The permission table of the two WebSockets: who is let in to which run, from a page of this site and from another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.models import Machine, Person
+from accounts.services import revoke_machine
+from coordination.hosting import in_thread
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.session import Failed, Identity, Opened
+from runs.membership import add_member, remove_member
+from runs.models import Run
+from tests.coordination.dialler import Closed, credential_of, dialling, identity_of
+from tests.coordination.engines import fresh_database
+from tests.runs.cast import Owned, opened, owned
+from tests.web.feed.test_consumer import Watcher
+
+ASKERS = ("nobody", "stranger", "member", "removed", "organizer", "operator", "revoked", "relay")
+OPEN, SHUT = "in", "404"
+
+WATCHING = """
+          nobody stranger member removed organizer operator revoked relay
+public    in     in       in     in      in        in       in      in
+unlisted  in     in       in     in      in        in       in      in
+private   404    404      in     404     in        404      404     404
+"""  # revoked machines and relays have no session: as nobody
+
+TAKING_PART = """
+          nobody stranger member removed organizer operator revoked relay
+public    E201   in       in     in      in        in       E214    in
+unlisted  E201   in       in     in      in        in       E214    in
+private   E201   E305     in     E305    in        E305     E214    in
+"""  # each with a credential of the run that the site had signed, were it before they lost the run
+
+
+def cells(table: str) -> list[tuple[str, str, str]]:
+    """Visibility, asker, answer."""
+    lines = [line.split() for line in table.splitlines() if line.strip()]
+    assert tuple(lines[0]) == ASKERS
+    return [(line[0], name, word) for line in lines[1:] for name, word in zip(ASKERS, line[1:], strict=True)]
+
+
+@dataclass
+class World:
+    """A run, who asks, and with which machine."""
+
+    run: Run
+    people: dict[str, Person]
+    machines: dict[str, Owned]
+
+    def cookie(self, name: str) -> dict[str, str]:
+        """The session of somebody who has one."""
+        if name not in self.people:
+            return {}
+        client = Client()
+        client.force_login(self.people[name])
+        return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
+
+    def identity(self, name: str) -> Identity:
+        """A machine with what the site has signed for it; nobody's signs for itself."""
+        owner = self.machines["stranger" if name == "nobody" else name]
+        credential = credential_of(owner, None if name == "relay" else self.run, role_of(name))
+        return identity_of(credential, owner.key, issued_by=owner.key if name == "nobody" else None)
+
+
+def role_of(name: str) -> Role:
+    return Role.RELAY if name == "relay" else Role.TRAINER
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    """Made anew with each visibility by `as_` below."""
+    with fresh_database("sqlite", request, tmp_path):
+        yield assemble
+
+
+def assemble(visibility: str) -> World:
+    """Everybody, and a run of the organizer."""
+    names = ("stranger", "member", "removed", "organizer")
+    people = {name: Person.objects.create_user(name, None) for name in names}
+    people["operator"] = Person.objects.create_superuser("operator", None)
+    run = opened(people["organizer"], visibility=visibility)
+    for name in ("member", "removed"):
+        member = add_member(run=run, name=name)
+        if name == "removed":
+            remove_member(member=member)
+    machines = {name: owned(person, f"{name}s") for name, person in people.items()}
+    machines["relay"] = owned(people["operator"], "relay", Machine.Kind.RELAY)
+    machines["revoked"] = owned(people["organizer"], "lost")
+    revoke_machine(machine=machines["revoked"].machine)
+    return World(run, people, machines)
+
+
+async def watched(world: World, name: str, **headers: str) -> str:
+    """Whether a page, or a program without a session, may watch."""
+    watcher = Watcher(world.run, **await in_thread(world.cookie)(name), **headers)
+    if not await watcher.connect():
+        return SHUT
+    assert (await watcher.message())["run"]["slug"] == world.run.slug
+    await watcher.leave()
+    return OPEN
+
+
+async def took_part(identity: Identity, **headers: str) -> str:
+    """What a machine hears at the end of its handshake."""
+    async with dialling(identity, **headers) as link:
+        event = await link.open()
+        if isinstance(event, Opened):
+            return await refusal_after(link)
+        assert isinstance(event, Failed)
+        return event.fault.code
+
+
+async def refusal_after(link: Any) -> str:
+    """The site looks into its rows after the handshake: a machine that is let in may speak, and is not cut off."""
+    await link.send(b"")  # no message: whoever is still there is told E206
+    code, _ = await link.how_it_ends()
+    return OPEN if code == "E206" else str(code)
+
+
+@pytest.mark.parametrize(("visibility", "name", "word"), cells(WATCHING))
+async def test_the_feed(world: Callable[[str], World], layer: Any, visibility: str, name: str, word: str) -> None:
+    made = await in_thread(world)(visibility)
+    assert await watched(made, name) == word
+    assert await watched(made, name, origin="http://localhost") == word
+    for origin in ("https://elsewhere.example", "null"):
+        assert await watched(made, name, origin=origin) == SHUT
+
+
+@pytest.mark.parametrize(("visibility", "name", "word"), cells(TAKING_PART))
+async def test_the_agents_link(
+    world: Callable[[str], World], layer: Any, visibility: str, name: str, word: str
+) -> None:
+    made = await in_thread(world)(visibility)
+    assert await took_part(made.identity(name)) == word
+
+
+@pytest.mark.parametrize("origin", ["https://elsewhere.example", "http://localhost", "null"])
+async def test_no_page_speaks_on_the_agents_link(world: Callable[[str], World], layer: Any, origin: str) -> None:
+    made = await in_thread(world)("public")
+    async with dialling(made.identity("member"), origin=origin) as link:
+        with pytest.raises(Closed):
+            await link.dial()
