@@ -68,3 +68,12 @@ def sign_in(reader: Reader, site: str, name: str, password: str) -> None:
     reader.page.fill("input[name=password]", password)
     reader.page.click("main button.main")
     reader.page.wait_for_url(lambda address: "/login/" not in address)
+
+
+def sign_up(reader: Reader, site: str, name: str, password: str) -> None:
+    """Become somebody, as a person does."""
+    reader.page.goto(f"{site}/signup/")
+    reader.page.fill("input[name=username]", name)
+    reader.page.fill("input[name=password]", password)
+    reader.page.click("main button.main")
+    reader.page.wait_for_url(lambda address: "/signup/" not in address)
