@@ -14,6 +14,7 @@ from peer_agent import __version__
 from peer_agent.config import Home, KnownSite
 from peer_agent.network.link import Connection, dial
 from peer_agent.network.site import post_json, sign_request
+from peer_agent.plain import plain
 from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Role, Signed, public_bytes, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Peer, PeerId, Run, RunId
@@ -113,7 +114,7 @@ class Passport:
             self.credential = msgspec.msgpack.decode(base64.b64decode(issued.credential), type=Signed)
         except (ValueError, msgspec.DecodeError) as error:
             raise Problem.of("E110", url=url, reason=error) from error
-        self.control, self.run, self.title = issued.control, issued.run, issued.title
+        self.control, self.run, self.title = issued.control, issued.run, plain(issued.title)
         self._asked_at = now
 
     def identity(self) -> Identity:

@@ -4,6 +4,7 @@ import sys
 import time
 from typing import TextIO
 
+from peer_agent.plain import plain
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.records import Record
@@ -28,7 +29,7 @@ class View:
 
     def say(self, text: str) -> None:
         """One line, with the time of day."""
-        line = f"{time.strftime('%H:%M:%S')}  {text}"
+        line = f"{time.strftime('%H:%M:%S')}  {plain(text)}"
         self.now.events = [*self.now.events, line][-EVENTS:]
         self.show(line)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from scripts.setup import browser_on_path
 
@@ -37,7 +37,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Reader:
-    """One page in a context of its own. `faults` are errors of scripts and everything the policy refused."""
+    """One page in a context of its own. `faults`: errors of scripts, dialogs, what the policy refused."""
 
     def __init__(self, browser: Browser, *, width: int = 1440, height: int = 1000, **context: Any) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": height}, **context)
@@ -47,7 +47,12 @@ class Reader:
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("console", lambda said: self.faults.append(said.text) if "Content Security" in said.text else None)
+        self.page.on("dialog", self._note)
         self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def _note(self, dialog: Dialog) -> None:
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def text(self, name: str) -> str:
         """What stands in a live place of the page."""
@@ -68,3 +73,12 @@ def sign_in(reader: Reader, site: str, name: str, password: str) -> None:
     reader.page.fill("input[name=password]", password)
     reader.page.click("main button.main")
     reader.page.wait_for_url(lambda address: "/login/" not in address)
+
+
+def sign_up(reader: Reader, site: str, name: str, password: str) -> None:
+    """Become somebody, as a person does."""
+    reader.page.goto(f"{site}/signup/")
+    reader.page.fill("input[name=username]", name)
+    reader.page.fill("input[name=password]", password)
+    reader.page.click("main button.main")
+    reader.page.wait_for_url(lambda address: "/signup/" not in address)

@@ -83,7 +83,8 @@ class Swarm:
 
     # --- processes ----------------------------------------------------------------------------------------------
 
-    def _start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
+    def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        """Any program; its log is called `name`."""
         file = (self.folder / f"{name}.log").open("ab")
         self._files.append(file)
         before = self.processes.get(name)
@@ -97,7 +98,7 @@ class Swarm:
         """The whole platform; `program` may be a test's own way of starting it. `port`: where others are in front."""
         own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data), "MANYHANDS_DIE_WITH_PARENT": "1"}
         command = [sys.executable, str(ROOT / program), "serve", "--port", port or str(self.port)]
-        self._start(name, command, own | more, self.folder)
+        self.start(name, command, own | more, self.folder)
         self.wait(lambda: self._announced(name), 60, f"{name} starts")
         self.url = self._announced(name)
         if not port:
@@ -124,14 +125,14 @@ class Swarm:
         home.mkdir(exist_ok=True)
         command = [MANYHANDS, "join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached"]
         command += options.split()
-        self._start(name, command + (["--token", token] if token else []), bare_environment(home) | more, home)
+        self.start(name, command + (["--token", token] if token else []), bare_environment(home) | more, home)
 
     def start_relay(self, name: str, token: str = "") -> None:
         """Another relay beside the site's own."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         command = [MANYHANDS, "relay", self.url, "--attached"]
-        self._start(name, command + (["--token", token] if token else []), bare_environment(home), home)
+        self.start(name, command + (["--token", token] if token else []), bare_environment(home), home)
 
     def kill(self, name: str) -> None:
         """SIGKILL, and wait until it is gone."""

@@ -1,0 +1,45 @@
+"""A volunteer's own environment: outside the clone, with nothing of ours in it but the wheel that the site serves."""
+
+import hashlib
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.end_to_end.browser import Reader
+from web.demonstration.processes import bare_environment
+
+LIMIT_S = 120
+
+
+def downloaded_wheel(reader: Reader, site: str, folder: Path) -> Path:
+    """The agent as the download page gives it; its digest is the one that stands there."""
+    reader.page.goto(f"{site}/download/")
+    row = reader.page.locator("table.files tbody tr")
+    with reader.page.expect_download() as begun:
+        row.locator("a").click()
+    wheel = folder / begun.value.suggested_filename
+    begun.value.save_as(wheel)
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() == row.locator(".digest").inner_text()
+    return wheel
+
+
+def environment_with(wheel: Path, folder: Path) -> Path:
+    """A new environment that holds the wheel and is lent the heavy packages; the folder of its programs."""
+    told([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], folder)
+    programs = folder / "env" / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "--disable-pip-version-check"]
+    told([*pip, "install", "--quiet", "--no-index", "--no-deps", str(wheel)], folder)
+    own = next((folder / "env" / "lib").glob("python3*")) / "site-packages"
+    (own / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    where = told([str(programs / "python"), "-c", "import torch, peer_agent; print(peer_agent.__file__)"], folder)
+    assert Path(where.strip()).is_relative_to(own), "what is lent does not come first"
+    return programs
+
+
+def told(command: list[str], home: Path) -> str:
+    """What a program says."""
+    done = subprocess.run(
+        command, cwd=home, env=bare_environment(home), timeout=LIMIT_S, check=True, capture_output=True, text=True
+    )
+    return done.stdout

@@ -1,0 +1,281 @@
+"""What goes wrong between a person, a browser and a machine: each is told in words, and nothing is lost."""
+
+import contextlib
+import json
+import re
+import sqlite3
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from playwright.sync_api import Browser
+
+from peer_agent.protocol.credentials import public_bytes
+from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in, sign_up
+from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
+from tests.end_to_end.test_live_page import open_page
+from web.demonstration.corpus import python_text
+from web.demonstration.processes import bare_environment
+
+SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)
+# As in real runs: the site looks for revoked machines once a second.
+SECONDS_A_STEP = {"width": "96", "layers": "2", "target_batch": "384"}
+ROUNDS = 2  # that a revoked machine may still be part of: the one under way, and one that was just planned
+OVERRIDE = "\u202e"  # right-to-left override: what follows it reads backwards
+HOSTILE = f"<img src=x onerror=window.harm=1><script>window.harm=2</script>{OVERRIDE}&amp; {{{{7*7}}}} مرحبا"
+MACHINE = f"<b onmouseover=alert(1)>desk</b>{OVERRIDE}\"'>"
+# Every text of the page that holds the words, and whether it can turn what stands around it.
+LOOSE = """(words) => {
+  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    if (!node.data.includes(words) || node.parentElement.closest("script")) continue;
+    const holder = node.parentElement.closest("bdi, [dir=auto], td, textarea");
+    found.push(holder ? "" : node.parentElement.outerHTML);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for all; Playwright cannot be started twice."""
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[tuple[Swarm, Browser]]:
+    """A site that several tests share."""
+    with Swarm(tmp_path_factory.mktemp("mishaps")) as swarm:
+        swarm.start_site()
+        yield swarm, browser
+
+
+def person(site: tuple[Swarm, Browser], name: str) -> Reader:
+    """Somebody new."""
+    swarm, browser = site
+    reader = Reader(browser)
+    sign_up(reader, swarm.url, name, PASSWORD)
+    return reader
+
+
+def asks(swarm: Swarm, name: str) -> str:
+    """A machine whose `manyhands login` asks for approval; the code that it shows."""
+    home = swarm.folder / name
+    home.mkdir(exist_ok=True)
+    (swarm.folder / f"{name}.log").unlink(missing_ok=True)
+    swarm.start(name, [MANYHANDS, "login", swarm.url], bare_environment(home), home)
+    swarm.wait(lambda: SHOWN.search(swarm.log(name)), 60, f"{name} shows a code")
+    found = SHOWN.search(swarm.log(name))
+    assert found is not None
+    return found[1]
+
+
+def types(reader: Reader, swarm: Swarm, code: str) -> str:
+    """Enter a code by hand; what the page says."""
+    reader.page.goto(f"{swarm.url}/approve/")
+    reader.page.fill("#code", code)
+    reader.page.click("button:has-text('Go on')")
+    reader.page.wait_for_url(lambda address: "code=" in address)
+    return reader.page.inner_text("main")
+
+
+def let_expire(swarm: Swarm, code: str) -> None:
+    """A quarter of an hour passes for one code."""
+    with contextlib.closing(sqlite3.connect(next(swarm.data.glob("*.sqlite3")), timeout=20)) as database, database:
+        query = "update accounts_devicerequest set expires_at = '2020-01-01 00:00:00' where user_code = ?"
+        assert database.execute(query, (code.replace("-", ""),)).rowcount == 1
+
+
+def machines_of(swarm: Swarm, name: str) -> int:
+    """How many machines speak for somebody."""
+    people = swarm.rows("select id, username from accounts_person")
+    owners = [row[0] for row in swarm.rows("select person_id from accounts_machine where revoked_at is null")]
+    return sum(owners.count(found) for found, username in people if username == name)
+
+
+def nothing_to_approve(reader: Reader) -> bool:
+    return reader.page.locator("button:has-text('Approve')").count() == 0
+
+
+def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None:
+    swarm, _ = site
+    amina, teo = person(site, "Amina"), person(site, "Teo")
+
+    said = types(amina, swarm, "BBBB-BBBB")
+    assert "E224: No machine asks with the code “BBBB-BBBB”. Compare it with the one in the terminal" in said
+    assert "Nothing was approved." in said
+    assert nothing_to_approve(amina)
+
+    code = asks(swarm, "desk")
+    let_expire(swarm, code)
+    said = types(amina, swarm, code)
+    assert f"E225: The code {code} has expired" in said
+    assert "Run the same command in the terminal again: it shows a new one." in said
+    assert nothing_to_approve(amina)
+    assert swarm.processes["desk"].wait(60) == 1
+    assert "E222: The code has expired" in swarm.log("desk")
+
+    fresh = asks(swarm, "desk")
+    assert fresh != code
+    # A person may write it small and without the dash.
+    assert "Is this your machine?" in types(amina, swarm, fresh.replace("-", "").lower())
+    amina.page.click("button:has-text('Approve')")
+    amina.page.wait_for_selector("h1:has-text('is approved')")
+    assert swarm.processes["desk"].wait(60) == 0
+    said = types(teo, swarm, fresh)
+    assert f"E226: The code {fresh} was answered already, and not by you." in said
+    assert nothing_to_approve(teo)
+    assert "is approved" in types(amina, swarm, fresh)
+    assert nothing_to_approve(amina)
+    assert (machines_of(swarm, "Amina"), machines_of(swarm, "Teo")) == (1, 0)
+    assert amina.faults == teo.faults == []
+
+
+def after_revocation(swarm: Swarm, name: str) -> list[int]:
+    """The steps with work of `name` that were committed after a machine was revoked."""
+    [(at,)] = swarm.rows("select revoked_at from accounts_machine where revoked_at is not null")
+    revoked_at = datetime.fromisoformat(at).replace(tzinfo=UTC)
+    late = {step["step"] for step in swarm.items("steps") if datetime.fromisoformat(step["at"]) > revoked_at}
+    return [row["step"] for row in swarm.items("ledger") if row["person"] == name and row["step"] in late]
+
+
+def test_a_machine_that_is_revoked_in_the_middle_of_a_run(tmp_path: Path, english: str, browser: Browser) -> None:
+    with Swarm(tmp_path) as swarm:
+        swarm.start_site()
+        amina, teo = swarm.sign_up("Amina"), swarm.sign_up("Teo")
+        swarm.open_run(amina, english, trainers=1, steps=100_000, **SECONDS_A_STEP)
+        for name, visitor in (("amina", amina), ("teo", teo)):
+            swarm.start_agent(name, token=swarm.token_of(visitor))
+        swarm.wait(lambda: {row["person"] for row in swarm.items("ledger")} == {"Amina", "Teo"}, 120, "both work")
+        tab = open_page(swarm, browser, LIVE)
+        sign_in(tab, swarm.url, "Teo", PASSWORD)
+        tabs = [tab.page, tab.context.new_page()]
+        for page in tabs:
+            page.goto(f"{swarm.url}/machines/")
+        tabs[0].click("td button:has-text('Revoke')")
+        tabs[0].wait_for_selector("tr.off:has-text('revoked')")
+
+        # The page in the other tab is older than that: its buttons say what is, and break nothing.
+        tabs[1].click("td button:has-text('Rename')")
+        tabs[1].wait_for_selector("tr.off:has-text('revoked')")
+
+        swarm.wait(lambda: swarm.processes["teo"].poll() is not None, 60, "Teo's agent ends")
+        assert "E214: This machine was revoked. Its owner can approve it again" in swarm.log("teo")
+        swarm.wait_for_step(int(swarm.facts()["step"]) + 3)
+        assert len(after_revocation(swarm, "Teo")) <= ROUNDS
+        assert len(after_revocation(swarm, "Amina")) >= 3
+        hands = {hand["name"]: hand["samples"] for hand in swarm.items("leaderboard")}
+        assert hands["Teo"] > 0, "what it gave stays counted"
+        assert swarm.processes["amina"].poll() is None
+
+
+def test_two_tabs_of_a_run_both_move_and_one_may_close(tmp_path: Path, english: str, browser: Browser) -> None:
+    with Swarm(tmp_path) as swarm:
+        swarm.start_site()
+        amina = swarm.sign_up("Amina")
+        swarm.open_run(amina, english, trainers=1, steps=100_000)
+        swarm.start_agent("amina", token=swarm.token_of(amina))
+        first, second = open_page(swarm, browser, LIVE), Reader(browser)
+        second.page.close()
+        second.page = first.context.new_page()
+        second.page.goto(first.page.url)
+        second.page.wait_for_selector(LIVE, state="attached")
+        for reader in (first, second):
+            moves(reader)
+        first.page.close()
+        moves(second)
+        assert first.faults == []
+
+
+def moves(reader: Reader) -> None:
+    """The page shows two more steps by itself."""
+    shown = r"Number(document.querySelector('[data-live=under]').textContent.match(/step ([\d,]+)/)[1].replace(',',''))"
+    before = reader.page.evaluate(shown)
+    reader.wait_for(f"{shown} > {before + 1}")
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", f"Te{OVERRIDE}o", "a", "Te o", "Teo\tTeo", "x" * 31])
+def test_a_name_that_cannot_be_one_is_refused_in_words(site: tuple[Swarm, Browser], name: str) -> None:
+    swarm, browser = site
+    reader = Reader(browser)
+    reader.page.goto(f"{swarm.url}/signup/")
+    reader.page.evaluate("document.querySelector('[name=username]').removeAttribute('maxlength')")
+    reader.page.fill("[name=username]", name)
+    reader.page.fill("[name=password]", PASSWORD)
+    reader.page.evaluate("document.querySelector('main form').noValidate = true")
+    reader.page.click("main button.main")
+    assert re.search("30", reader.page.inner_text("main .error"))
+    assert reader.page.url.endswith("/signup/")
+    assert reader.faults == []
+    assert not swarm.rows("select 1 from accounts_person where username like '%alert%'")
+    reader.context.close()
+
+
+def test_a_name_in_other_letters_is_welcome(site: tuple[Swarm, Browser]) -> None:
+    reader = person(site, "أمينة")
+    assert "أمينة" in reader.page.inner_text("header")
+    reader.context.close()
+
+
+def hostile_request(swarm: Swarm, run: str) -> str:
+    """A machine with a name like that asks for approval; its code."""
+    key = public_bytes(Ed25519PrivateKey.generate()).hex()
+    body = json.dumps({"name": MACHINE, "public_key": key, "system": MACHINE, "run": run}).encode()
+    request = urllib.request.Request(f"{swarm.url}/api/v1/devices", body, {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return str(found["user_code"])
+
+
+def check_page(reader: Reader, url: str, words: str, wait: str = "main") -> None:
+    """The words stand there as they were typed, turn nothing around them, and ran nothing."""
+    reader.page.goto(url)
+    reader.page.wait_for_selector(wait, state="attached")
+    shown = reader.page.evaluate(LOOSE, words)
+    values = reader.page.evaluate("[...document.querySelectorAll('input, textarea')].map((field) => field.value)")
+    assert shown or words in values, f"{url} does not show it"
+    assert not any(shown), f"{url}: {shown}"
+    assert reader.page.evaluate("window.harm") is None
+    assert reader.page.locator("img[src=x], b[onmouseover]").count() == 0
+    assert reader.faults == [], url
+
+
+def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Browser]) -> None:
+    swarm, _ = site
+    organizer, visitor = Reader(site[1]), swarm.sign_up("visitor")
+    swarm.draft(visitor, python_text()[:50_000], trainers=1, steps=5, title=HOSTILE, purpose=HOSTILE, licence=HOSTILE)
+    sign_in(organizer, swarm.url, "visitor", PASSWORD)
+    run = f"{swarm.url}/runs/{swarm.slug}/"
+    for page in ("manage/", "edit/", "delete/", "publish/", ""):
+        check_page(organizer, run + page, HOSTILE)
+    visitor.submit(f"/runs/{swarm.slug}/manage/", {"action": "open"})
+    swarm.wait(lambda: swarm.facts()["state"] == "open", 120, "the run is prepared")
+    code = hostile_request(swarm, swarm.slug)
+    check_page(organizer, f"{swarm.url}/approve/?code={code}", MACHINE)
+    check_page(organizer, f"{swarm.url}/approve/?code={code}", HOSTILE)
+    organizer.page.click("button:has-text('Approve')")
+    organizer.page.wait_for_selector("h1:has-text('is approved')")
+    check_page(organizer, organizer.page.url, MACHINE)
+    swarm.start_agent("worker", token=swarm.token_of(visitor))
+    swarm.wait(lambda: machines_of(swarm, "visitor"), 60, "its machine is known")
+    organizer.page.goto(f"{swarm.url}/machines/")
+    organizer.page.fill("td input[name=name]", MACHINE)
+    organizer.page.click("td button:has-text('Rename')")
+    organizer.page.wait_for_load_state()
+    check_page(organizer, f"{swarm.url}/machines/", MACHINE)
+    spectator = Reader(site[1])
+    check_page(spectator, f"{swarm.url}/", HOSTILE)
+    check_page(spectator, run, HOSTILE, wait=LIVE)
+    swarm.wait_finished()
+    spectator.page.wait_for_selector("text=Download the model", timeout=120_000)
+    check_page(spectator, run, HOSTILE, wait=LIVE)
+    card = visitor.read(f"/api/v1/runs/{swarm.slug}/release/README.md")
+    assert "script" in card
+    assert re.findall(r"(?<!\\)<(?:img|script|/script)", card) == [], "markdown shows it, too"
+    assert OVERRIDE not in swarm.log("worker"), "the terminal is not turned either"
