@@ -18,6 +18,7 @@ export function apply(picture: Picture, change: Change): Picture {
     bars: rowsAfter(picture.bars, lists.bars),
     hands: rowsAfter(picture.hands, lists.hands),
     happenings: rowsAfter(picture.happenings, lists.happenings),
+    heldout: rowsAfter(picture.heldout, lists.heldout),
   };
 }
 

@@ -1,6 +1,9 @@
 /** The columns that the chart draws. Pure. */
 
-import type { Point } from "./picture";
+import type { Measured, Point } from "./picture";
+
+/** Of the range of losses: beyond them, and below the dotted line where it is lowest. */
+const [MARGIN, MARGIN_FOR_NOTE] = [0.05, 0.15];
 
 export type Axis = "step" | "time";
 
@@ -14,6 +17,18 @@ export interface Columns {
 export function columns(points: readonly Point[], axis: Axis, weight: number): Columns {
   const loss = points.map((point) => point[1]);
   return { x: points.map((point) => point[axis === "step" ? 0 : 2]), loss, smooth: smoothed(loss, weight) };
+}
+
+/** Held-out losses where the chart draws them. A snapshot comes in after its step and is never beyond the curve. */
+export function circles(heldout: readonly Measured[], points: readonly Point[], axis: Axis): { x: number; loss: number }[] {
+  const [step, , at] = points[points.length - 1] ?? [0, 0, 0];
+  const shown = heldout.filter((row) => row.step <= step);
+  return shown.map((row) => ({ x: axis === "step" ? row.step : Math.min(row.at, at), loss: row.loss }));
+}
+
+/** Above the dotted line, or below it where the curve ends close above; `end` and `level` in pixels from the top. */
+export function noteSide(end: number, level: number, room: number): "above" | "below" {
+  return level - end >= 0 && level - end < room ? "below" : "above";
 }
 
 /** Exponential mean, corrected for its beginning so that it starts at the first value. */
@@ -36,6 +51,7 @@ export function bounds(values: readonly number[], entropy: number | null): [numb
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  const margin = Math.max(0.05 * (high - low), 0.05);
-  return [Math.max(0, low - margin), high + margin];
+  const below = entropy === low ? MARGIN_FOR_NOTE : MARGIN;
+  const spread = high - low;
+  return [Math.max(0, low - Math.max(below * spread, 0.05)), high + Math.max(MARGIN * spread, 0.05)];
 }

@@ -32,10 +32,21 @@ export interface Happening {
   readonly text: string;
 }
 
+/** The loss of one snapshot on text that nobody trains on. */
+export interface Measured {
+  readonly key: string;
+  readonly step: number;
+  /** Seconds of UTC. */
+  readonly at: number;
+  /** Nats per token. */
+  readonly loss: number;
+}
+
 export interface Lists {
   readonly bars: readonly Bar[];
   readonly hands: readonly Hand[];
   readonly happenings: readonly Happening[];
+  readonly heldout: readonly Measured[];
 }
 
 export interface Values {

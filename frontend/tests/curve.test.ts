@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 
-import { bounds, columns, smoothed } from "../src/curve";
+import { bounds, circles, columns, noteSide, smoothed } from "../src/curve";
 
 it("smoothing begins at the first value and keeps a constant", () => {
   expect(smoothed([5, 5, 5], 0.9)).toEqual([5, 5, 5].map((value) => expect.closeTo(value)));
@@ -19,4 +19,22 @@ it("the axis holds the curve and the line to beat", () => {
   expect(low).toBeLessThan(3);
   expect(high).toBeGreaterThan(6);
   expect(bounds([0.01], null)[0]).toBe(0);
+});
+
+it("held-out losses stand at their step, or at the time their snapshot came in", () => {
+  const points = [[1, 6, 1000] as const, [2, 5, 1010] as const];
+  const heldout = [
+    { key: "1", step: 1, at: 1004, loss: 6.1 },
+    { key: "2", step: 2, at: 1013, loss: 5.2 },
+    { key: "3", step: 3, at: 1020, loss: 5 },
+  ];
+  expect(circles(heldout, points, "step")).toEqual([{ x: 1, loss: 6.1 }, { x: 2, loss: 5.2 }]);
+  expect(circles(heldout, points, "time")).toEqual([{ x: 1004, loss: 6.1 }, { x: 1010, loss: 5.2 }]);
+  expect(circles(heldout, [], "step")).toEqual([]);
+});
+
+it("the words of the dotted line keep clear of the curve's end", () => {
+  expect(noteSide(50, 100, 24)).toBe("above");
+  expect(noteSide(90, 100, 24)).toBe("below");
+  expect(noteSide(110, 100, 24)).toBe("above");
 });

@@ -246,6 +246,14 @@ CATALOGUE: dict[str, Entry] = {
         "The model of step {step} was not published ({reason}).",
         "Training goes on, and the next snapshot is published again.",
     ),
+    "E360": Entry(
+        "The held-out loss could not be measured ({reason}).",
+        "Nothing else is missing; the next snapshot is measured again.",
+    ),
+    "E361": Entry(
+        "The held-out loss is no finite number ({loss}).",
+        "The model has diverged. Start again with a lower learning rate.",
+    ),
     # 4xx: operating a site
     "E401": Entry("Port {port} is taken by {holder}.", "Stop that program or choose another port with --port."),
     "E402": Entry("The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer."),

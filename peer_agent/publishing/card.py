@@ -37,6 +37,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     purpose: str = ""
     address: str = ""
     heldout_loss: float | None = None
+    heldout_step: int | None = None  # of the newest snapshot that was measured
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
@@ -138,7 +139,7 @@ def _training(recipe: Recipe, facts: Facts) -> str:
         ("Samples", f"{facts.samples:,}"),
         ("Tokens", f"{facts.tokens:,}"),
         ("Loss, last steps", _nats(facts.loss)),
-        ("Loss, held-out text", _nats(facts.heldout_loss)),
+        ("Loss, held-out text", _heldout(facts)),
         ("Loss of token frequencies alone", _nats(facts.unigram_entropy)),
         ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.decay} decay"),
         ("Samples in a step", f"{recipe.target_batch:,}"),
@@ -151,6 +152,12 @@ def _training(recipe: Recipe, facts: Facts) -> str:
 
 def _nats(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.3f} nats per token"
+
+
+def _heldout(facts: Facts) -> str:
+    """With the step where that is not the last one."""
+    is_last = facts.heldout_step in (None, facts.steps)
+    return _nats(facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
 
 
 def _curve(facts: Facts) -> str:

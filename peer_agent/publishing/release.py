@@ -52,7 +52,7 @@ def make_release(*, recipe: Recipe, snapshot: Path, tokenizer: Path, out: Path, 
     """Write a release into the folder `out`. Raises Problem E106, E310 for a snapshot of another model."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        model = _model_from(recipe, snapshot)
+        model = model_from(recipe, snapshot)
         _write_files(model, recipe, tokenizer, out, facts)
         sample = write_sample(out)
         files = _with_sums(out)
@@ -62,7 +62,8 @@ def make_release(*, recipe: Recipe, snapshot: Path, tokenizer: Path, out: Path, 
     return Released(files=[*files, _described(archive)], archive=archive.name, sample=sample)
 
 
-def _model_from(recipe: Recipe, snapshot: Path) -> PreTrainedModel:
+def model_from(recipe: Recipe, snapshot: Path) -> PreTrainedModel:
+    """The model of a recipe with a snapshot's parameters. Raises Problem E310 for a snapshot of another model."""
     model, state = build_model(recipe), read_state(snapshot)
     layout = layout_of(model)
     if state.layout != layout:

@@ -7,15 +7,14 @@ import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import DoneUnit
 from peer_agent.protocol.records import Unit
-from peer_agent.protocol.sampling import samples_in
-from peer_agent.training.data import IGNORED, Batch, Shards, Tokens, batch_of, loss_tokens_in, rows_of
+from peer_agent.training.data import Shards, Tokens, batch_of, loss_tokens_in
 from peer_agent.training.model import parameters_of
+from peer_agent.training.objective import mean_loss, summed_loss
 from peer_agent.training.replica import Replica
 
 
@@ -76,19 +75,11 @@ class Trainer:
         batch = batch_of(unit, run=self.run, tokens=self.shards[unit.shard], context=context)
         with memory_or_problem():
             self._fresh.zero_()
-            loss = self._loss_of(batch)
+            loss = summed_loss(self.replica.model, batch, self.replica.device)
             loss.backward()  # type: ignore[no-untyped-call]
             if not (torch.isfinite(loss) and torch.isfinite(self._fresh).all()):
                 return NonFinite(unit)
         return Computed(unit, self.replica.step, float(loss.detach()), loss_tokens_in(batch[1]))
-
-    def _loss_of(self, batch: Batch) -> torch.Tensor:
-        """Summed nats: every token but a sample's first is predicted from those before it."""
-        ids, labels = (torch.from_numpy(part).to(self.replica.device) for part in batch)
-        logits = self.replica.model(input_ids=ids, use_cache=False).logits[:, :-1]
-        return functional.cross_entropy(
-            logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-        )
 
     def keep(self, done: Computed) -> None:
         """Add the gradient that was computed last to the sum."""
@@ -116,18 +107,8 @@ class Trainer:
 
     def evaluate(self, tokens: Tokens) -> float:
         """Mean nats over the loss tokens of a held-out text. Raises Problem E107, ValueError for a text without any."""
-        recipe = self.replica.recipe
-        samples = np.arange(samples_in(len(tokens), recipe.model.context))
-        loss_sum, loss_tokens = 0.0, 0
-        with torch.no_grad(), memory_or_problem():
-            for start in range(0, len(samples), recipe.micro_batch):
-                part = samples[start : start + recipe.micro_batch]
-                batch = rows_of(part, tokens=tokens, context=recipe.model.context)
-                loss_sum += float(self._loss_of(batch))
-                loss_tokens += loss_tokens_in(batch[1])
-        if not loss_tokens:
-            raise ValueError("the text is too short to be evaluated")
-        return loss_sum / loss_tokens
+        with memory_or_problem():
+            return mean_loss(self.replica.model, self.replica.recipe, tokens, self.replica.device)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from django.db import IntegrityError, transaction
 
 from peer_agent.protocol.errors import Fault
 from runs.models import LogEntry, Run, Snapshot
+from runs.services import request_heldout
 
 
 def offer_snapshot(
@@ -18,6 +19,7 @@ def offer_snapshot(
             Snapshot.objects.create(
                 run=run, index=index, step=step, digest=log_digest, state_digest=state_digest, file=file, size=size
             )
+            request_heldout(run=run)
     except IntegrityError:
         pass  # another keeper handed in the same state first
     return None

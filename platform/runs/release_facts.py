@@ -5,7 +5,7 @@ from django.db.models import Sum
 
 from peer_agent.publishing.card import Facts, Person
 from runs.models import Dataset, LedgerEntry, NamedHand, Release, Run, Snapshot
-from runs.selectors import loss_points
+from runs.selectors import heldout_points, loss_points
 
 LAST_STEPS = 5
 
@@ -19,6 +19,7 @@ def release_facts(run: Run, snapshot: Snapshot) -> Facts:
     totals = LedgerEntry.objects.filter(run=run).aggregate(
         samples=Sum("samples", default=0), tokens=Sum("tokens", default=0)
     )
+    measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
     losses = list(run.log.order_by("-index").values_list("loss", flat=True)[:LAST_STEPS])
     return Facts(
         slug=run.slug,
@@ -27,6 +28,8 @@ def release_facts(run: Run, snapshot: Snapshot) -> Facts:
         address=f"{settings.PUBLIC_URL}/runs/{run.slug}/",
         steps=snapshot.step,
         loss=sum(losses) / max(len(losses), 1),
+        heldout_loss=measured[-1].loss if measured else None,
+        heldout_step=measured[-1].step if measured else None,
         unigram_entropy=run.dataset.unigram_entropy,
         samples=totals["samples"],
         tokens=totals["tokens"],

@@ -1,6 +1,6 @@
 """What is read about runs. Everything a page shows comes in a handful of queries."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from runs.access import Viewer, listed_runs
 from runs.models import Dataset, Happening, LedgerEntry, LogEntry, Release, Run, Snapshot
 
 POINTS = 1200  # of the curve, thinned in the database; the chart takes fewer
+MEASURED = 300  # held-out losses of snapshots
 RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
 STEP = "step"  # the kind of a line that a commit writes
 VOID = "void"  # and of one about a round that could not finish
@@ -23,6 +24,15 @@ class Point(NamedTuple):
     step: int
     loss: float
     at: datetime | None = None
+
+
+class Measured(NamedTuple):
+    """The held-out loss of the snapshot at a place of the log, in nats per token."""
+
+    place: int
+    step: int
+    loss: float
+    at: datetime
 
 
 class Hand(NamedTuple):
@@ -66,6 +76,7 @@ class RunPicture:
     tokens: int
     happenings: list[Happening]
     release: Release | None
+    heldout: list[Measured] = field(default_factory=list)
 
     @property
     def loss(self) -> float | None:
@@ -89,7 +100,7 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
-    """Everything of a run's page that rows know: nine queries at any length of the run."""
+    """Everything of a run's page that rows know: ten queries at any length of the run."""
     recipe = run.parsed_recipe
     newest = list(run.log.order_by("-index")[:20])
     totals = LedgerEntry.objects.filter(run=run).aggregate(
@@ -111,6 +122,7 @@ def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
         hands=leaderboard(run, limit=hands),
         happenings=happenings(run),
         release=Release.objects.filter(run=run).first(),
+        heldout=heldout_points(run),
         **totals,
     )
 
@@ -140,6 +152,18 @@ def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
     points = [Point(*row) for row in thinned.values_list("step", "loss", "at")]
     newest = run.log.order_by("-index").values_list("step", "loss", "at").first() if stride > 1 else None
     return [*points, Point(*newest)] if newest and points[-1:] != [Point(*newest)] else points
+
+
+def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
+    """Held-out losses in order, evenly thinned, always with the newest."""
+    known = run.snapshots.order_by("index").values_list("index", "step", "heldout_loss", "created_at")
+    rows = [
+        Measured(place, step, loss, at)
+        for place, step, loss, at in known.exclude(heldout_loss=None)
+        if loss is not None
+    ]
+    stride = max(1, -(-len(rows) // most))
+    return rows[::-stride][::-1]
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[Hand]:

@@ -159,6 +159,11 @@ def request_replay(*, run: Run) -> None:
     transaction.on_commit(lambda: tasks.enqueue(tasks.replay_log, run.pk))
 
 
+def request_heldout(*, run: Run) -> None:
+    """Have the newest snapshot measured on held-out text, once this transaction has committed."""
+    transaction.on_commit(lambda: tasks.enqueue(tasks.measure_heldout, run.pk))
+
+
 def enqueue_preparation(dataset: Dataset) -> None:
     """Have the text prepared once this transaction has committed."""
     transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_dataset, dataset.pk))

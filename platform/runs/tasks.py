@@ -4,13 +4,14 @@ from uuid import UUID
 
 from celery import Task, shared_task
 
-from runs import hub, preparation, replay
+from runs import heldout, hub, preparation, replay
 from runs.models import Dataset, Release, Run
 from runs.release_facts import is_card_stale
 from runs.resumable import forget_stale
 
 RETRY_S = 60
 RETRIES = 5
+BUSY_S = 5
 REMAKE_S = 20  # so that whoever changes their mind at once causes no work
 
 
@@ -61,6 +62,14 @@ def remake_release(run_id: str) -> None:
 def replay_log(run_id: str) -> None:
     """Make the state of the last step where no volunteer is left to hand it in; its host asks again if need be."""
     replay.replay_log(UUID(run_id))
+    enqueue(measure_heldout, UUID(run_id))
+
+
+@shared_task(bind=True, max_retries=None)
+def measure_heldout(self: "Task[..., None]", run_id: str) -> None:
+    """Measure what a run's newest snapshot makes of held-out text; asks again later where other work comes first."""
+    if heldout.measure_newest(UUID(run_id)) == heldout.Outcome.BUSY:
+        raise self.retry(countdown=BUSY_S)
 
 
 def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
@@ -81,6 +90,7 @@ def requeue_unfinished() -> int:
         *((make_release, pk) for pk in releases.values_list("run_id", flat=True)),
         *((remake_release, release.run_id) for release in stale),
         *((publish_release, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
+        *((measure_heldout, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),
     ]
     for task, row_id in waiting:
         enqueue(task, row_id)

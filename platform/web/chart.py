@@ -5,11 +5,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from runs.selectors import Point
+from runs.selectors import Measured, Point
 
 MOST_POINTS = 300
 TICKS = 5
 NOTE_ROOM = 24  # units of height between a label and the curve
+LETTER_WIDTH = 0.58  # of its height, about
+MARGIN, MARGIN_FOR_NOTE = (
+    0.05,
+    0.15,
+)  # of the range of losses: beyond them, and below the dotted line where it is lowest
 
 
 class Frame(NamedTuple):
@@ -21,6 +26,7 @@ class Frame(NamedTuple):
     right: int = 8
     top: int = 12
     bottom: int = 24
+    letter: int = 12  # height of type
 
 
 WIDE = Frame(720, 280)
@@ -62,26 +68,31 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def loss_chart(points: Sequence[Point], entropy: float | None, frame: Frame = WIDE) -> str:
-    """An `<svg>` of the curve with the unigram entropy as a dotted, labelled line; empty without points."""
+def loss_chart(
+    points: Sequence[Point], entropy: float | None, frame: Frame = WIDE, heldout: Sequence[Measured] = ()
+) -> str:
+    """An `<svg>` of the curve, empty without points. The unigram entropy is dotted, held-out losses are circles."""
     shown = thinned([point for point in points if math.isfinite(point.loss)])
     if not shown:
         return ""
     x = Scale(min(shown[0].step, 1), max(shown[-1].step, 2), frame.left, frame.width - frame.right)
-    low, high = _bounds([point.loss for point in shown], entropy)
+    held = [point for point in heldout if point.step <= shown[-1].step]
+    low, high = _bounds([*(point.loss for point in shown), *(point.loss for point in held)], entropy)
     y = Scale(low, high, frame.height - frame.bottom, frame.top)
     parts = [
         *(_level(text, y(value), frame) for value, text in labelled(ticks(low, high))),
         *(_step_label(value, x(value), frame) for value in ticks(x.low, x.high) if value == round(value)),
         _reference(entropy, y, frame, shown[-1].loss),
         _curve(shown, x, y),
+        *(_circle(x(point.step), y(point.loss)) for point in held),
+        _legend(None if entropy is None else y(entropy), frame) if held else "",
     ]
-    label = summary(points, entropy)
+    label = summary(points, entropy, heldout)
     size = f'viewBox="0 0 {frame.width} {frame.height}" width="{frame.width}" height="{frame.height}"'
     return f'<svg class="chart" {size} role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def summary(points: Sequence[Point], entropy: float | None) -> str:
+def summary(points: Sequence[Point], entropy: float | None, heldout: Sequence[Measured] = ()) -> str:
     """What the curve says, for those who do not see it."""
     if not points:
         return "No step is committed yet."
@@ -94,10 +105,10 @@ def summary(points: Sequence[Point], entropy: float | None) -> str:
             f"Loss {move} from {first.loss:.2f} nats per token at step {first.step:,} "
             f"to {last.loss:.2f} at step {last.step:,}."
         )
-    if entropy is None:
-        return text
-    side = "below" if last.loss < entropy else "above"
-    return f"{text} That is {side} {entropy:.2f}, what guessing by frequency alone would cost (unigram)."
+    if entropy is not None:
+        side = "below" if last.loss < entropy else "above"
+        text = f"{text} That is {side} {entropy:.2f}, what guessing by frequency alone would cost (unigram)."
+    return f"{text} On held-out text: {heldout[-1].loss:.2f} at step {heldout[-1].step:,}." if heldout else text
 
 
 def _mean(group: Sequence[Point]) -> Point:
@@ -107,8 +118,9 @@ def _mean(group: Sequence[Point]) -> Point:
 
 def _bounds(losses: Sequence[float], entropy: float | None) -> tuple[float, float]:
     values = [*losses, *([] if entropy is None else [entropy])]
-    margin = max(0.05 * (max(values) - min(values)), 0.05)
-    return max(0.0, min(values) - margin), max(values) + margin
+    spread = max(values) - min(values)
+    below = MARGIN_FOR_NOTE if entropy == min(values) else MARGIN
+    return max(0.0, min(values) - max(below * spread, 0.05)), max(values) + max(MARGIN * spread, 0.05)
 
 
 def labelled(values: Sequence[float]) -> list[tuple[float, str]]:
@@ -133,10 +145,28 @@ def _reference(entropy: float | None, y: Scale, frame: Frame, last: float) -> st
         return ""
     level, right = y(entropy), frame.width - frame.right
     line = f'<line class="unigram" x1="{frame.left}" x2="{right}" y1="{level:.1f}" y2="{level:.1f}"/>'
-    # At the end where the curve is not: it has fallen well below the line, or it still stands high at the left.
-    place = f'x="{right}" text-anchor="end"' if y(last) - level > NOTE_ROOM else f'x="{frame.left + 4}"'
-    label = f'<text class="note" {place} y="{level - 6:.1f}">unigram {entropy:.2f}</text>'
-    return line + label
+    # Above the line at its end, or below it where the curve ends close above.
+    is_close = 0 <= level - y(last) < NOTE_ROOM and level + frame.letter + 8 <= frame.height - frame.bottom
+    return line + _note(f"unigram {entropy:.2f}", right, level + frame.letter + 4 if is_close else level - 6, frame)
+
+
+def _note(text: str, right: float, y: float, frame: Frame) -> str:
+    """Words that end at `right`, on a piece of paper so that no line runs through them."""
+    width = LETTER_WIDTH * frame.letter * len(text) + 6
+    place = f'x="{right - width:.1f}" y="{y - frame.letter:.1f}" width="{width:.1f}" height="{frame.letter + 4}"'
+    return f'<rect class="under" {place}/><text class="note" x="{right}" text-anchor="end" y="{y:.1f}">{text}</text>'
+
+
+def _circle(x: float, y: float) -> str:
+    return f'<circle class="held" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
+
+
+def _legend(level: float | None, frame: Frame) -> str:
+    """Below the curve's beginning, where there is room as long as the loss falls; above a dotted line down there."""
+    x, y = frame.left + 10.0, frame.height - frame.bottom - 12.0
+    if level is not None and level > y - frame.letter - 8:
+        y = level - 10
+    return f'{_circle(x, y - frame.letter / 3)}<text class="note" x="{x + 10}" y="{y:.1f}">held-out</text>'
 
 
 def _curve(points: Sequence[Point], x: Scale, y: Scale) -> str:

@@ -62,7 +62,7 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
 def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
     """The curve as a picture of its own, for those who show a link with what is behind it."""
     run = found(access_run, request, slug)
-    drawn = curve_svg(selectors.loss_points(run), run.dataset.unigram_entropy)
+    drawn = curve_svg(selectors.loss_points(run), run.dataset.unigram_entropy, selectors.heldout_points(run))
     return HttpResponse(drawn, content_type="image/svg+xml", headers={"Cache-Control": "max-age=60"})
 
 
@@ -89,8 +89,8 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         **{name: live[name] for name in ("truth", "to_go", "trend", "summary")},
         "state_word": live["word"],
         # The chart is made of numbers and fixed words alone.
-        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE)),  # noqa: S308
-        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW)),  # noqa: S308
+        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout)),  # noqa: S308
+        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout)),  # noqa: S308
         "bars": bars_of(seen),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "is_organizer": may_manage(run, request.user),

@@ -38,6 +38,11 @@ def test_the_facts_are_there() -> None:
     assert "2 people" in text
 
 
+def test_a_held_out_loss_of_an_earlier_step_says_so() -> None:
+    assert "| Loss, held-out text | 3.400 nats per token, at step 1,100 |" in card(heldout_step=1100)
+    assert "| Loss, held-out text | 3.400 nats per token |" in card(heldout_step=1200)
+
+
 def test_who_vouched_for_the_text_is_named() -> None:
     assert "| May be shared, says | Ann, 2026-11-21 |" in card(data_vouched="Ann, 2026-11-21")
     assert "May be shared" not in card()

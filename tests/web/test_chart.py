@@ -2,16 +2,18 @@
 
 import math
 import re
+from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.selectors import Point
+from runs.selectors import Measured, Point
 from web.chart import MOST_POINTS, NARROW, WIDE, Frame, loss_chart, summary, thinned, ticks
 
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]
+START = datetime(2026, 11, 21, tzinfo=UTC)
 LOSSES = st.floats(0, 20, allow_nan=False)
 CURVES = st.lists(LOSSES, min_size=1, max_size=1000).map(
     lambda losses: [Point(step, loss) for step, loss in enumerate(losses, start=1)]
@@ -62,8 +64,27 @@ def test_the_unigram_entropy_is_a_labelled_line() -> None:
 
 
 def test_its_label_keeps_clear_of_the_curve() -> None:
-    assert 'class="note" x="712" text-anchor="end"' in loss_chart(CURVE, 6.1)
-    assert 'class="note" x="40"' in loss_chart(CURVE[:150], 6.1)
+    for points, is_above in ((CURVE, True), (CURVE[:60], True), (CURVE[:188], False)):
+        drawing = ET.fromstring(loss_chart(points, 6.1))
+        line, paper, note = (
+            next(p for p in drawing if p.get("class") == name) for name in ("unigram", "under", "note")
+        )
+        assert (note.attrib["x"], note.attrib["text-anchor"]) == ("712", "end")
+        level, top = float(line.attrib["y1"]), float(paper.attrib["y"])
+        assert (top + float(paper.attrib["height"]) <= level) == is_above
+        assert top < float(note.attrib["y"]) < top + float(paper.attrib["height"])
+        end = float(next(p for p in drawing if p.get("class") == "now").attrib["cy"])
+        assert not top <= end <= top + float(paper.attrib["height"])
+
+
+def test_held_out_losses_are_open_circles_with_a_word() -> None:
+    held = [Measured(index, index, 8.5 - index / 100, START) for index in (100, 400, 500)]
+    drawing = ET.fromstring(loss_chart(CURVE, 6.1, WIDE, held))
+    drawn = [part for part in drawing if part.get("class") == "held"]
+    assert len(drawn) == 3, "two on the curve's steps, none beyond it, one beside the word"
+    assert "held-out" in [part.text for part in drawing]
+    assert all(WIDE.top <= float(part.attrib["cy"]) <= WIDE.height - WIDE.bottom for part in drawn)
+    assert "held" not in loss_chart(CURVE, 6.1)
 
 
 def test_nothing_is_inline_that_the_policy_forbids() -> None:
@@ -81,4 +102,6 @@ def test_the_summary_says_what_the_curve_says() -> None:
         "Loss fell from 7.99 nats per token at step 1 to 4.00 at step 400. "
         "That is below 6.10, what guessing by frequency alone would cost (unigram)."
     )
+    held = [Measured(100, 100, 7.1, START), Measured(300, 300, 5.5, START)]
+    assert summary(CURVE, 6.1, held).endswith("(unigram). On held-out text: 5.50 at step 300.")
     assert summary(CURVE[:1], None) == "Loss is 7.99 nats per token at step 1."

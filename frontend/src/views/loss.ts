@@ -5,7 +5,7 @@ import { ref } from "lit/directives/ref.js";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
-import { type Axis, bounds, columns } from "../curve";
+import { type Axis, bounds, circles, columns, noteSide } from "../curve";
 import { fill } from "../page";
 import type { Picture } from "../picture";
 import { clock, grouped } from "../words";
@@ -82,16 +82,23 @@ function dataOf(picture: Picture): uPlot.AlignedData {
   return [x, loss, smooth, x.map(() => picture.unigram)];
 }
 
+function lossesOf(picture: Picture | null): number[] {
+  if (!picture) return [];
+  const held = circles(picture.heldout, picture.points, axis).map((circle) => circle.loss);
+  return [...picture.points.map((point) => point[1]), ...held];
+}
+
 interface Inks {
   readonly accent: string;
   readonly soft: string;
   readonly line: string;
+  readonly sheet: string;
 }
 
 function inks(element: Element): Inks {
   const style = getComputedStyle(element);
   const ink = (name: string) => style.getPropertyValue(name).trim();
-  return { accent: ink("--accent"), soft: ink("--soft"), line: ink("--line") };
+  return { accent: ink("--accent"), soft: ink("--soft"), line: ink("--line"), sheet: ink("--sheet") };
 }
 
 function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
@@ -105,7 +112,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     padding: [12, 8, 0, 0],
     scales: {
       x: { time: axis === "time" },
-      y: { range: () => bounds(latest?.points.map((point) => point[1]) ?? [], picture.unigram) },
+      y: { range: () => bounds(lossesOf(latest), picture.unigram) },
     },
     axes: [
       { ...label, size: 28, ...(axis === "step" ? { incrs: WHOLE } : {}) },
@@ -117,7 +124,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
       { show: isSmooth, stroke: ink.accent, width: 2, points: { show: false } },
       { stroke: ink.soft, width: 1.5, dash: [1, 5], cap: "round", points: { show: false } },
     ],
-    hooks: { draw: [(plot) => mark(plot, picture.unigram, ink)], setCursor: [read] },
+    hooks: { drawAxes: [(plot) => note(plot, picture.unigram, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read] },
   };
 }
 
@@ -127,27 +134,89 @@ function alike(levels: number[]): string[] {
   return levels.map((level) => level.toFixed(decimals));
 }
 
-/** The newest point, and what the dotted line is. */
-function mark(plot: uPlot, entropy: number | null, ink: Inks): void {
-  const { ctx, bbox } = plot;
-  const ratio = devicePixelRatio;
+/** The newest point and the held-out losses. */
+function mark(plot: uPlot, ink: Inks): void {
+  const { ctx } = plot;
+  const end = endOf(plot);
+  ctx.save();
+  clip(plot);
+  ctx.fillStyle = ink.accent;
+  ring(ctx, end.x, end.y);
+  ctx.fill();
+  const held = latest ? circles(latest.heldout, latest.points, axis) : [];
+  ctx.fillStyle = ink.sheet;
+  ctx.strokeStyle = ink.soft;
+  ctx.lineWidth = 1.5 * devicePixelRatio;
+  for (const { x, loss } of held) hollow(ctx, plot.valToPos(x, "x", true), plot.valToPos(loss, "y", true));
+  if (held.length) legend(plot, latest?.unigram ?? null, ink);
+  ctx.restore();
+}
+
+/** Where the newest point is drawn. */
+function endOf(plot: uPlot): { x: number; y: number } {
   const [x, y] = [plot.data[0], plot.data[smoothing === "none" ? 1 : 2]];
   const last = x.length - 1;
-  const at = { x: plot.valToPos(x[last] ?? 0, "x", true), y: plot.valToPos(y?.[last] ?? 0, "y", true) };
-  ctx.save();
-  ctx.fillStyle = ink.accent;
+  return { x: plot.valToPos(x[last] ?? 0, "x", true), y: plot.valToPos(y?.[last] ?? 0, "y", true) };
+}
+
+/** Nothing beyond the plot, but for half a circle at its edge. */
+function clip({ ctx, bbox }: uPlot): void {
+  const edge = 6 * devicePixelRatio;
   ctx.beginPath();
-  ctx.arc(at.x, at.y, 3.5 * ratio, 0, 2 * Math.PI);
+  ctx.rect(bbox.left - edge, bbox.top - edge, bbox.width + 2 * edge, bbox.height + 2 * edge);
+  ctx.clip();
+}
+
+function ring(ctx: CanvasRenderingContext2D, x: number, y: number): void {
+  ctx.beginPath();
+  ctx.arc(x, y, 3.5 * devicePixelRatio, 0, 2 * Math.PI);
+}
+
+function hollow(ctx: CanvasRenderingContext2D, x: number, y: number): void {
+  ring(ctx, x, y);
   ctx.fill();
-  if (entropy !== null) {
-    const level = plot.valToPos(entropy, "y", true);
-    const isFree = at.y - level > 24 * ratio; // at the end where the curve is not
-    ctx.fillStyle = ink.soft;
-    ctx.font = `${12 * ratio}px system-ui, sans-serif`;
-    ctx.textAlign = isFree ? "right" : "left";
-    ctx.fillText(`unigram ${entropy.toFixed(2)}`, isFree ? bbox.left + bbox.width : bbox.left + 4 * ratio, level - 6 * ratio);
-  }
+  ctx.stroke();
+}
+
+/** What the circles are: below the curve's beginning, where there is room as long as the loss falls; above a dotted line down there. */
+function legend(plot: uPlot, entropy: number | null, ink: Inks): void {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  const lowest = bbox.top + bbox.height - 12 * ratio;
+  const level = entropy === null ? -Infinity : plot.valToPos(entropy, "y", true);
+  const [x, y] = [bbox.left + 10 * ratio, level > lowest - 20 * ratio ? level - 10 * ratio : lowest];
+  hollow(ctx, x, y - 4 * ratio);
+  ctx.fillStyle = ink.soft;
+  ctx.font = letters();
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
+  ctx.fillText("held-out", x + 10 * ratio, y);
+}
+
+/** What the dotted line is: at its end, on a piece of paper so that no line runs through the words. */
+function note(plot: uPlot, entropy: number | null, ink: Inks): void {
+  if (entropy === null) return;
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  const text = `unigram ${entropy.toFixed(2)}`;
+  const [level, right] = [plot.valToPos(entropy, "y", true), bbox.left + bbox.width];
+  const hasRoom = level + 20 * ratio <= bbox.top + bbox.height;
+  const side = hasRoom ? noteSide(endOf(plot).y, level, 24 * ratio) : "above";
+  const y = side === "above" ? level - 6 * ratio : level + 16 * ratio;
+  ctx.save();
+  ctx.font = letters();
+  const width = ctx.measureText(text).width + 6 * ratio;
+  ctx.fillStyle = ink.sheet;
+  ctx.fillRect(right - width, y - 12 * ratio, width, 16 * ratio);
+  ctx.fillStyle = ink.soft;
+  ctx.textAlign = "right";
+  ctx.textBaseline = "alphabetic";
+  ctx.fillText(text, right, y);
   ctx.restore();
+}
+
+function letters(): string {
+  return `${12 * devicePixelRatio}px system-ui, sans-serif`;
 }
 
 /** What stands under the pointer, in words. */
@@ -155,5 +224,7 @@ function read(plot: uPlot): void {
   const readout = document.querySelector(".readout");
   const point = latest?.points[plot.cursor.idx ?? -1];
   if (!readout) return;
-  readout.textContent = point ? `step ${grouped(point[0])}, ${clock(new Date(point[2] * 1000))}: ${point[1].toFixed(3)}` : "";
+  const held = latest?.heldout.find((row) => row.step === point?.[0]);
+  const more = held ? `, held-out ${held.loss.toFixed(3)}` : "";
+  readout.textContent = point ? `step ${grouped(point[0])}, ${clock(new Date(point[2] * 1000))}: ${point[1].toFixed(3)}${more}` : "";
 }

@@ -125,7 +125,7 @@ def _ledger_facts(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def _snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
-    names = ("index", "step", "digest", "state_digest", "file", "size", "created_at")
+    names = ("index", "step", "digest", "state_digest", "file", "size", "created_at", "heldout_loss")
     return {name: getattr(snapshot, name) for name in names}
 
 

@@ -83,7 +83,10 @@ class LedgerOut(Schema):
 
 
 class SnapshotOut(Schema):
-    """A verified state. `file` is its sha256, `digest` that of the log there."""
+    """A verified state. `file` is its sha256, `digest` that of the log there.
+
+    `heldout_loss`, in nats per token of text that nobody trains on, is null where it is not measured (yet).
+    """
 
     index: int
     step: int
@@ -92,6 +95,7 @@ class SnapshotOut(Schema):
     file: str
     size: int
     created_at: datetime
+    heldout_loss: float | None
 
 
 class NamedFile(Schema):

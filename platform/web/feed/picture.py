@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from runs.models import Happening, Run
-from runs.selectors import Hand, Point, RunPicture
+from runs.selectors import Hand, Measured, Point, RunPicture
 from web import words
 from web.chart import summary
 from web.presence import TRAINER, Present
@@ -58,7 +58,7 @@ def _loss(seen: Seen) -> Picture:
         "target_steps": seen.run.target_steps,
         "loss": loss if loss is not None and math.isfinite(loss) else None,
         "trend": words.trend(points),
-        "summary": summary(points, entropy),
+        "summary": summary(points, entropy, seen.run.heldout),
         "unigram": entropy,
         "points": [_point(point) for point in points if math.isfinite(point.loss)],
     }
@@ -93,6 +93,7 @@ def _lists(seen: Seen) -> Picture:
         "bars": _bars(seen),
         "hands": [_hand(hand, here) for hand in seen.run.hands],
         "happenings": [_happening(line) for line in seen.run.happenings],
+        "heldout": [_measured(point) for point in seen.run.heldout],
     }
 
 
@@ -118,6 +119,12 @@ def _hand(hand: Hand, here: Collection[str]) -> Picture:
 
 def _happening(line: Happening) -> Picture:
     return {"key": str(line.pk), "at": line.at.isoformat(timespec="seconds"), "kind": line.kind, "text": line.text}
+
+
+def _measured(point: Measured) -> Picture:
+    """`at` in seconds of UTC, `loss` in nats per token."""
+    at, loss = round(point.at.timestamp(), 1), round(point.loss, 5)
+    return {"key": str(point.place), "step": point.step, "at": at, "loss": loss}
 
 
 def _point(point: Point) -> list[float]:

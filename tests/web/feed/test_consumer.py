@@ -133,6 +133,16 @@ async def test_without_a_word_of_the_host_it_looks_by_itself(
         assert (await watcher.message())["change"]["values"]["step"] == 1
 
 
+async def test_a_held_out_loss_comes_when_it_is_known(cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_S", 0.05)
+    async with watching(cast.run) as watcher:
+        first = await watcher.message()
+        assert first["run"]["heldout"] == []
+        await in_thread(cast.run.snapshots.update)(heldout_loss=6.125)
+        (row,) = (await watcher.message())["change"]["lists"]["heldout"]["set"]
+        assert (row["key"], row["step"], row["loss"]) == ("0", 0, 6.125)
+
+
 async def test_again_is_answered_with_the_picture(cast: Cast, layer: Any) -> None:
     async with watching(cast.run) as watcher:
         first = await watcher.message()

@@ -18,10 +18,13 @@ def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Owned) -> None:
     committed(run, (laptop.machine, 4))
+    run.snapshots.update(heldout_loss=6.5)
     answer = client.get(f"/runs/{run.slug}/feed.json").json()
     assert answer == {"type": "picture", "seq": 0, "run": look(run.pk)}
     assert set(answer["run"]) == set(golden("feed")["messages"][0]["run"])
-    for rows in ("hands", "happenings"):
+    assert answer["run"]["hands"]
+    assert answer["run"]["heldout"]
+    for rows in ("hands", "happenings", "heldout"):
         named = golden("feed")["messages"][0]["run"][rows][0]
         assert all(set(row) == set(named) for row in answer["run"][rows])
 

@@ -1,0 +1,84 @@
+"""The held-out loss as the site has it measured, against torch alone."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe, encode_recipe
+from peer_agent.publishing.evaluate import MOST_TOKENS, evaluate
+from peer_agent.training.data import Tokens
+from peer_agent.training.replica import Replica
+from tests.publishing.test_main import facts_of, run
+from tests.training.commits import small_recipe, some_shards
+
+RECIPE = small_recipe()
+
+
+def written(tokens: Tokens, folder: Path) -> Path:
+    path = folder / "heldout.safetensors"
+    save_file({"tokens": tokens}, path)
+    return path
+
+
+def snapshot_of(recipe: Recipe, folder: Path, *, fill: float | None = None) -> Path:
+    """A state whose parameters are no longer those of the beginning."""
+    replica = Replica(recipe)
+    with torch.no_grad():
+        replica.parameters.mul_(1.5) if fill is None else replica.parameters.fill_(fill)
+    replica.save(folder / "state.safetensors")
+    return folder / "state.safetensors"
+
+
+def by_torch_alone(recipe: Recipe, tokens: Tokens) -> float:
+    """Sample by sample with the model's own logits: the mean over all predicted tokens."""
+    replica = Replica(recipe)
+    with torch.no_grad():
+        replica.parameters.mul_(1.5)
+    losses: list[float] = []
+    context = recipe.model.context
+    for start in range(0, len(tokens), context):
+        sample = torch.from_numpy(tokens[start : start + context].astype(np.int64))
+        with torch.no_grad():
+            chances = torch.log_softmax(replica.model(input_ids=sample[None]).logits[0].double(), dim=-1)
+        losses += [-float(chances[place, sample[place + 1]]) for place in range(len(sample) - 1)]
+    return sum(losses) / len(losses)
+
+
+def test_the_childs_figure_is_what_torch_computes_directly(tmp_path: Path) -> None:
+    tokens = some_shards((0, 1003))[1]  # the last sample is shorter than the others
+    (tmp_path / "recipe.json").write_bytes(encode_recipe(RECIPE))
+    paths = tmp_path / "recipe.json", snapshot_of(RECIPE, tmp_path), written(tokens, tmp_path)
+    found = facts_of(run("evaluate", *paths))
+    assert found == {"loss": pytest.approx(by_torch_alone(RECIPE, tokens), rel=1e-5), "tokens": 1003}
+
+
+def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    tokens = some_shards((0, 1003))[1]
+    snapshot, heldout = snapshot_of(RECIPE, tmp_path), written(tokens, tmp_path)
+    found = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout, most=240)
+    assert found.tokens == 240
+    assert found.loss == pytest.approx(by_torch_alone(RECIPE, tokens[:240]), rel=1e-5)
+    assert MOST_TOKENS == 200_000
+
+
+def test_a_text_without_a_predicted_token_has_a_number(tmp_path: Path) -> None:
+    heldout = written(some_shards()[0][:1], tmp_path)
+    with pytest.raises(Problem, match=r"E360.*too short"):
+        evaluate(recipe=RECIPE, snapshot=snapshot_of(RECIPE, tmp_path), heldout=heldout)
+
+
+def test_a_model_that_has_diverged_has_no_figure(tmp_path: Path) -> None:
+    snapshot, heldout = snapshot_of(RECIPE, tmp_path, fill=math.nan), written(some_shards()[0][:100], tmp_path)
+    with pytest.raises(Problem, match=r"E361.*nan"):
+        evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout)
+
+
+def test_a_snapshot_of_another_model_is_refused(tmp_path: Path) -> None:
+    heldout = written(some_shards()[0][:100], tmp_path)
+    with pytest.raises(Problem, match="E310"):
+        evaluate(recipe=RECIPE, snapshot=snapshot_of(small_recipe("llama"), tmp_path), heldout=heldout)

@@ -1,0 +1,158 @@
+"""The held-out loss in rows: of the newest snapshot, once, when nothing else is to be done."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from celery.exceptions import Retry
+
+from coordination.snapshots import offer_snapshot
+from peer_agent.protocol.errors import Problem
+from runs import heldout, selectors, storage, tasks
+from runs.child import ChildStopped
+from runs.heldout import Outcome, measure_newest
+from runs.models import Dataset, Release, Run, Snapshot
+from runs.release_facts import release_facts
+from tests.runs.cast import Owned, committed
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def with_text(run: Run) -> Run:
+    """The run, some of whose text is set aside."""
+    Dataset.objects.update(heldout={"digest": "e" * 64, "tokens": 100})
+    return Run.objects.select_related("dataset", "head").get(pk=run.pk)
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Children that answer at once; what they were asked."""
+    asked: list[list[str]] = []
+
+    def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
+        asked.append(list(arguments))
+        return {"loss": 5.25, "tokens": 100}
+
+    monkeypatch.setattr(heldout, "run_child", run_child)
+    return asked
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(heldout, "run_child", run_child)
+
+
+def snapshot(run: Run, step: int) -> Snapshot:
+    facts = {"digest": f"{step:064x}", "state_digest": "1" * 16, "file": f"{step + 1000:064x}", "size": 5}
+    return Snapshot.objects.create(run=run, index=step, step=step, **facts)
+
+
+def losses(run: Run) -> list[float | None]:
+    return list(run.snapshots.order_by("index").values_list("heldout_loss", flat=True))
+
+
+def test_the_newest_snapshot_is_measured_and_those_before_it_are_not(with_text: Run, children: list[list[str]]) -> None:
+    snapshot(with_text, 10)
+    newest = snapshot(with_text, 20)
+    assert measure_newest(with_text.pk) == Outcome.DONE
+    assert losses(with_text) == [None, None, 5.25]
+    (command,) = children
+    assert command[0] == "evaluate"
+    paths = [storage.snapshot_path(with_text, newest.file), storage.heldout_path(with_text.dataset)]
+    assert command[2:] == [str(path) for path in paths]
+
+
+def test_doing_it_twice_does_it_once(with_text: Run, children: list[list[str]]) -> None:
+    snapshot(with_text, 10)
+    assert [measure_newest(with_text.pk) for _ in range(2)] == [Outcome.DONE, Outcome.DONE]
+    assert len(children) == 1
+
+
+def test_the_first_parameters_and_a_text_without_a_held_out_part_are_let_be(
+    run: Run, children: list[list[str]]
+) -> None:
+    snapshot(run, 10)
+    assert measure_newest(run.pk) == Outcome.DONE
+    Dataset.objects.update(heldout={"digest": "e" * 64, "tokens": 100})
+    Snapshot.objects.filter(step=10).delete()
+    assert measure_newest(run.pk) == Outcome.DONE
+    assert children == []
+
+
+def test_a_release_comes_first(with_text: Run, children: list[list[str]]) -> None:
+    snapshot(with_text, 10)
+    release = Release.objects.create(run=with_text)
+    with pytest.raises(Retry):
+        tasks.measure_heldout.apply((with_text.pk.hex,), throw=True)
+    assert children == []
+    Release.objects.filter(pk=release.pk).update(state=Release.State.READY)
+    tasks.measure_heldout.apply((with_text.pk.hex,), throw=True)
+    assert losses(with_text) == [None, 5.25]
+
+
+def test_one_is_measured_at_a_time(with_text: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot(with_text, 10)
+    meanwhile: list[Outcome] = []
+
+    def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
+        meanwhile.append(measure_newest(with_text.pk))
+        return {"loss": 5.25, "tokens": 100}
+
+    monkeypatch.setattr(heldout, "run_child", run_child)
+    assert measure_newest(with_text.pk) == Outcome.DONE
+    assert meanwhile == [Outcome.BUSY]
+    assert losses(with_text) == [None, 5.25]
+
+
+def test_a_fault_is_logged_and_holds_up_nothing(
+    with_text: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot(with_text, 10)
+    failing(monkeypatch, Problem.of("E361", loss="nan"))
+    assert measure_newest(with_text.pk) == Outcome.DONE
+    assert "step 10: E361" in caplog.text
+    assert losses(with_text) == [None, None]
+
+
+def test_what_a_stop_interrupted_is_taken_up_at_the_next_start(
+    with_text: Run, monkeypatch: pytest.MonkeyPatch, children: list[list[str]]
+) -> None:
+    snapshot(with_text, 10)
+    enqueued: list[tuple[str, Any]] = []
+    monkeypatch.setattr(tasks, "enqueue", lambda task, row: enqueued.append((task.name, row)))
+    with monkeypatch.context() as stopping:
+        failing(stopping, ChildStopped())
+        assert measure_newest(with_text.pk) == Outcome.DONE
+    assert tasks.requeue_unfinished() == 1
+    assert enqueued == [("runs.tasks.measure_heldout", with_text.pk)]
+    measure_newest(with_text.pk)
+    assert tasks.requeue_unfinished() == 0
+
+
+def test_a_snapshot_that_is_handed_in_asks_for_it(
+    with_text: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    enqueued: list[tuple[str, Any]] = []
+    monkeypatch.setattr(tasks, "enqueue", lambda task, row: enqueued.append((task.name, row)))
+    entry = committed(with_text, (laptop.machine, 4), state_digest="1" * 16)
+    facts: dict[str, Any] = {"step": 1, "index": 1, "log_digest": entry.digest, "file": "c" * 64, "size": 5}
+    with django_capture_on_commit_callbacks(execute=True):
+        assert offer_snapshot(run=with_text, state_digest="1" * 16, **facts) is None
+    assert enqueued == [("runs.tasks.measure_heldout", with_text.pk)]
+
+
+def test_pages_and_card_have_it(with_text: Run) -> None:
+    for step in (10, 20, 30):
+        snapshot(with_text, step)
+    assert selectors.run_picture(with_text).heldout == []
+    for step, loss in ((10, 6.0), (20, 5.5)):
+        Snapshot.objects.filter(step=step).update(heldout_loss=loss)
+    shown = selectors.heldout_points(with_text)
+    assert [(point.place, point.step, point.loss) for point in shown] == [(10, 10, 6.0), (20, 20, 5.5)]
+    assert [point.step for point in selectors.heldout_points(with_text, most=1)] == [20]
+    last = with_text.snapshots.get(step=30)
+    facts = release_facts(with_text, last)
+    assert (facts.steps, facts.heldout_loss, facts.heldout_step) == (30, 5.5, 20)
