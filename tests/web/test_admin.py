@@ -55,7 +55,7 @@ def test_operators_see_every_page_and_nobody_else_sees_one(world: World, operato
 
 
 def test_nothing_is_added_or_deleted_and_records_are_not_changed(world: World, operator: Person) -> None:
-    client = as_(operator)
+    client, runs = as_(operator), Run.objects.count()
     for model in admin.site._registry:
         place = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
         first = model._default_manager.order_by("pk").first()
@@ -67,7 +67,7 @@ def test_nothing_is_added_or_deleted_and_records_are_not_changed(world: World, o
         if model in (LedgerEntry, LogEntry):
             assert client.post(f"{place}{first.pk}/change/", {"samples": 9}).status_code == 403
     assert LedgerEntry.objects.get().samples == 4
-    assert Run.objects.count() == 2
+    assert Run.objects.count() == runs > 0
 
 
 def test_the_login_page_leads_back(operator: Person) -> None:
