@@ -12,7 +12,8 @@ import { clock, grouped } from "../words";
 
 const SMOOTHING: Record<string, number> = { none: 0, some: 0.8, much: 0.95 };
 const NARROW_PX = 400;
-const WHOLE = [1, 2, 5].flatMap((factor) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((power) => factor * power)).sort((a, b) => a - b);
+const WHOLE = rounded([1, 10, 100, 1e3, 1e4, 1e5, 1e6]);
+const FINE = rounded([1e-4, 1e-3, 0.01, 0.1, 1, 10]);
 
 let axis: Axis = "step";
 let smoothing = "none";
@@ -116,7 +117,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     },
     axes: [
       { ...label, size: 28, ...(axis === "step" ? { incrs: WHOLE } : {}) },
-      { ...label, size: 40, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => alike(levels) },
+      { ...label, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => alike(levels) },
     ],
     series: [
       {},
@@ -126,6 +127,11 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     ],
     hooks: { drawAxes: [(plot) => note(plot, picture.unigram, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read] },
   };
+}
+
+/** 1, 2 and 5 times each power of ten. */
+function rounded(powers: readonly number[]): number[] {
+  return powers.flatMap((power) => [1, 2, 5].map((factor) => factor * power));
 }
 
 /** All with as many decimals as their step needs. */
@@ -147,6 +153,7 @@ function mark(plot: uPlot, ink: Inks): void {
   ctx.fillStyle = ink.sheet;
   ctx.strokeStyle = ink.soft;
   ctx.lineWidth = 1.5 * devicePixelRatio;
+  ctx.setLineDash([]); // uPlot leaves that of the dotted line
   for (const { x, loss } of held) hollow(ctx, plot.valToPos(x, "x", true), plot.valToPos(loss, "y", true));
   if (held.length) legend(plot, latest?.unigram ?? null, ink);
   ctx.restore();
