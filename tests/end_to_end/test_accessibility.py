@@ -1,9 +1,12 @@
 """axe-core on every page, as a visitor and as the organizer, light and dark, wide and narrow: no violation.
 
-A page is one line of PAGES; `{run}` is the address of a run that trains.
+A page is one line of PAGES; `{run}` is the address of a run that trains, `{draft}` of a draft by invitation,
+`{invitation}` of a link into it, `{done}` of a
+finished run, `{operator}` of the first operator's link; `{code}` is what a machine asks with.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,13 +14,18 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from playwright.sync_api import Browser
 
+from scripts import build_wheel
 from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in
-from tests.end_to_end.swarm import PASSWORD, Swarm
+from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
+from tests.end_to_end.test_organizer import LINK
 from web.demonstration.corpus import python_text
-from web.demonstration.processes import ROOT
+from web.demonstration.processes import ROOT, bare_environment
+from web.demonstration.visitor import Visitor
+from web.help_pages import TOPICS
 
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 
+OPERATOR = re.compile(r"/operator/[\w-]+/")
 Scheme = Literal["light", "dark"]
 
 
@@ -33,9 +41,29 @@ PAGES = [
     Page("/"),
     Page("/login/"),
     Page("/signup/"),
+    Page("/download/"),
+    Page("/help/"),
+    *(Page(f"/help/{topic.slug}/") for topic in TOPICS),
+    Page("{invitation}"),
+    Page("{operator}"),
+    Page("{done}", wait="text=Load it in three lines"),
+    Page("{done}manage/", who="Amina"),
+    Page("{done}publish/", who="Amina"),
     Page("{run}", wait=LIVE),
     Page("{run}", who="Amina", wait=LIVE),
     Page("{run}manage/", who="Amina"),
+    Page("{run}edit/", who="Amina"),
+    Page("{run}finish/", who="Amina"),
+    Page("{run}publish/", who="Amina"),
+    Page("{draft}", who="Amina"),
+    Page("{draft}manage/", who="Amina", wait="#live"),
+    Page("{draft}edit/", who="Amina"),
+    Page("{draft}delete/", who="Amina"),
+    Page("{draft}publish/", who="Amina"),
+    Page("/approve/", who="Amina"),
+    Page("/approve/?code=BBBBBBBB", who="Amina"),
+    Page("/approve/?code={code}", who="Amina", wait=".code"),
+    Page("/account/", who="Amina"),
     Page("/machines/", who="Amina"),
     Page("/runs/new/", who="Amina"),
     Page("/nothing/here/"),
@@ -47,17 +75,51 @@ class Site(NamedTuple):
 
     swarm: Swarm
     browser: Browser
+    places: dict[str, str]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Swarm(tmp_path_factory.mktemp("axe")) as swarm, chromium() as browser:
+    folder = tmp_path_factory.mktemp("axe")
+    build_wheel.build(build_wheel.ROOT, folder / "download")
+    with Swarm(folder, {"MANYHANDS_DOWNLOADS": str(folder / "download")}) as swarm, chromium() as browser:
         swarm.start_site()
         amina = swarm.sign_up("Amina")
-        swarm.open_run(amina, python_text()[:150_000], trainers=1, steps=500)
-        swarm.start_agent("amina", token=swarm.token_of(amina))
+        places = drafted(swarm, amina) | {"code": asked(swarm)}
+        places |= {"done": finished(swarm, amina), "operator": OPERATOR.findall(swarm.log("site"))[0]}
+        swarm.open_run(amina, python_text()[:150_000], trainers=1, steps=100_000)
+        swarm.start_agent("amina")
         swarm.wait_for_step(2)
-        yield Site(swarm, browser)
+        yield Site(swarm, browser, places | {"run": f"/runs/{swarm.slug}/"})
+
+
+def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
+    """A draft by invitation, and a link into it."""
+    swarm.draft(organizer, python_text()[:150_000], trainers=1, steps=9, visibility="private", title="Not yet")
+    draft = f"/runs/{swarm.slug}/"
+    swarm.wait(lambda: "Three random pieces" in organizer.read(f"{draft}manage/"), 60, "the text is prepared")
+    form = {"most_uses": "1", "lifetime": ""}
+    link = LINK.search(organizer.submit(f"{draft}manage/", form, action=f"{draft}invitations/"))
+    assert link is not None
+    return {"draft": draft, "invitation": link[1]}
+
+
+def finished(swarm: Swarm, organizer: Visitor) -> str:
+    """A run whose model is made."""
+    swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=3, title="Done")
+    swarm.start_agent("amina", token=swarm.token_of(organizer))
+    swarm.wait_finished()
+    assert swarm.processes["amina"].wait(60) == 0
+    return f"/runs/{swarm.slug}/"
+
+
+def asked(swarm: Swarm) -> str:
+    """The code of a machine that asks to be approved."""
+    home = swarm.folder / "asking"
+    home.mkdir()
+    swarm.start("asking", [MANYHANDS, "login", swarm.url], bare_environment(home), home)
+    swarm.wait(lambda: "?code=" in swarm.log("asking"), 60, "it asks")
+    return swarm.log("asking").split("?code=")[1].split()[0]
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
@@ -80,7 +142,9 @@ def test_nothing_stands_in_anybodys_way(site: Site, readers: dict[str, Reader], 
     reader = readers[page.who]
     for width in (1440, 390):
         reader.page.set_viewport_size({"width": width, "height": 844})
-        reader.page.goto(site.swarm.url + page.path.format(run=f"/runs/{site.swarm.slug}/"))
+        address = site.swarm.url + page.path.format(**site.places)
+        reader.page.goto(address)
+        assert reader.page.url == address, "this page and no other"
         reader.page.wait_for_selector(page.wait, state="attached")
         assert violations(reader) == [], f"{width} px"
         assert reader.page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off at the side"
