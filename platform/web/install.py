@@ -35,7 +35,10 @@ class Wheel(NamedTuple):
 
 
 class System(NamedTuple):
-    """One kind of computer. `torch` comes before `pip` where a smaller torch than the usual one will do."""
+    """One kind of computer. `torch` comes before `pip` where a smaller torch than the usual one will do.
+
+    Every line names the environment's own programs, so that it means the same in a new terminal.
+    """
 
     name: str
     environment: str
@@ -107,18 +110,16 @@ def install_lines(request: HttpRequest) -> Install | None:
 
 
 def _systems(requirement: str) -> list[System]:
-    unix = "python3 -m venv ~/manyhands\n. ~/manyhands/bin/activate"
-    cpu = f"pip install torch --index-url {PYTORCH_CPU}"
-    windows = '& "$HOME\\manyhands\\Scripts\\{}"'
-    pip = f"pip install {requirement}"
+    unix, windows = "~/manyhands/bin/{}", '& "$HOME\\manyhands\\Scripts\\{}"'
+    make, cpu = "python3 -m venv ~/manyhands", f"{unix.format('pip')} install torch --index-url {PYTORCH_CPU}"
     return [
-        System("Linux", unix, pip, cpu, "manyhands"),
-        System("macOS", unix, pip, "", "manyhands"),
-        System(
-            "Windows", "py -m venv $HOME\\manyhands", pip.replace("pip", windows.format("pip"), 1), "",
-            windows.format("manyhands"),
-        ),
-    ]  # fmt: skip
+        System(name, environment, f"{programs.format('pip')} install {requirement}", torch, programs.format("manyhands"))
+        for name, environment, programs, torch in (
+            ("Linux", make, unix, cpu),
+            ("macOS", make, unix, ""),
+            ("Windows", "py -m venv $HOME\\manyhands", windows, ""),
+        )
+    ]
 
 
 def is_near(request: HttpRequest) -> bool:

@@ -24,17 +24,17 @@ def downloaded_wheel(reader: Reader, site: str, folder: Path) -> Path:
     return wheel
 
 
-def environment_with(wheel: Path, folder: Path) -> Path:
-    """A new environment that holds the wheel and is lent the heavy packages; the folder of its programs."""
-    told([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], folder)
-    programs = folder / "env" / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "--disable-pip-version-check"]
-    told([*pip, "install", "--quiet", "--no-index", "--no-deps", str(wheel)], folder)
-    own = next((folder / "env" / "lib").glob("python3*")) / "site-packages"
+def make_environment(wheel: Path, folder: Path) -> None:
+    """A new environment that holds the wheel and is lent the heavy packages."""
+    home = folder.parent
+    told([sys.executable, "-m", "venv", "--without-pip", str(folder)], home)
+    python = str(folder / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    told([*pip, "install", "--quiet", "--no-index", "--no-deps", str(wheel)], home)
+    own = next((folder / "lib").glob("python3*")) / "site-packages"
     (own / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    where = told([str(programs / "python"), "-c", "import torch, peer_agent; print(peer_agent.__file__)"], folder)
+    where = told([python, "-c", "import torch, peer_agent; print(peer_agent.__file__)"], home)
     assert Path(where.strip()).is_relative_to(own), "what is lent does not come first"
-    return programs
 
 
 def told(command: list[str], home: Path) -> str:

@@ -83,7 +83,7 @@ class TestThePage:
             wanted = Requirement(shlex.split(line)[-1])
             assert (wanted.name, wanted.extras, wanted.url) == ("manyhands", {"train"}, f"{URL}#sha256={DIGEST}")
         assert [system.torch for system in lines.systems] == [
-            "pip install torch --index-url https://download.pytorch.org/whl/cpu",
+            "~/manyhands/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu",
             "",
             "",
         ]
@@ -106,10 +106,11 @@ class TestThePage:
 
 
 class TestTheCard:
-    def test_three_steps(self, wheel: Path, run: Run) -> None:
+    def test_two_steps(self, wheel: Path, run: Run) -> None:
         text = page(Client().get("/runs/proverbs/"))
         assert f"manyhands[train] @ {URL}#sha256={DIGEST}" in text
-        assert "<code>manyhands join http://testserver/runs/proverbs/</code>" in text
+        assert "<code>~/manyhands/bin/manyhands join http://testserver/runs/proverbs/</code>" in text
+        assert "<code>manyhands join http://testserver/runs/proverbs/</code>" in text  # installed with uv
         assert 'href="/approve/"' in text
         assert 'href="/download/"' in text
         assert 'href="/runs/proverbs/notebook.ipynb"' in text
