@@ -113,7 +113,9 @@ def _systems(requirement: str) -> list[System]:
     unix, windows = "~/manyhands/bin/{}", '& "$HOME\\manyhands\\Scripts\\{}"'
     make, cpu = "python3 -m venv ~/manyhands", f"{unix.format('pip')} install torch --index-url {PYTORCH_CPU}"
     return [
-        System(name, environment, f"{programs.format('pip')} install {requirement}", torch, programs.format("manyhands"))
+        System(
+            name, environment, f"{programs.format('pip')} install {requirement}", torch, programs.format("manyhands")
+        )
         for name, environment, programs, torch in (
             ("Linux", make, unix, cpu),
             ("macOS", make, unix, ""),
