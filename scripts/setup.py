@@ -280,13 +280,17 @@ def browser_on_path() -> str | None:
 
 
 def ensure_browser() -> None:
-    if browser_on_path() or playwright_browser_exists():
+    if browser_on_path() or playwright_browser_starts():
         return
     say("Installing Chromium for the browser tests")
-    commands = browser_commands(is_root=os.geteuid() == 0, is_debian=is_debian())
-    if not all(subprocess.run(command, check=False).returncode == 0 for command in commands):
-        typed = " && ".join(" ".join(command) for command in commands)
-        raise SetupError(f"E907 browser: Chromium could not be installed. Run: {typed}")
+    debian = is_debian()
+    for command in browser_commands(is_root=os.geteuid() == 0, is_debian=debian):
+        subprocess.run(command, check=False)
+    if not (browser_on_path() or playwright_browser_starts()):
+        raise SetupError(
+            "E907 browser: the browser tests need Chromium, and it could not be installed without further rights. "
+            f"Run: {browser_remedy(is_debian=debian)}"
+        )
 
 
 def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
@@ -296,15 +300,23 @@ def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
     return [[str(PYTHON), "-m", "playwright", "install", *(["--with-deps"] if is_root else []), "chromium"]]
 
 
+def browser_remedy(*, is_debian: bool) -> str:
+    """What a person types who may use sudo; Playwright asks for it by itself, for the libraries of its build."""
+    if is_debian:
+        return "sudo apt-get update && sudo apt-get install -y chromium"
+    return f"{PYTHON} -m playwright install --with-deps chromium"
+
+
 def is_debian() -> bool:
     release = Path("/etc/os-release")
     return release.exists() and bool(re.search(r"^ID=debian$", release.read_text(), re.MULTILINE))
 
 
-def playwright_browser_exists() -> bool:
+def playwright_browser_starts() -> bool:
+    """Whether Playwright's own build is there with the libraries that it needs."""
     script = (
-        "import os, sys; from playwright.sync_api import sync_playwright\n"
-        "with sync_playwright() as p: sys.exit(not os.path.exists(p.chromium.executable_path))"
+        "from playwright.sync_api import sync_playwright\n"
+        "with sync_playwright() as p: p.chromium.launch(args=['--no-sandbox']).close()"
     )
     return subprocess.run([PYTHON, "-c", script], check=False, capture_output=True).returncode == 0
 
