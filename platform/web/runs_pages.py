@@ -46,7 +46,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         except Problem as problem:
             form.blame(problem.fault)
         else:
-            return redirect("web:run", slug=run.slug)
+            return redirect("web:manage", slug=run.slug)
     facts = upload_facts(person_in(request), form)
     return render(request, "web/new_run.html", facts, status=400 if form.errors else 200)
 

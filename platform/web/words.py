@@ -36,7 +36,7 @@ def draft_truth(picture: RunPicture) -> str:
         return f"The text could not be prepared. {picture.dataset.fault_code}: {picture.dataset.fault_text}"
     if picture.dataset.state != Dataset.State.READY:
         return "Not open yet: the text is being prepared. This takes seconds to minutes."
-    return "Not open yet: everything is ready, and its organizer opens it on the manage page."
+    return "Not open yet: everything is ready, and its organizer can open it."
 
 
 def preparing_truth(picture: RunPicture) -> str:

@@ -159,4 +159,5 @@ def test_the_page_is_there_while_it_trains() -> None:
         assert "<svg" in page
         assert "Amina" in page
         demo.send_signal(signal.SIGINT)
-        demo.stdout.read()
+        assert "MANYHANDS_DATA=" in demo.stdout.read()
+        assert demo.wait(LIMIT_S) == 0

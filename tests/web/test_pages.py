@@ -143,7 +143,7 @@ class TestNewRun:
         answer = as_(organizer).post("/runs/new/", filled(layers="3", learning_rate="0.02"))
         run = Run.objects.get()
         recipe = run.parsed_recipe
-        assert answer["Location"] == f"/runs/{run.slug}/"
+        assert answer["Location"] == f"/runs/{run.slug}/manage/"
         assert (recipe.model.layers, recipe.optimizer.learning_rate, recipe.target_batch) == (3, 0.02, 4)
         assert (run.dataset.licence, run.dataset.size) == ("CC0", len(TEXT))
 
@@ -194,7 +194,7 @@ class TestRunPage:
     def test_a_draft_says_what_it_waits_for(self, client: Client, organizer: Person) -> None:
         run = draft(organizer)
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert "its organizer opens it on the manage page" in text
+        assert "its organizer can open it" in text
         assert "The curve begins with the first step" in text
         assert "Join in" not in text
         assert "refresh" not in text

@@ -32,8 +32,8 @@ def join(state: RunState, event: Joined, now: float) -> list[Command]:
     else:
         commands += _join_trainer(state, member, hello, now)
     if known is None:
-        role = "relay" if event.role is Role.RELAY else "volunteer"
-        commands.append(Note("joined", f"{event.person} joined as {role}"))
+        who = f"A relay of {event.person}" if event.role is Role.RELAY else event.person
+        commands.append(Note("joined", f"{who} joined"))
     greeting = _greeting(state, reconciled=member.reconciled or event.role is Role.RELAY)
     answer: list[Command] = [Send((event.peer,), greeting), Send((event.peer,), standing(state))]
     return [*answer, *_void_to(state, event.peer, hello), *commands, *_missed(state, member)]

@@ -57,7 +57,7 @@ class Demo:
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
         self.folder = self.root / stamp
         self.data, self.site = self.folder / "site", ""
-        self.slug = ""
+        self.slug, self.step = "", 0
 
     def run(self, children: Children, environment: dict[str, str], *, forever: bool) -> dict[str, Any] | None:
         """Tell the story. With `forever` it stays until interrupted. Raises Problem E403."""
@@ -73,6 +73,11 @@ class Demo:
                 time.sleep(1.0)
         return result
 
+    def epilogue(self) -> str:
+        """Words for somebody who has stopped it: how far it came, and how to look at it again."""
+        far = f"Stopped after step {self.step} of {self.steps}. " if self.step else "Stopped. "
+        return f"{far}To look at it again: MANYHANDS_DATA={self.data} .venv/bin/python manage.py serve"
+
     def _start_site(self, children: Children, environment: dict[str, str]) -> None:
         own = {**environment, "MANYHANDS_DATA": str(self.data), "MANYHANDS_DIE_WITH_PARENT": "1"}
         children.start("site", serve_command(self.port), own, self.folder)
@@ -81,7 +86,7 @@ class Demo:
         self.site = json.loads(ready.read_text())["url"]
         visitor = Visitor(self.site)
         self._wait_for(lambda: _answers(visitor), START_S, "the site does not answer", children)
-        self.say(f"The site is at {self.site}/")
+        self.say(f"The site is at {self.site}/ (log in as {NAMES[0]}, password: {PASSWORD})")
 
     def _sign_up(self, name: str) -> Visitor:
         person = Visitor(self.site)
@@ -104,7 +109,7 @@ class Demo:
             "minimum_trainers": str(self.peers),
         }
         organizer.submit("/runs/new/", fields, {"text": ("python.txt", text.encode())})
-        self.slug = organizer.address.rstrip("/").rsplit("/", 1)[-1]
+        self.slug = organizer.address.split("/runs/")[1].split("/")[0]
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
         self.say(f"The run is at {self.site}/runs/{self.slug}/")
         ready = "the text could not be prepared"
@@ -128,7 +133,7 @@ class Demo:
         while True:
             facts = organizer.read_json(f"runs/{self.slug}")
             if facts["step"] != told and facts["loss"] is not None:
-                told = facts["step"]
+                told = self.step = facts["step"]
                 self.say(
                     f"step {facts['step']:4d} of {facts['target_steps']}   loss {facts['loss']:.3f}"
                     f"   (guessing by word frequency: {facts['unigram_entropy']:.3f})"

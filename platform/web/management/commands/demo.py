@@ -47,7 +47,8 @@ class Command(BaseCommand):
             print(problem, file=sys.stderr)
             sys.exit(1)
         except KeyboardInterrupt:
-            sys.exit(130)
+            _say(demo.epilogue())
+            sys.exit(130 if options["exit"] else 0)  # without --exit there is no other end
         if options["json"] is not None:
             options["json"].write_text(json.dumps(result, indent=2) + "\n")
         _say(f"The model is in {result['model_path']}" if result else "")
