@@ -64,7 +64,13 @@ def test_what_is_refused_before_a_byte_is_sent(
     assert not Upload.objects.exists()
 
 
-@pytest.mark.parametrize("offset", ["", "-1", "x", "7"])
+def test_an_announcement_nested_without_end_is_refused(organizer: Person) -> None:
+    endless = '{"filename": "words.txt", "size": 1, "more": ' + "[" * 100_000
+    answer = as_(organizer).post("/uploads/", endless, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (400, "E206")
+
+
+@pytest.mark.parametrize("offset", ["", "-1", "x", "7", "9" * 5000])
 def test_a_piece_for_another_place_is_refused(organizer: Person, offset: str) -> None:
     client = as_(organizer)
     answer = send(client, announce(client)["Location"], offset, TEXT)
