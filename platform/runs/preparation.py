@@ -47,17 +47,19 @@ def prepare_dataset(dataset_id: UUID) -> None:
             require_sample(run.parsed_recipe, tokens=made["tokens"])
         target = storage.text_path(dataset).parent / work.name
         storage.put(out, target)
-        _keep_dataset(dataset, made, target)
+        if not _keep_dataset(dataset, made, target):
+            storage.discard(target)
 
 
 @transaction.atomic
-def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> None:
+def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> bool:
+    """Whether it is wanted still: another worker was faster, or it was deleted, or cut into other pieces meanwhile."""
     facts = ("vocab", "tokens", "characters", "unigram_entropy", "pieces", "heldout")
     changed = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, vocab=dataset.vocab).update(
         state=Dataset.State.READY, folder=storage.relative(folder), **{name: made[name] for name in facts}
     )
-    if not changed:  # another worker was faster, or the organizer wants another vocabulary by now
-        return
+    if not changed:
+        return False
     Shard.objects.bulk_create(
         Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["tokens"])
         for position, shard in enumerate(made["shards"])
@@ -65,6 +67,7 @@ def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> None:
     dataset.refresh_from_db()
     for run in dataset.runs.filter(state__in=NOT_OPENED):
         _fit_recipe(run, dataset)
+    return True
 
 
 def _fit_recipe(run: Run, dataset: Dataset) -> None:
@@ -156,13 +159,15 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
         )
         target = storage.root() / "runs" / run.id.hex / f"release-{work.name}"
         storage.put(work / "out", target)
-        _keep_release(release, made | {"named": [person.name for person in known.people]}, target)
+        if not _keep_release(release, made | {"named": [person.name for person in known.people]}, target):
+            storage.discard(target)
     release.refresh_from_db()
     return Release.State(release.state)
 
 
 @transaction.atomic
-def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> None:
+def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
+    """False where another worker was faster."""
     before = release.folder
     if not Release.objects.filter(pk=release.pk, folder=before).update(
         state=Release.State.READY,
@@ -173,12 +178,13 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> None:
         named=made["named"],
         fault="",
     ):
-        return  # another worker was faster
+        return False
     if before:
         transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
     changed = Run.objects.filter(pk=release.run_id).exclude(state=Run.State.FINISHED)
     if changed.update(state=Run.State.FINISHED, finished_at=timezone.now(), waiting_for=""):
         tell(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
+    return True
 
 
 @transaction.atomic

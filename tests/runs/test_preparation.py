@@ -144,6 +144,19 @@ class TestDataset:
         dataset = Dataset.objects.get()
         assert (dataset.state, dataset.vocab, dataset.shards.count()) == ("preparing", 400, 0)
 
+    def test_of_a_draft_that_is_deleted_meanwhile_nothing_is_left(
+        self, created: Run, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+    ) -> None:
+        def deleting(arguments: list[str]) -> dict[str, Any]:
+            with django_capture_on_commit_callbacks(execute=True):
+                drafts.delete_draft(run=created)
+            return prepared(arguments)
+
+        monkeypatch.setattr(preparation, "run_child", deleting)
+        preparation.prepare_dataset(created.dataset_id)
+        assert not Dataset.objects.exists()
+        assert not [path for path in storage.root().rglob("*") if path.is_file()]
+
     def test_a_site_that_goes_down_is_no_fault(self, created: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         failing(monkeypatch, ChildStopped())
         preparation.prepare_dataset(created.dataset_id)
