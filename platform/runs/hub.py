@@ -20,6 +20,7 @@ from accounts.sealing import Unreadable, unseal
 from peer_agent.protocol.errors import Fault, Problem
 from runs import storage
 from runs.child import ChildStopped, run_child
+from runs.disk import disk_fault
 from runs.models import HubAccount, Publication, Release, Run
 from runs.timeline import tell
 
@@ -61,6 +62,9 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
         logger.info("stopped with the site; sent at the next start")
     except Problem as problem:
         return _failed(publication, problem.fault)
+    except OSError as error:
+        logger.exception("run %s was not sent", publication.run.slug)
+        return _failed(publication, disk_fault(error) or Fault.of("E323", reason=type(error).__name__))
     else:
         _published(publication, made)
     return "done"

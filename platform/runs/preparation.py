@@ -22,6 +22,7 @@ from peer_agent.protocol.records import GENESIS
 from runs import storage
 from runs.batches import require_sample, require_text
 from runs.child import ChildStopped, run_child
+from runs.disk import disk_fault
 from runs.models import Dataset, Release, Run, Shard, Snapshot
 from runs.release_facts import release_facts
 from runs.timeline import tell
@@ -210,10 +211,12 @@ def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
     except ChildStopped:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
-        record(problem.fault)
+        logger.warning("%s", problem)
+        record(Fault.of("E324") if problem.fault.code == "E106" else problem.fault)  # a child says where its disk is
     except Exception as error:
         logger.exception("unforeseen")
-        record(Fault.of(code, reason=f"{type(error).__name__}: {error}"))
+        # What else the error says may name this machine's folders; everybody reads the page.
+        record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))
 
 
 def recipe_file(run: Run, work: Path) -> Path:

@@ -1,5 +1,6 @@
 """Long work: its outcome is in rows, good or bad, and doing it twice does it once."""
 
+import errno
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,7 +107,15 @@ class TestDataset:
         assert children == ["prepare"]
         assert Dataset.objects.get().shards.count() == 1
 
-    @pytest.mark.parametrize(("error", "code"), [(Problem.of("E303"), "E303"), (OSError("disk full"), "E309")])
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [
+            (Problem.of("E303"), "E303"),
+            (FileNotFoundError(2, "No such file", "/srv/hands/text"), "E309"),
+            (OSError(errno.ENOSPC, "No space left on device", "/srv/hands/out"), "E324"),
+            (Problem.of("E106", path="/srv/hands/out", reason="No space left on device"), "E324"),
+        ],
+    )
     def test_a_fault_is_told_on_the_page(
         self, created: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
     ) -> None:
@@ -115,6 +124,7 @@ class TestDataset:
         created.refresh_from_db()
         assert (created.dataset.state, created.dataset.fault_code) == ("failed", code)
         assert code in created.waiting_for
+        assert "/srv" not in created.waiting_for, "everybody reads it"
 
     def test_a_text_that_is_not_one_sample_is_too_short_and_can_be_replaced(
         self, created: Run, monkeypatch: pytest.MonkeyPatch

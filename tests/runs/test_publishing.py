@@ -1,5 +1,6 @@
 """From the organizer's token to a commit on the Hub: with the real child, the real client and a strict double."""
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,16 @@ class TestPush:
         ask(run, private=True)
         hub_room.push_release(run.pk)
         assert "amina/proverbs" not in run.happenings.get(kind="published").text
+
+    def test_a_full_disk_is_told(self, hub: Hub, run: Run, release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full() -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        monkeypatch.setattr(storage, "workspace", full)
+        hub_room.push_release(run.pk)
+        assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E324")
 
     def test_a_secret_that_has_changed_is_told(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)

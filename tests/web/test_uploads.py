@@ -1,5 +1,6 @@
 """Texts in pieces over HTTP; one of them over a socket that is dropped in the middle, against a real site."""
 
+import errno
 import http.client
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import Person
-from runs import storage
+from runs import resumable, storage
 from runs.models import Upload
 from tests.web.test_pages import as_
 from tests.web.test_serving import serving, where
@@ -76,6 +77,22 @@ def test_a_piece_for_another_place_is_refused(organizer: Person, offset: str) ->
     answer = send(client, announce(client)["Location"], offset, TEXT)
     assert (answer.status_code, answer.json()["code"]) == (409, "E319")
     assert Upload.objects.get().offset == 0
+
+
+def test_a_full_disk_is_told_and_the_upload_goes_on_when_there_is_room(
+    organizer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/srv/hands/upload")
+
+    client = as_(organizer, raise_request_exception=False)
+    path = announce(client)["Location"]
+    with monkeypatch.context() as patch:
+        patch.setattr(resumable, "_write", full)
+        answer = send(client, path, 0, TEXT)
+    assert (answer.status_code, answer.json()["code"]) == (507, "E324")
+    assert "/srv" not in answer.json()["text"]
+    assert send(client, path, 0, TEXT)["Upload-Offset"] == str(len(TEXT))
 
 
 def test_what_is_no_text_is_forgotten_at_once(organizer: Person) -> None:
