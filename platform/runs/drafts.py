@@ -21,14 +21,14 @@ DOORS = {
 
 
 @transaction.atomic
-def change_words(*, run: Run, title: str, purpose: str) -> None:
-    """Another title and purpose; the address stays."""
+def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
+    """Another title and purpose; the address stays. `who`: where it is not the organizer."""
     if (run.title, run.purpose) == (title, purpose):
         return
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     run.title, run.purpose = title, purpose
     run.save(update_fields=["title", "purpose"])
-    tell(run=run, kind="edited", text=f"{run.organizer.username} changed the description.{renamed}")
+    tell(run=run, kind="edited", text=f"{who or run.organizer.username} changed the description.{renamed}")
 
 
 @transaction.atomic
