@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.text import slugify
 
@@ -22,6 +22,8 @@ from runs.timeline import quoted, tell
 from runs.uploads import too_long, upload_limit, write_text
 
 RESERVED = {"new"}  # /runs/new/ is the form
+TITLE_PART = 43  # characters of an address; seventeen more are random
+ATTEMPTS = 5
 
 
 def store_upload(
@@ -77,8 +79,7 @@ def create_run(
     require_batch(recipe, tokens=dataset.size)
     dataset.vocab = recipe.vocab
     dataset.save(update_fields=["vocab"])
-    run = Run.objects.create(
-        slug=free_slug(title),
+    run = Run(
         title=title,
         purpose=purpose,
         organizer=organizer,
@@ -86,6 +87,7 @@ def create_run(
         recipe=encode_recipe(recipe).decode(),
         visibility=visibility,
     )
+    save_with_address(run)
     Head.objects.create(run=run)
     tell(run=run, kind="created", text=f"{organizer.username} made this run from {quoted(dataset.filename)}.")
     enqueue_preparation(dataset)
@@ -169,9 +171,27 @@ def enqueue_preparation(dataset: Dataset) -> None:
     transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_dataset, dataset.pk))
 
 
-def free_slug(title: str) -> str:
-    """An address made of the title, with four random characters where it is taken or has no Latin letters."""
-    wanted = slugify(title)[:50].strip("-")
-    if wanted and wanted not in RESERVED and not Run.objects.filter(slug=wanted).exists():
-        return wanted
-    return f"{wanted or 'run'}-{secrets.token_hex(2)}"
+def save_with_address(run: Run) -> None:
+    """Save a new run under an address of its own, also where somebody takes the same one at this moment."""
+    for attempt in range(ATTEMPTS):
+        run.slug = free_slug(run.title, is_secret=run.visibility == Run.Visibility.UNLISTED)
+        try:
+            with transaction.atomic():
+                run.save(force_insert=True)
+        except IntegrityError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def free_slug(title: str, *, is_secret: bool = False) -> str:
+    """An address made of the title, with four random characters where it is taken or has no Latin letters.
+
+    `is_secret`: with sixteen, so that nobody who knows the title knows the address.
+    """
+    wanted = slugify(title)[:TITLE_PART].strip("-")
+    slug = "" if is_secret else wanted
+    while not slug or slug in RESERVED or Run.objects.filter(slug=slug).exists():
+        slug = f"{wanted or 'run'}-{secrets.token_hex(8 if is_secret else 2)}"
+    return slug
