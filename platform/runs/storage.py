@@ -73,9 +73,18 @@ def discard(folder: Path) -> None:
 @contextmanager
 def workspace() -> Iterator[Path]:
     """A folder beside the finished files (so that moving is a rename), gone afterwards."""
-    folder = root() / "work" / uuid.uuid4().hex
+    folder = _workspaces() / uuid.uuid4().hex
     folder.mkdir(parents=True)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_workspaces() -> None:
+    """Delete what a site that was killed has left; for a process that has the folder to itself."""
+    shutil.rmtree(_workspaces(), ignore_errors=True)
+
+
+def _workspaces() -> Path:
+    return root() / "work"
