@@ -79,6 +79,32 @@ def test_a_piece_for_another_place_is_refused(organizer: Person, offset: str) ->
     assert Upload.objects.get().offset == 0
 
 
+def test_an_upload_whose_bytes_are_gone_is_begun_anew(organizer: Person) -> None:
+    """As after a backup of the tables alone was put back."""
+    client = as_(organizer)
+    path = announce(client)["Location"]
+    send(client, path, 0, TEXT[:1000])
+    storage.upload_path(Upload.objects.get()).unlink()
+    answer = send(client, path, 1000, TEXT[1000:])
+    assert (answer.status_code, answer.json()["code"]) == (404, "E318")
+
+
+def test_an_upload_that_another_tab_forgets_meanwhile_is_gone(
+    organizer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, found = as_(organizer), resumable.upload_of
+
+    def forgotten(*who: Any) -> Upload:
+        upload = found(*who)
+        Upload.objects.all().delete()
+        return upload
+
+    path = announce(client)["Location"]
+    monkeypatch.setattr(resumable, "upload_of", forgotten)
+    answer = send(client, path, 0, TEXT)
+    assert (answer.status_code, answer.json()["code"]) == (404, "E318")
+
+
 def test_a_full_disk_is_told_and_the_upload_goes_on_when_there_is_room(
     organizer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
