@@ -151,7 +151,8 @@ CATALOGUE: dict[str, Entry] = {
     "E307": Entry("The text gives {samples} samples; a step takes {needed}.", "Upload more text or lower the batch."),
     "E308": Entry("The run is not open yet.", "Its organizer opens it on the manage page."),
     "E309": Entry(
-        "The text could not be prepared ({reason}).", "Upload it again; if it comes again, tell the operator."
+        "The text could not be prepared ({reason}).",
+        "Open the run again, which tries it again; if it comes again, tell the operator.",
     ),
     "E310": Entry("The snapshot does not match what the run knows of step {step}.", "The agent loads its copy again."),
     "E311": Entry("The upload has no length.", "Send a Content-Length header."),

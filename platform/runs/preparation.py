@@ -25,7 +25,7 @@ from runs.child import ChildStopped, run_child
 from runs.disk import disk_fault
 from runs.models import Dataset, Release, Run, Shard, Snapshot
 from runs.release_facts import release_facts
-from runs.timeline import tell
+from runs.timeline import tell, tell_once
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def _fail_release(release: Release, fault: Fault) -> None:
         return
     Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
     Run.objects.filter(pk=release.run_id).update(waiting_for=str(fault))
-    tell(run=release.run, kind="failed", text=str(fault))
+    tell_once(run=release.run, kind="failed", text=str(fault))
 
 
 # What both need

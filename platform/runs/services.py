@@ -24,6 +24,7 @@ from runs.uploads import too_long, upload_limit, write_text
 RESERVED = {"new"}  # /runs/new/ is the form
 TITLE_PART = 43  # characters of an address; seventeen more are random
 ATTEMPTS = 5
+OURS = {"E309", "E323", "E324"}  # faults of the site, not of the text
 
 
 def store_upload(
@@ -98,12 +99,14 @@ def create_run(
 def open_run(*, run: Run) -> None:
     """Let people in as soon as the first parameters exist. Does nothing where the run is open or on its way there.
 
-    Raises Problem with what is wrong with the text, or E307.
+    A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, or E307.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run)
     if run.state != Run.State.DRAFT:
         return
+    if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
+        prepare_anew(run.dataset, vocab=run.parsed_recipe.vocab)
     if run.dataset.state == Dataset.State.FAILED:
         raise Problem(Fault(run.dataset.fault_code, run.dataset.fault_text))
     if run.dataset.state == Dataset.State.READY:
@@ -164,6 +167,14 @@ def request_replay(*, run: Run) -> None:
 def request_heldout(*, run: Run) -> None:
     """Have the newest snapshot measured on held-out text, once this transaction has committed."""
     transaction.on_commit(lambda: tasks.enqueue(tasks.measure_heldout, run.pk))
+
+
+def prepare_anew(dataset: Dataset, *, vocab: int) -> None:
+    """Have a text cut again, into another number of pieces or because the site failed."""
+    dataset.shards.all().delete()
+    dataset.vocab, dataset.state, dataset.fault_code, dataset.fault_text = vocab, Dataset.State.UPLOADED, "", ""
+    dataset.save(update_fields=["vocab", "state", "fault_code", "fault_text"])
+    enqueue_preparation(dataset)
 
 
 def enqueue_preparation(dataset: Dataset) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from celery.exceptions import Retry
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
@@ -228,6 +229,23 @@ class TestRelease:
         assert run.state == "finishing"
         assert "E312" in run.waiting_for
         assert preparation.make_release(run.pk) == "ready"
+
+    def test_one_that_fails_for_hours_is_tried_less_and_less_often_and_told_once(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        services.finish_run(run=run)
+        failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
+        waits: list[float] = []
+
+        def again(*, countdown: float) -> Exception:
+            waits.append(countdown)
+            return Retry()
+
+        monkeypatch.setattr(tasks.make_release, "retry", again)
+        for retries in range(12):
+            tasks.make_release.apply((run.pk.hex,), retries=retries)
+        assert (waits[:4], waits[-1]) == ([60, 120, 240, 480], 1800)
+        assert run.happenings.filter(kind="failed").count() == 1
 
     def test_it_is_made_anew_where_other_people_agree_to_be_named(
         self,

@@ -155,6 +155,23 @@ class TestOpening:
         with pytest.raises(Problem, match=r"E302: The text is not UTF-8\."):
             services.open_run(run=run)
 
+    @pytest.mark.parametrize("code", ["E309", "E323", "E324"])
+    def test_a_text_that_failed_by_the_sites_fault_is_prepared_again(
+        self,
+        organizer: Person,
+        data_folder: Any,
+        enqueued: list[Any],
+        django_capture_on_commit_callbacks: Any,
+        code: str,
+    ) -> None:
+        run = draft(organizer)
+        Dataset.objects.update(state="failed", fault_code=code, fault_text="It is over by now.")
+        run.refresh_from_db()
+        with django_capture_on_commit_callbacks(execute=True):
+            services.open_run(run=run)
+        assert (run.state, run.dataset.state, run.dataset.fault_code) == ("preparing", "uploaded", "")
+        assert ("prepare_dataset", run.dataset_id) in enqueued
+
     def test_a_text_that_turned_out_too_short_is_refused(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)
         run.dataset.shards.update(tokens=20)
