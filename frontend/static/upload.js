@@ -108,8 +108,9 @@ class Upload {
       let wait_s = WAITS_S[Math.min(attempt, WAITS_S.length - 1)];
       try {
         const answer = await fetch(this.field.dataset.upload + path, { ...options, headers });
-        if (answer.status < 500 && answer.status !== 429) return answer;
-        if (answer.status === 429) {
+        const wait = answer.status === 429 || answer.status === 507; // too often, or no room: the site says so
+        if (answer.status < 500 && !wait) return answer;
+        if (wait) {
           words = `${(await answer.json()).text} The upload goes on by itself then.`;
           wait_s = Number(answer.headers.get("Retry-After")) || wait_s;
         }

@@ -151,7 +151,8 @@ CATALOGUE: dict[str, Entry] = {
     "E307": Entry("The text gives {samples} samples; a step takes {needed}.", "Upload more text or lower the batch."),
     "E308": Entry("The run is not open yet.", "Its organizer opens it on the manage page."),
     "E309": Entry(
-        "The text could not be prepared ({reason}).", "Upload it again; if it comes again, tell the operator."
+        "The text could not be prepared ({reason}).",
+        "Open the run again, which tries it again; if it comes again, tell the operator.",
     ),
     "E310": Entry("The snapshot does not match what the run knows of step {step}.", "The agent loads its copy again."),
     "E311": Entry("The upload has no length.", "Send a Content-Length header."),
@@ -191,6 +192,14 @@ CATALOGUE: dict[str, Entry] = {
         "Its operator runs `make setup` in the site's folder; then this page has it.",
     ),
     "E322": Entry("The package {name} was replaced by a newer one.", "Copy the line from the download page again."),
+    "E323": Entry(
+        "A program of this site failed ({reason}).",
+        "Nothing was lost. Try again; if it comes again, tell the operator.",
+    ),
+    "E324": Entry(
+        "The disk of this site is full or cannot be written.",
+        "What was there is safe. Its operator has to free some space; then try again.",
+    ),
     "E331": Entry("Nobody here is called {name}.", "Check the spelling; the admin pages list everybody."),
     "E332": Entry("The account {name} is closed.", "Open it on the admin pages first."),
     "E333": Entry(

@@ -1,5 +1,6 @@
 """What needs torch runs in a child process: `peer_agent.publishing`, a list of arguments in, one JSON object out."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from django.conf import settings
 
 from peer_agent.protocol.errors import Fault, Problem
 
+logger = logging.getLogger(__name__)
+
 TIMEOUT_S = 6 * 3600
+KILLED = -9
 BOOTSTRAP = (
     "import runpy; from runs.parent import leave_with_parent; leave_with_parent(); "
     "runpy.run_module('peer_agent.publishing', run_name='__main__', alter_sys=True)"
@@ -32,7 +36,7 @@ def run_child(
 ) -> dict[str, Any]:
     """The JSON object on the last line of the child's output. It reads `secret` from its standard input.
 
-    Raises Problem with the fault that the child names, or E309 where it dies without one; ChildStopped.
+    Raises Problem with the fault that the child names, or E323 where it dies without one; ChildStopped.
     """
     command = [sys.executable, "-c", BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
@@ -41,7 +45,7 @@ def run_child(
     except subprocess.TimeoutExpired as error:
         child.kill()
         child.communicate()
-        raise Problem.of("E309", reason=f"it took longer than {timeout_s:g} s") from error
+        raise Problem.of("E323", reason=f"it took longer than {timeout_s:g} s") from error
     finally:
         with _lock:
             _running.discard(child)
@@ -90,7 +94,9 @@ def _fault_in(errors: str, status: int) -> Fault:
     try:
         return msgspec.json.decode(_last_line(errors), type=Fault)
     except msgspec.DecodeError:
-        return Fault.of("E309", reason=f"the program ended with {status}: {_last_line(errors)[-300:]}")
+        logger.exception("a child ended with %s: %s", status, errors[-2000:])
+        reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
+        return Fault.of("E323", reason=reason)
 
 
 def _last_line(text: str) -> str:

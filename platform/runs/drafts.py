@@ -10,7 +10,7 @@ from runs import storage
 from runs.batches import require_batch, require_text
 from runs.membership import keep_helpers
 from runs.models import Dataset, Head, Run
-from runs.services import enqueue_preparation
+from runs.services import prepare_anew
 from runs.timeline import quoted, tell
 
 DOORS = {
@@ -21,14 +21,14 @@ DOORS = {
 
 
 @transaction.atomic
-def change_words(*, run: Run, title: str, purpose: str) -> None:
-    """Another title and purpose; the address stays."""
+def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
+    """Another title and purpose; the address stays. `who`: where it is not the organizer."""
     if (run.title, run.purpose) == (title, purpose):
         return
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     run.title, run.purpose = title, purpose
     run.save(update_fields=["title", "purpose"])
-    tell(run=run, kind="edited", text=f"{run.organizer.username} changed the description.{renamed}")
+    tell(run=run, kind="edited", text=f"{who or run.organizer.username} changed the description.{renamed}")
 
 
 @transaction.atomic
@@ -62,14 +62,6 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
         tell(run=run, kind="edited", text=f"{run.organizer.username} changed the {'text' if dataset else 'recipe'}.")
     run.refresh_from_db()
-
-
-def prepare_anew(dataset: Dataset, *, vocab: int) -> None:
-    """Have a text cut into another number of pieces."""
-    dataset.shards.all().delete()
-    dataset.vocab, dataset.state, dataset.fault_code, dataset.fault_text = vocab, Dataset.State.UPLOADED, "", ""
-    dataset.save(update_fields=["vocab", "state", "fault_code", "fault_text"])
-    enqueue_preparation(dataset)
 
 
 @transaction.atomic

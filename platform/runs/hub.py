@@ -20,6 +20,7 @@ from accounts.sealing import Unreadable, unseal
 from peer_agent.protocol.errors import Fault, Problem
 from runs import storage
 from runs.child import ChildStopped, run_child
+from runs.disk import disk_fault
 from runs.models import HubAccount, Publication, Release, Run
 from runs.timeline import tell
 
@@ -61,6 +62,9 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
         logger.info("stopped with the site; sent at the next start")
     except Problem as problem:
         return _failed(publication, problem.fault)
+    except OSError as error:
+        logger.exception("run %s was not sent", publication.run.slug)
+        return _failed(publication, disk_fault(error) or Fault.of("E323", reason=type(error).__name__))
     else:
         _published(publication, made)
     return "done"
@@ -101,21 +105,26 @@ def _token_of(person: Person) -> str:
 
 @transaction.atomic
 def _published(publication: Publication, made: dict[str, Any]) -> None:
-    Publication.objects.filter(pk=publication.pk).update(
-        state=Publication.State.PUBLISHED,
-        commit=made["commit"],
-        url=made["url"],
-        fault="",
-        published_at=timezone.now(),
-    )
-    tell(run=publication.run, kind="published", text=f"The model is on the Hub: {made['repository']}.")
+    there = Publication.objects.filter(pk=publication.pk, repository=publication.repository)
+    there.update(commit=made["commit"], url=made["url"], published_at=timezone.now())
+    if _settle(publication, Publication.State.PUBLISHED):
+        where = "in a repository that its owner alone sees" if publication.private else made["repository"]
+        tell(run=publication.run, kind="published", text=f"The model is on the Hub: {where}.")
 
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
     is_away = fault.code == "E346"
     state = Publication.State.WAITING if is_away else Publication.State.FAILED
-    Publication.objects.filter(pk=publication.pk).update(state=state, fault=str(fault))
-    return AWAY if is_away else "done"
+    is_settled = _settle(publication, state, fault=str(fault))
+    return AWAY if is_away and is_settled else "done"
+
+
+def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
+    """Note the outcome, unless the organizer has asked anew meanwhile: then it is of no interest any more."""
+    sent = Publication.objects.filter(
+        pk=publication.pk, repository=publication.repository, state=Publication.State.SENDING
+    )
+    return bool(sent.update(state=state, fault=fault))
 
 
 def _progress_path(run: Run) -> Path:
@@ -128,8 +137,9 @@ def give_up(run_id: UUID) -> None:
 
 
 def send_again(run_id: UUID) -> bool:
-    """The release was made anew: what is on the Hub follows. Whether there is anything there."""
-    published = Publication.objects.filter(run=run_id, state=Publication.State.PUBLISHED)
+    """The release was made anew: what is on the Hub, or on its way there, follows. Whether anything is."""
+    told = (Publication.State.PUBLISHED, Publication.State.SENDING)
+    published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))
 
 

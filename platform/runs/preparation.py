@@ -22,9 +22,10 @@ from peer_agent.protocol.records import GENESIS
 from runs import storage
 from runs.batches import require_sample, require_text
 from runs.child import ChildStopped, run_child
+from runs.disk import disk_fault
 from runs.models import Dataset, Release, Run, Shard, Snapshot
 from runs.release_facts import release_facts
-from runs.timeline import tell
+from runs.timeline import tell, tell_once
 
 logger = logging.getLogger(__name__)
 
@@ -47,17 +48,19 @@ def prepare_dataset(dataset_id: UUID) -> None:
             require_sample(run.parsed_recipe, tokens=made["tokens"])
         target = storage.text_path(dataset).parent / work.name
         storage.put(out, target)
-        _keep_dataset(dataset, made, target)
+        if not _keep_dataset(dataset, made, target):
+            storage.discard(target)
 
 
 @transaction.atomic
-def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> None:
+def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> bool:
+    """Whether it is wanted still: another worker was faster, or it was deleted, or cut into other pieces meanwhile."""
     facts = ("vocab", "tokens", "characters", "unigram_entropy", "pieces", "heldout")
     changed = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, vocab=dataset.vocab).update(
         state=Dataset.State.READY, folder=storage.relative(folder), **{name: made[name] for name in facts}
     )
-    if not changed:  # another worker was faster, or the organizer wants another vocabulary by now
-        return
+    if not changed:
+        return False
     Shard.objects.bulk_create(
         Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["tokens"])
         for position, shard in enumerate(made["shards"])
@@ -65,6 +68,7 @@ def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> None:
     dataset.refresh_from_db()
     for run in dataset.runs.filter(state__in=NOT_OPENED):
         _fit_recipe(run, dataset)
+    return True
 
 
 def _fit_recipe(run: Run, dataset: Dataset) -> None:
@@ -156,13 +160,15 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
         )
         target = storage.root() / "runs" / run.id.hex / f"release-{work.name}"
         storage.put(work / "out", target)
-        _keep_release(release, made | {"named": [person.name for person in known.people]}, target)
+        if not _keep_release(release, made | {"named": [person.name for person in known.people]}, target):
+            storage.discard(target)
     release.refresh_from_db()
     return Release.State(release.state)
 
 
 @transaction.atomic
-def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> None:
+def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
+    """False where another worker was faster."""
     before = release.folder
     if not Release.objects.filter(pk=release.pk, folder=before).update(
         state=Release.State.READY,
@@ -173,12 +179,13 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> None:
         named=made["named"],
         fault="",
     ):
-        return  # another worker was faster
+        return False
     if before:
         transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
     changed = Run.objects.filter(pk=release.run_id).exclude(state=Run.State.FINISHED)
     if changed.update(state=Run.State.FINISHED, finished_at=timezone.now(), waiting_for=""):
         tell(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
+    return True
 
 
 @transaction.atomic
@@ -190,7 +197,7 @@ def _fail_release(release: Release, fault: Fault) -> None:
         return
     Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
     Run.objects.filter(pk=release.run_id).update(waiting_for=str(fault))
-    tell(run=release.run, kind="failed", text=str(fault))
+    tell_once(run=release.run, kind="failed", text=str(fault))
 
 
 # What both need
@@ -204,10 +211,12 @@ def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
     except ChildStopped:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
-        record(problem.fault)
+        logger.warning("%s", problem)
+        record(Fault.of("E324") if problem.fault.code == "E106" else problem.fault)  # a child says where its disk is
     except Exception as error:
         logger.exception("unforeseen")
-        record(Fault.of(code, reason=f"{type(error).__name__}: {error}"))
+        # What else the error says may name this machine's folders; everybody reads the page.
+        record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))
 
 
 def recipe_file(run: Run, work: Path) -> Path:

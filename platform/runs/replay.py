@@ -1,5 +1,8 @@
 """The last state of a run, made here from snapshot and log because nobody is left to hand it in."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,24 +13,47 @@ from django.db import IntegrityError, transaction
 
 from accounts.keys import site_key
 from peer_agent.protocol.credentials import Signed, public_bytes
-from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.records import to_lines
 from runs import storage
 from runs.child import run_child
 from runs.models import LogEntry, Run, Snapshot
 from runs.preparation import faults_to, recipe_file
-from runs.timeline import tell
+from runs.timeline import tell, tell_once
+
+_lock = threading.Lock()
+_replaying: set[UUID] = set()
 
 MADE = "Nobody was left to hand in the model, so it was made from the log."
 
 
 def replay_log(run_id: UUID) -> None:
-    """Make the snapshot at the head of the log. Does nothing where there is one."""
-    run = Run.objects.select_related("head").get(pk=run_id)
+    """Make the snapshot at the head of the log. Does nothing where there is one, or where it is being made."""
+    with _once_at_a_time(run_id) as is_first:
+        if is_first:
+            _replay(Run.objects.select_related("head").get(pk=run_id))
+
+
+@contextmanager
+def _once_at_a_time(run_id: UUID) -> Iterator[bool]:
+    """Whether no other thread of this process is at it: a host asks every minute, and a long log takes longer."""
+    with _lock:
+        is_first = run_id not in _replaying
+        _replaying.add(run_id)
+    try:
+        yield is_first
+    finally:
+        if is_first:
+            _replaying.discard(run_id)
+
+
+def _replay(run: Run) -> None:
     newest = run.snapshots.order_by("-index")[0]
     if newest.index >= run.head.index:
         return
-    with faults_to(lambda fault: _tell_once(run, fault), "E312"), storage.workspace() as work:
+    with (
+        faults_to(lambda fault: tell_once(run=run, kind="failed", text=str(fault)), "E312"),
+        storage.workspace() as work,
+    ):
         made = run_child(_command(run, newest, work))
         storage.put(work / "out" / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
         _keep(run, made)
@@ -76,9 +102,3 @@ def _keep(run: Run, made: dict[str, Any]) -> None:
             tell(run=run, kind="replayed", text=MADE)
     except IntegrityError:
         pass  # somebody came back and handed it in first
-
-
-def _tell_once(run: Run, fault: Fault) -> None:
-    """It is tried every minute; the timeline says it once."""
-    if not run.happenings.filter(kind="failed", text=str(fault)[:300]).exists():
-        tell(run=run, kind="failed", text=str(fault))

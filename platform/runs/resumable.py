@@ -56,8 +56,13 @@ def upload_of(person: Person, upload_id: UUID) -> Upload:
 
 @transaction.atomic
 def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
-    """Write a piece at its place. Raises Problem E319 (not its place, or beyond the size), E302 (not UTF-8)."""
-    now = Upload.objects.select_for_update().get(pk=upload.pk)
+    """Write a piece at its place.
+
+    Raises Problem E318 (it is gone), E319 (not its place, or beyond the size), E302 (not UTF-8).
+    """
+    now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
+    if now is None:
+        raise Problem.of("E318")
     if offset != now.offset:
         raise Problem.of("E319", offset=now.offset, given=offset)
     end = offset + len(piece)
@@ -71,11 +76,14 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
 
 
 def _write(path: Path, offset: int, piece: bytes) -> None:
-    """What lies beyond `offset` is of a piece that was never acknowledged."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(piece)
-        file.truncate()
+    """What lies beyond `offset` is of a piece that was never acknowledged. Raises Problem E318."""
+    try:
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(piece)
+            file.truncate()
+    except FileNotFoundError as error:
+        raise Problem.of("E318") from error
 
 
 @transaction.atomic

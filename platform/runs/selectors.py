@@ -16,6 +16,7 @@ MEASURED = 300  # held-out losses of snapshots
 RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
 STEP = "step"  # the kind of a line that a commit writes
 VOID = "void"  # and of one about a round that could not finish
+MEMBER = "member"  # and of one about somebody who was let in or removed
 
 
 class Point(NamedTuple):
@@ -128,9 +129,13 @@ def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
 
 
 def happenings(run: Run) -> list[Happening]:
-    """The timeline, newest first: commits come every second and leave room for everything else."""
+    """The timeline, newest first: commits come every second and leave room for everything else.
+
+    Guests are named to guests alone: a run may have been by invitation, and be open to everybody by now.
+    """
     steps_made = run.happenings.filter(kind=STEP)[:RECENT_STEPS]
-    others = run.happenings.exclude(kind=STEP)[:RECENT]
+    hidden = () if run.visibility == Run.Visibility.PRIVATE else (MEMBER,)
+    others = run.happenings.exclude(kind__in=(STEP, *hidden))[:RECENT]
     return sorted([*steps_made, *others], key=lambda line: (line.at, line.pk), reverse=True)
 
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.text import slugify
 
@@ -22,6 +22,9 @@ from runs.timeline import quoted, tell
 from runs.uploads import too_long, upload_limit, write_text
 
 RESERVED = {"new"}  # /runs/new/ is the form
+TITLE_PART = 43  # characters of an address; seventeen more are random
+ATTEMPTS = 5
+OURS = {"E309", "E323", "E324"}  # faults of the site, not of the text
 
 
 def store_upload(
@@ -77,8 +80,7 @@ def create_run(
     require_batch(recipe, tokens=dataset.size)
     dataset.vocab = recipe.vocab
     dataset.save(update_fields=["vocab"])
-    run = Run.objects.create(
-        slug=free_slug(title),
+    run = Run(
         title=title,
         purpose=purpose,
         organizer=organizer,
@@ -86,6 +88,7 @@ def create_run(
         recipe=encode_recipe(recipe).decode(),
         visibility=visibility,
     )
+    save_with_address(run)
     Head.objects.create(run=run)
     tell(run=run, kind="created", text=f"{organizer.username} made this run from {quoted(dataset.filename)}.")
     enqueue_preparation(dataset)
@@ -96,12 +99,14 @@ def create_run(
 def open_run(*, run: Run) -> None:
     """Let people in as soon as the first parameters exist. Does nothing where the run is open or on its way there.
 
-    Raises Problem with what is wrong with the text, or E307.
+    A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, or E307.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run)
     if run.state != Run.State.DRAFT:
         return
+    if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
+        prepare_anew(run.dataset, vocab=run.parsed_recipe.vocab)
     if run.dataset.state == Dataset.State.FAILED:
         raise Problem(Fault(run.dataset.fault_code, run.dataset.fault_text))
     if run.dataset.state == Dataset.State.READY:
@@ -164,14 +169,40 @@ def request_heldout(*, run: Run) -> None:
     transaction.on_commit(lambda: tasks.enqueue(tasks.measure_heldout, run.pk))
 
 
+def prepare_anew(dataset: Dataset, *, vocab: int) -> None:
+    """Have a text cut again, into another number of pieces or because the site failed."""
+    dataset.shards.all().delete()
+    dataset.vocab, dataset.state, dataset.fault_code, dataset.fault_text = vocab, Dataset.State.UPLOADED, "", ""
+    dataset.save(update_fields=["vocab", "state", "fault_code", "fault_text"])
+    enqueue_preparation(dataset)
+
+
 def enqueue_preparation(dataset: Dataset) -> None:
     """Have the text prepared once this transaction has committed."""
     transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_dataset, dataset.pk))
 
 
-def free_slug(title: str) -> str:
-    """An address made of the title, with four random characters where it is taken or has no Latin letters."""
-    wanted = slugify(title)[:50].strip("-")
-    if wanted and wanted not in RESERVED and not Run.objects.filter(slug=wanted).exists():
-        return wanted
-    return f"{wanted or 'run'}-{secrets.token_hex(2)}"
+def save_with_address(run: Run) -> None:
+    """Save a new run under an address of its own, also where somebody takes the same one at this moment."""
+    for attempt in range(ATTEMPTS):
+        run.slug = free_slug(run.title, is_secret=run.visibility == Run.Visibility.UNLISTED)
+        try:
+            with transaction.atomic():
+                run.save(force_insert=True)
+        except IntegrityError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def free_slug(title: str, *, is_secret: bool = False) -> str:
+    """An address made of the title, with four random characters where it is taken or has no Latin letters.
+
+    `is_secret`: with sixteen, so that nobody who knows the title knows the address.
+    """
+    wanted = slugify(title)[:TITLE_PART].strip("-")
+    slug = "" if is_secret else wanted
+    while not slug or slug in RESERVED or Run.objects.filter(slug=slug).exists():
+        slug = f"{wanted or 'run'}-{secrets.token_hex(8 if is_secret else 2)}"
+    return slug

@@ -3,7 +3,7 @@
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings
@@ -63,12 +63,28 @@ def put(source: Path, target: Path) -> None:
         source.rename(target)
 
 
+def discard(folder: Path) -> None:
+    """Delete a folder that no row names, and the one around it where nothing else is in there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
+
+
 @contextmanager
 def workspace() -> Iterator[Path]:
     """A folder beside the finished files (so that moving is a rename), gone afterwards."""
-    folder = root() / "work" / uuid.uuid4().hex
+    folder = _workspaces() / uuid.uuid4().hex
     folder.mkdir(parents=True)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_workspaces() -> None:
+    """Delete what a site that was killed has left; for a process that has the folder to itself."""
+    shutil.rmtree(_workspaces(), ignore_errors=True)
+
+
+def _workspaces() -> Path:
+    return root() / "work"

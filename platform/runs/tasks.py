@@ -11,6 +11,7 @@ from runs.resumable import forget_stale
 
 RETRY_S = 60
 RETRIES = 5
+LONGEST_RETRY_S = 1800  # Redis hands out again what waits for an hour
 BUSY_S = 5
 REMAKE_S = 20  # so that whoever changes their mind at once causes no work
 
@@ -29,11 +30,11 @@ def prepare_run(run_id: str) -> None:
     preparation.prepare_run(UUID(run_id))
 
 
-@shared_task(bind=True, max_retries=RETRIES)
+@shared_task(bind=True, max_retries=None)
 def make_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make what people download; tried again after a minute where it fails."""
+    """Make what people download; tried again where it fails, less and less often."""
     if preparation.make_release(UUID(run_id)) == Release.State.FAILED:
-        raise self.retry(countdown=RETRY_S)
+        raise self.retry(countdown=min(RETRY_S * 2**self.request.retries, LONGEST_RETRY_S))
     for pk in hub.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
         enqueue(publish_release, pk)
 

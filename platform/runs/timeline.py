@@ -11,3 +11,9 @@ def quoted(text: str) -> str:
 def tell(*, run: Run, kind: str, text: str) -> None:
     """Add a line to the run's timeline."""
     Happening.objects.create(run=run, kind=kind, text=text[:300])
+
+
+def tell_once(*, run: Run, kind: str, text: str) -> None:
+    """The same for what is tried again and again: the timeline says it once."""
+    if not run.happenings.filter(kind=kind, text=text[:300]).exists():
+        tell(run=run, kind=kind, text=text)

@@ -3,9 +3,12 @@
 Their arguments are Django's, wanted or not.
 """
 
+import sys
+
 from django.http import HttpRequest, HttpResponse
 
 from peer_agent.protocol.errors import Fault
+from runs.disk import disk_fault
 from web.faults import answer
 
 
@@ -27,7 +30,9 @@ def not_understood(request: HttpRequest, exception: Exception | None = None) -> 
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """500. The cause is in the site's log."""
+    """500, or 507 where the disk is full. The cause is in the site's log."""
+    if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
+        return answer(request, fault)
     text = "Your work is safe: what was committed stays. Try again; if it comes again, tell the operator."
     return answer(request, Fault("500", text), status=500)
 

@@ -37,6 +37,7 @@ STATUS = {
     "E320": 409,
     "E321": 404,
     "E322": 404,
+    "E324": 507,
     "E333": 410,
     "E335": 401,
     "E336": 403,
@@ -53,6 +54,7 @@ HEADLINES = {
     413: "Too much at once",
     429: "Too often",
     500: "Something here broke",
+    507: "No room is left here",
 }
 
 
@@ -72,6 +74,6 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
     if is_for_program(request.path):
         return JsonResponse({"code": fault.code, "text": fault.text}, status=status)
     facts: dict[str, Any] = {"fault": fault, "status": status, "headline": HEADLINES.get(status, HEADLINES[400])}
-    if status == 500:
+    if status >= 500:
         facts["user"] = AnonymousUser()  # who it is stands in the database, which may be what is broken
     return render(request, "web/fault.html", facts, status=status)

@@ -6,6 +6,7 @@ from django import forms
 from django.contrib.auth.forms import AuthenticationForm
 from django.core.validators import MaxValueValidator, MinValueValidator
 
+from accounts.models import Person
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.recipe import Recipe
 from runs.models import Run
@@ -33,12 +34,19 @@ class LoginForm(AuthenticationForm):
 
     error_messages = {  # noqa: RUF012  (Django's own way)
         "invalid_login": "Name and password do not go together. Mind capital letters.",
-        "inactive": "This account was closed by an operator.",
+        "inactive": "This account was closed by an operator of this site. Ask the operator why.",
     }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["username"].label = "Name"
+
+    def get_invalid_login_error(self) -> forms.ValidationError:
+        """Django lets nobody into a closed account and says no more; who knows its password is told."""
+        closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
+        if closed is not None and closed.check_password(self.cleaned_data["password"]):
+            return forms.ValidationError(self.error_messages["inactive"], code="inactive")
+        return super().get_invalid_login_error()
 
 
 class TokenForm(forms.Form):

@@ -1,6 +1,8 @@
 """Who is in a run now, as its host shows it. Pages and API ask here and nowhere else."""
 
+from collections.abc import Collection
 from typing import NamedTuple
+from uuid import UUID
 
 from coordination import presence
 from coordination.presence import Step
@@ -26,6 +28,12 @@ def online(run: Run) -> list[Present]:
     if run.state not in HOSTED:
         return []
     return [Present(**peer) for peer in presence.online(run)]
+
+
+def numbers_online(runs: Collection[Run]) -> dict[UUID, int]:
+    """How many are connected to each of these runs."""
+    members = presence.online_in(run for run in runs if run.state in HOSTED)
+    return {run.pk: len(members.get(run.pk, [])) for run in runs}
 
 
 def current_step(run: Run) -> Step | None:

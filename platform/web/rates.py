@@ -7,6 +7,7 @@ import hashlib
 import logging
 import math
 import time
+import unicodedata
 from collections.abc import Callable, Collection
 from functools import wraps
 from typing import ParamSpec, Protocol
@@ -108,8 +109,9 @@ def refusal(request: HttpRequest, problem: TooOften) -> HttpResponse:
 
 
 def address_and_name(request: HttpRequest) -> str:
-    """Who tries to log in, from where."""
-    return f"{address_of(request)} {request.POST.get('username', '').casefold()}"
+    """Who tries to log in, from where; a name is one however it is spelled, as the log-in form reads it."""
+    name = unicodedata.normalize("NFKC", request.POST.get("username", "")).strip()
+    return f"{address_of(request)} {name.casefold()}"
 
 
 def person(request: HttpRequest) -> str:

@@ -1,5 +1,6 @@
 """Pages of runs: the list, the form, the run. What its organizer can do to it is in `managing`."""
 
+import re
 from typing import Any
 
 from django.conf import settings
@@ -25,13 +26,21 @@ from web.visitors import person_in
 
 MOVING = (Run.State.PREPARING, Run.State.OPEN, Run.State.FINISHING)
 REFRESH_S = 5
+ON_A_PAGE = 50  # runs of the list
+FROM = re.compile(r"[0-9]{1,9}")
 
 
 @require_safe
 def run_list(request: HttpRequest) -> HttpResponse:
     """The front page."""
-    lines = selectors.run_lines(request.user)
-    return render(request, "web/runs.html", {"lines": lines, "site": site_of(request)})
+    asked = request.GET.get("from", "")
+    begin = int(asked) if FROM.fullmatch(asked) else 0
+    lines = selectors.run_lines(request.user, offset=begin, limit=ON_A_PAGE + 1)
+    if begin and not lines:
+        return redirect("web:runs")
+    older = begin + ON_A_PAGE if len(lines) > ON_A_PAGE else None
+    facts = {"lines": lines[:ON_A_PAGE], "begin": begin, "older": older, "site": site_of(request)}
+    return render(request, "web/runs.html", facts)
 
 
 @login_required

@@ -20,6 +20,7 @@ from web.faults import answer
 from web.visitors import person_in
 
 OFFSET, LENGTH = "Upload-Offset", "Upload-Length"
+MOST_DIGITS = 18  # of an offset; int() takes 4,300 at most
 View = Callable[..., HttpResponse]
 
 
@@ -53,7 +54,7 @@ def begin(request: HttpRequest) -> HttpResponse:
     """Announce a text: `{"filename", "size"}`."""
     try:
         said = msgspec.json.decode(request.body, type=Announced)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Problem.of("E206", reason=error) from error
     rates.spend("uploads in pieces", rates.person(request))
     upload = resumable.begin_upload(person=person_in(request), filename=said.filename, size=said.size)
@@ -71,7 +72,7 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
         return HttpResponse(status=204)
     if request.method == "PATCH":
         offset = request.headers.get(OFFSET, "")
-        if not offset.isdecimal():
+        if not offset.isdecimal() or len(offset) > MOST_DIGITS:
             raise Problem.of("E319", offset=upload.offset, given=offset[:20] or "none")
         upload = _take(upload, int(offset), request.body)
     return HttpResponse(status=204, headers={OFFSET: str(upload.offset), LENGTH: str(upload.size)})

@@ -17,12 +17,16 @@ def person_in(request: HttpRequest) -> Person:
 
 
 def ip_of(request: HttpRequest) -> str:
-    """The address that a request comes from; empty where none is known.
+    """The address that a request comes from; empty where none is known."""
+    return ip_from(request.META.get("REMOTE_ADDR", ""), request.headers.get("X-Forwarded-For", ""))
+
+
+def ip_from(peer: str, forwarded: str) -> str:
+    """The same from who is at the other end of the connection, and the header X-Forwarded-For.
 
     A site at https:// stands behind a proxy that ends TLS, and what that one appends is believed.
     """
-    forwarded = request.headers.get("X-Forwarded-For", "") if settings.SECURE_PROXY_SSL_HEADER else ""
-    said = forwarded.rpartition(",")[2].strip() or request.META.get("REMOTE_ADDR", "")
+    said = (settings.SECURE_PROXY_SSL_HEADER and forwarded.rpartition(",")[2].strip()) or peer
     try:
         address = ipaddress.ip_address(said)
     except ValueError:
@@ -32,8 +36,12 @@ def ip_of(request: HttpRequest) -> str:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Whom to count as one: an IPv4 address, or the 64 bits of IPv6 that belong to one household."""
-    said = ip_of(request)
-    if ":" not in said:
-        return said
-    return str(ipaddress.ip_network(f"{said.partition('%')[0]}/{HOME_BITS}", strict=False))
+    """Whom to count as one."""
+    return household(ip_of(request))
+
+
+def household(ip: str) -> str:
+    """An IPv4 address, or the 64 bits of IPv6 that belong to one household."""
+    if ":" not in ip:
+        return ip
+    return str(ipaddress.ip_network(f"{ip.partition('%')[0]}/{HOME_BITS}", strict=False))

@@ -1,25 +1,3 @@
 """The cast for the tests of this room."""
 
-from tests.runs.cast import (
-    any_database,
-    data_folder,
-    laptop,
-    migrated_postgres,
-    operator,
-    organizer,
-    run,
-    stranger,
-    volunteer,
-)
-
-__all__ = [
-    "any_database",
-    "data_folder",
-    "laptop",
-    "migrated_postgres",
-    "operator",
-    "organizer",
-    "run",
-    "stranger",
-    "volunteer",
-]
+from tests.runs.cast import *  # noqa: F403  (the list is there, once)

@@ -28,6 +28,19 @@ from runs import storage
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
 from web.api.identity import encoded
 
+# What the conftest.py of a room with people and runs takes by `*`: its fixtures.
+__all__ = [
+    "any_database",
+    "data_folder",
+    "laptop",
+    "migrated_postgres",
+    "operator",
+    "organizer",
+    "run",
+    "stranger",
+    "volunteer",
+]
+
 PASSWORD = "seven calm otters"
 ELEMENTS = 64
 RECIPE = Recipe(model=Model(context=8), target_batch=4, micro_batch=2, target_steps=100)
@@ -229,10 +242,12 @@ def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def any_database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[str]:
-    """The test runs once on each; what it writes is rolled back."""
+def any_database(request: pytest.FixtureRequest, db: None, django_db_blocker: Any) -> Iterator[str]:
+    """The test runs once on each; what it writes is rolled back.
+
+    `db` is asked for by name on both: pytest-django makes a database only where a test that it collects names it.
+    """
     if request.param == "sqlite":
-        request.getfixturevalue("db")
         yield "sqlite"
         return
     url = request.getfixturevalue("migrated_postgres")

@@ -1,5 +1,6 @@
 """Long work: its outcome is in rows, good or bad, and doing it twice does it once."""
 
+import errno
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from celery.exceptions import Retry
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
@@ -106,7 +108,15 @@ class TestDataset:
         assert children == ["prepare"]
         assert Dataset.objects.get().shards.count() == 1
 
-    @pytest.mark.parametrize(("error", "code"), [(Problem.of("E303"), "E303"), (OSError("disk full"), "E309")])
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [
+            (Problem.of("E303"), "E303"),
+            (FileNotFoundError(2, "No such file", "/srv/hands/text"), "E309"),
+            (OSError(errno.ENOSPC, "No space left on device", "/srv/hands/out"), "E324"),
+            (Problem.of("E106", path="/srv/hands/out", reason="No space left on device"), "E324"),
+        ],
+    )
     def test_a_fault_is_told_on_the_page(
         self, created: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
     ) -> None:
@@ -115,6 +125,7 @@ class TestDataset:
         created.refresh_from_db()
         assert (created.dataset.state, created.dataset.fault_code) == ("failed", code)
         assert code in created.waiting_for
+        assert "/srv" not in created.waiting_for, "everybody reads it"
 
     def test_a_text_that_is_not_one_sample_is_too_short_and_can_be_replaced(
         self, created: Run, monkeypatch: pytest.MonkeyPatch
@@ -143,6 +154,19 @@ class TestDataset:
             preparation.prepare_dataset(created.dataset_id)
         dataset = Dataset.objects.get()
         assert (dataset.state, dataset.vocab, dataset.shards.count()) == ("preparing", 400, 0)
+
+    def test_of_a_draft_that_is_deleted_meanwhile_nothing_is_left(
+        self, created: Run, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+    ) -> None:
+        def deleting(arguments: list[str]) -> dict[str, Any]:
+            with django_capture_on_commit_callbacks(execute=True):
+                drafts.delete_draft(run=created)
+            return prepared(arguments)
+
+        monkeypatch.setattr(preparation, "run_child", deleting)
+        preparation.prepare_dataset(created.dataset_id)
+        assert not Dataset.objects.exists()
+        assert not [path for path in storage.root().rglob("*") if path.is_file()]
 
     def test_a_site_that_goes_down_is_no_fault(self, created: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         failing(monkeypatch, ChildStopped())
@@ -205,6 +229,23 @@ class TestRelease:
         assert run.state == "finishing"
         assert "E312" in run.waiting_for
         assert preparation.make_release(run.pk) == "ready"
+
+    def test_one_that_fails_for_hours_is_tried_less_and_less_often_and_told_once(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        services.finish_run(run=run)
+        failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
+        waits: list[float] = []
+
+        def again(*, countdown: float) -> Exception:
+            waits.append(countdown)
+            return Retry()
+
+        monkeypatch.setattr(tasks.make_release, "retry", again)
+        for retries in range(12):
+            tasks.make_release.apply((run.pk.hex,), retries=retries)
+        assert (waits[:4], waits[-1]) == ([60, 120, 240, 480], 1800)
+        assert run.happenings.filter(kind="failed").count() == 1
 
     def test_it_is_made_anew_where_other_people_agree_to_be_named(
         self,

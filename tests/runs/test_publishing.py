@@ -1,6 +1,7 @@
 """From the organizer's token to a commit on the Hub: with the real child, the real client and a strict double."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,18 @@ def ask(run: Run, **changes: Any) -> Publication:
         run=run, **{"repository": "amina/proverbs", "private": False, "replace": False, **changes}
     )
     return Publication.objects.get(run=run)
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen once while a release is sent."""
+    acts = [act]
+
+    def run_child(*arguments: Any, **more: Any) -> Any:
+        if acts:
+            acts.pop()()
+        return child.run_child(*arguments, **more)
+
+    monkeypatch.setattr(hub_room, "run_child", run_child)
 
 
 class TestToken:
@@ -141,6 +154,55 @@ class TestPush:
         ask(run, replace=True)
         hub_room.push_release(run.pk)
         assert held(hub) == FILES
+
+    def test_another_address_asked_for_meanwhile_wins(
+        self, hub: Hub, run: Run, release: Release, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        meanwhile(monkeypatch, lambda: ask(run, repository="amina/other"))
+        hub_room.push_release(run.pk)
+        publication = Publication.objects.get()
+        assert (publication.repository, publication.state, publication.url) == ("amina/other", "waiting", "")
+        hub_room.push_release(run.pk)
+        assert Publication.objects.get().url == f"{hub.url}/amina/other"
+
+    @pytest.mark.parametrize("is_cut", [False, True])
+    def test_a_release_made_anew_while_it_is_sent_is_sent_again(
+        self, hub: Hub, run: Run, release: Release, monkeypatch: pytest.MonkeyPatch, *, is_cut: bool
+    ) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+
+        def made_anew() -> None:
+            assert hub_room.send_again(run.pk)
+            if is_cut:  # the files that were being sent are gone by now
+                raise Problem.of("E347", reason="no such file")
+
+        meanwhile(monkeypatch, made_anew)
+        hub_room.push_release(run.pk)
+        assert (Publication.objects.get().state, Publication.objects.get().fault) == ("waiting", "")
+        card = storage.release_path(release, "README.md")
+        card.write_bytes(b"# Proverbs, anew\n")
+        hub_room.push_release(run.pk)
+        assert Publication.objects.get().state == "published"
+        assert held(hub) == {**FILES, "README.md": card.read_bytes()}
+
+    def test_the_timeline_does_not_name_what_only_its_owner_sees(self, hub: Hub, run: Run, release: Release) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run, private=True)
+        hub_room.push_release(run.pk)
+        assert "amina/proverbs" not in run.happenings.get(kind="published").text
+
+    def test_a_full_disk_is_told(self, hub: Hub, run: Run, release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full() -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        ask(run)
+        monkeypatch.setattr(storage, "workspace", full)
+        hub_room.push_release(run.pk)
+        assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E324")
 
     def test_a_secret_that_has_changed_is_told(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)

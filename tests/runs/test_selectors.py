@@ -7,6 +7,8 @@ import pytest
 
 from accounts.models import Person
 from runs import selectors
+from runs.drafts import change_visibility
+from runs.membership import add_member, remove_member
 from runs.models import Happening, Run
 from tests.runs.cast import Owned, committed, opened, owned
 
@@ -90,3 +92,12 @@ def test_lists_go_on_behind_the_cursor(run: Run, laptop: Owned) -> None:
     assert [entry.index for entry in selectors.steps(run, after=1)] == [2, 3]
     first = selectors.ledger_rows(run)[0]
     assert [row.step for row in selectors.ledger_rows(run, after=first.pk)] == [2, 3]
+
+
+def test_who_was_let_in_or_removed_is_told_in_a_run_by_invitation_alone(organizer: Person, stranger: Person) -> None:
+    """Its organizer may open such a run to everybody later; its guests have not agreed to be listed."""
+    run = opened(organizer, visibility=Run.Visibility.PRIVATE)
+    remove_member(member=add_member(run=run, name=stranger.username))
+    assert [line.text for line in selectors.happenings(run)] == ["Amina removed Noor.", "Amina added Noor."]
+    change_visibility(run=run, visibility=Run.Visibility.PUBLIC)
+    assert [line.text for line in selectors.happenings(run)] == ["The run is public now."]

@@ -1,5 +1,6 @@
 """What organizers do to runs, on both databases; what is refused, and what stays behind (nothing)."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -47,6 +48,14 @@ class TestContract:
     def test_two_runs_of_one_title_have_two_addresses(self, any_database: str) -> None:
         organizer = Person.objects.create_user("Amina", None)
         assert created(organizer).slug != created(organizer).slug
+
+    def test_two_who_take_one_address_at_once_get_two(self, any_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        organizer = Person.objects.create_user("Amina", None)
+        taken, free = created(organizer).slug, services.free_slug
+        slugs = iter([taken])  # it was free when this tab looked
+        monkeypatch.setattr(services, "free_slug", lambda *given, **more: next(slugs, "") or free(*given, **more))
+        assert created(organizer).slug != taken
+        assert Run.objects.count() == Head.objects.count() == 2
 
     def test_open_pause_resume_finish(self, any_database: str, data_folder: Any) -> None:
         run = opened(Person.objects.create_user("Amina", None))
@@ -116,6 +125,18 @@ class TestCreating:
         assert slug not in ("new", "")
         assert slug.isascii()
 
+    def test_the_four_characters_may_be_taken_too(self, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+        drawn = iter(["aaaa", "aaaa", "bbbb"])
+        monkeypatch.setattr("secrets.token_hex", lambda _: next(drawn))
+        assert [created(organizer, title="谚语").slug for _ in range(2)] == ["run-aaaa", "run-bbbb"]
+
+    def test_nobody_guesses_the_address_of_an_unlisted_run(self, organizer: Person) -> None:
+        title = "A model of words that belong to a family from the hills"
+        slugs = {created(organizer, title=title, visibility=Run.Visibility.UNLISTED).slug for _ in range(2)}
+        assert len(slugs) == 2
+        assert all(re.fullmatch(r"a-model-of-words-[a-z-]+-[0-9a-f]{16}", slug) for slug in slugs)
+        assert max(map(len, slugs)) <= 60
+
 
 class TestOpening:
     def test_the_first_parameters_are_made_once_the_transaction_has_committed(
@@ -133,6 +154,23 @@ class TestOpening:
         run.refresh_from_db()
         with pytest.raises(Problem, match=r"E302: The text is not UTF-8\."):
             services.open_run(run=run)
+
+    @pytest.mark.parametrize("code", ["E309", "E323", "E324"])
+    def test_a_text_that_failed_by_the_sites_fault_is_prepared_again(
+        self,
+        organizer: Person,
+        data_folder: Any,
+        enqueued: list[Any],
+        django_capture_on_commit_callbacks: Any,
+        code: str,
+    ) -> None:
+        run = draft(organizer)
+        Dataset.objects.update(state="failed", fault_code=code, fault_text="It is over by now.")
+        run.refresh_from_db()
+        with django_capture_on_commit_callbacks(execute=True):
+            services.open_run(run=run)
+        assert (run.state, run.dataset.state, run.dataset.fault_code) == ("preparing", "uploaded", "")
+        assert ("prepare_dataset", run.dataset_id) in enqueued
 
     def test_a_text_that_turned_out_too_short_is_refused(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)

@@ -143,6 +143,15 @@ class TestClosing:
         assert Client().get("/api/v1/runs", headers={"Authorization": f"Bearer {secret}"}).status_code == 401
         assert Client().login(username="Teo", password=PASSWORD)
 
+    @pytest.mark.parametrize(("password", "is_told"), [(PASSWORD, True), ("guess", False)])
+    def test_its_owner_alone_is_told_that_it_is_closed(
+        self, volunteer: Person, password: str, *, is_told: bool
+    ) -> None:
+        close_account(person=volunteer)
+        answer = Client().post("/login/", {"username": "Teo", "password": password})
+        assert ("This account was closed by an operator" in page(answer)) == is_told
+        assert ("do not go together" in page(answer)) != is_told
+
     def test_nobody_logs_in_while_it_is_closed(self, volunteer: Person) -> None:
         close_account(person=volunteer)
         assert "Log in" in page(Client().post("/login/", {"username": "Teo", "password": PASSWORD}))

@@ -11,8 +11,9 @@ from django.test import Client
 
 from accounts.models import Machine, Person
 from accounts.services import relay_keeper
+from runs.access import access_run
 from runs.models import LedgerEntry, LogEntry, Run
-from tests.runs.cast import PASSWORD, Owned
+from tests.runs.cast import PASSWORD, Owned, committed, opened
 from tests.web.askers import World, make_world
 
 
@@ -107,6 +108,18 @@ class TestRuns:
         as_(operator).post(f"/admin/runs/run/{world.run.pk}/change/", data)
         world.run.refresh_from_db()
         assert (world.run.title, world.run.visibility, world.run.state) == ("A model", "unlisted", "open")
+
+    def test_whoever_has_helped_stays_in_a_run_that_an_operator_closes(
+        self, organizer: Person, volunteer: Person, laptop: Owned, operator: Person
+    ) -> None:
+        run = opened(organizer)
+        committed(run, (laptop.machine, 4))
+        data = {"title": "A model", "purpose": "", "visibility": "private"}
+        as_(operator).post(f"/admin/runs/run/{run.pk}/change/", data)
+        assert access_run(slug=run.slug, viewer=volunteer).title == "A model"
+        told = [line.text for line in run.happenings.all()]
+        assert told[0] == "The run is by invitation now."
+        assert told[1].startswith("An operator of this site changed the description.")
 
     def test_a_machine_is_revoked(self, world: World, operator: Person) -> None:
         data = {"action": "revoke", "_selected_action": [str(world.laptop.pk)]}

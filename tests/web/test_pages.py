@@ -13,7 +13,7 @@ from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
 from runs.models import Dataset, Release, Run
-from tests.runs.cast import PASSWORD, Owned, committed, draft
+from tests.runs.cast import PASSWORD, Owned, committed, draft, opened
 from web.operators import operator_secret
 
 TEXT = b"Many hands make light work. " * 200
@@ -84,6 +84,24 @@ class TestComingAndGoing:
         client.post(link, {"username": "Ines", "password": PASSWORD})
         assert Person.objects.get().is_superuser
         assert client.get(link).status_code == 404
+
+
+class TestTheList:
+    def test_older_runs_are_behind_the_newest(self, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("web.runs_pages.ON_A_PAGE", 2)
+        for place in range(5):
+            opened(organizer, slug=f"run-{place}")
+        client, seen, path = Client(), [], "/"
+        while path:
+            text = page(client.get(path))
+            seen.append(re.findall(r'href="/runs/(run-\d)/"', text))
+            older = re.search(r'href="(\?from=\d+)"', text)
+            path = f"/{older[1]}" if older else ""
+        assert seen == [["run-4", "run-3"], ["run-2", "run-1"], ["run-0"]]
+
+    @pytest.mark.parametrize("begin", ["-1", "x", "9" * 5000, "", "99"])
+    def test_a_page_that_is_not_there_is_not_an_error(self, run: Run, begin: str) -> None:
+        assert run.title in page(Client().get("/", {"from": begin}, follow=True))
 
 
 class TestForms:

@@ -107,6 +107,12 @@ class TestPages:
         assert "E223" in answers[-1].content.decode()
         assert "Too many log-ins of this name" in Client().post("/login/", wrong | {"username": "TEO"}).content.decode()
 
+    def test_a_name_spelled_otherwise_is_the_same_name(self, volunteer: Person, settings: Any) -> None:
+        settings.RATES = settings.RATES | {"log-ins": (100, 900)}
+        spellings = ("Teo", " Teo", "Teo\t", "\uff34\uff45\uff4f")  # log-in reads them all as Teo
+        answers = [Client().post("/login/", {"username": name, "password": "guess"}) for name in spellings]
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+
     def test_logging_in_is_no_guess(self, volunteer: Person) -> None:
         right = {"username": "Teo", "password": PASSWORD}
         assert [Client().post("/login/", right).status_code for _ in range(5)] == [302] * 5

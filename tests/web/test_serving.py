@@ -91,6 +91,21 @@ def test_one_command_is_the_whole_site_and_ends_cleanly(tmp_path: Path) -> None:
         assert not (tmp_path / "serve.json").exists()
 
 
+def test_what_a_site_keeps_is_for_its_own_account_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    left = data / "storage" / "work" / "of_a_site_that_was_killed"
+    left.mkdir(parents=True)
+    (left / "out").write_bytes(b"half of a text")
+    before = {data, data / "storage", left.parent}
+    with serving(data):
+        where(data)
+        made = [path for path in data.rglob("*") if path not in before]
+        assert data / "db.sqlite3" in made
+        assert [path for path in made if path.stat().st_mode & 0o077] == []
+        assert not left.exists(), "nobody goes on with it"
+
+
 def test_a_second_process_is_kept_out_of_the_data_folder(tmp_path: Path) -> None:
     with serving(tmp_path) as site:
         where(tmp_path)

@@ -111,14 +111,20 @@ def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
     assert wire.offsets == [piece * 1_000_000 for piece in range(PIECES)]
 
 
-def test_who_uploads_too_often_is_told_when_it_goes_on(form: Page, text: Path) -> None:
-    def too_often(route: Route) -> None:
-        body = {"code": "E223", "text": "Too many uploads in a short time. Nothing was lost. Wait 15 minutes."}
-        route.fulfill(status=429, json=body, headers={"Retry-After": "900"})
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (429, "Too many uploads in a short time. Nothing was lost. Wait 15 minutes."),
+        (507, "The disk of this site is full or cannot be written."),
+    ],
+)
+def test_who_has_to_wait_is_told_why(form: Page, text: Path, status: int, words: str) -> None:
+    def not_now(route: Route) -> None:
+        route.fulfill(status=status, json={"code": "E", "text": words}, headers={"Retry-After": "900"})
 
-    form.route("**/uploads/", too_often)
+    form.route("**/uploads/", not_now)
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text("Wait 15 minutes. The upload goes on by itself then.", timeout=PATIENCE_MS)
+    said(form).to_contain_text(f"{words} The upload goes on by itself then.", timeout=PATIENCE_MS)
     form.unroute("**/uploads/")
     form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
     said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)

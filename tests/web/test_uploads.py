@@ -1,5 +1,6 @@
 """Texts in pieces over HTTP; one of them over a socket that is dropped in the middle, against a real site."""
 
+import errno
 import http.client
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import Person
-from runs import storage
+from runs import resumable, storage
 from runs.models import Upload
 from tests.web.test_pages import as_
 from tests.web.test_serving import serving, where
@@ -64,12 +65,60 @@ def test_what_is_refused_before_a_byte_is_sent(
     assert not Upload.objects.exists()
 
 
-@pytest.mark.parametrize("offset", ["", "-1", "x", "7"])
+def test_an_announcement_nested_without_end_is_refused(organizer: Person) -> None:
+    endless = '{"filename": "words.txt", "size": 1, "more": ' + "[" * 100_000
+    answer = as_(organizer).post("/uploads/", endless, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (400, "E206")
+
+
+@pytest.mark.parametrize("offset", ["", "-1", "x", "7", "9" * 5000])
 def test_a_piece_for_another_place_is_refused(organizer: Person, offset: str) -> None:
     client = as_(organizer)
     answer = send(client, announce(client)["Location"], offset, TEXT)
     assert (answer.status_code, answer.json()["code"]) == (409, "E319")
     assert Upload.objects.get().offset == 0
+
+
+def test_an_upload_whose_bytes_are_gone_is_begun_anew(organizer: Person) -> None:
+    """As after a backup of the tables alone was put back."""
+    client = as_(organizer)
+    path = announce(client)["Location"]
+    send(client, path, 0, TEXT[:1000])
+    storage.upload_path(Upload.objects.get()).unlink()
+    answer = send(client, path, 1000, TEXT[1000:])
+    assert (answer.status_code, answer.json()["code"]) == (404, "E318")
+
+
+def test_an_upload_that_another_tab_forgets_meanwhile_is_gone(
+    organizer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, found = as_(organizer), resumable.upload_of
+
+    def forgotten(*who: Any) -> Upload:
+        upload = found(*who)
+        Upload.objects.all().delete()
+        return upload
+
+    path = announce(client)["Location"]
+    monkeypatch.setattr(resumable, "upload_of", forgotten)
+    answer = send(client, path, 0, TEXT)
+    assert (answer.status_code, answer.json()["code"]) == (404, "E318")
+
+
+def test_a_full_disk_is_told_and_the_upload_goes_on_when_there_is_room(
+    organizer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/srv/hands/upload")
+
+    client = as_(organizer, raise_request_exception=False)
+    path = announce(client)["Location"]
+    with monkeypatch.context() as patch:
+        patch.setattr(resumable, "_write", full)
+        answer = send(client, path, 0, TEXT)
+    assert (answer.status_code, answer.json()["code"]) == (507, "E324")
+    assert "/srv" not in answer.json()["text"]
+    assert send(client, path, 0, TEXT)["Upload-Offset"] == str(len(TEXT))
 
 
 def test_what_is_no_text_is_forgotten_at_once(organizer: Person) -> None:

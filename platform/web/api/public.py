@@ -39,7 +39,8 @@ READING: dict[Any, Any] = {401: FaultOut, 404: FaultOut, 422: FaultOut}
 def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """Public runs, and one's own."""
     lines = selectors.run_lines(viewer_of(request), offset=cursor, limit=limit + 1)
-    facts = [_run_facts(line.run, line.loss) for line in lines[:limit]]
+    online = presence.numbers_online([line.run for line in lines])
+    facts = [_run_facts(line.run, line.loss, online[line.run.pk]) for line in lines[:limit]]
     return {"items": facts, "next": str(cursor + limit) if len(lines) > limit else None}
 
 
@@ -47,7 +48,7 @@ def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict
 def run(request: HttpRequest, slug: str) -> dict[str, Any]:
     """One run."""
     found = access_run(slug=slug, viewer=viewer_of(request))
-    return _run_facts(found, selectors.last_loss(found))
+    return _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
 
 
 @router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
@@ -95,7 +96,7 @@ def release_file(request: HttpRequest, slug: str, name: str) -> HttpResponseBase
     return send_file(request, release_path(release, name), sha256=file["sha256"], name=name)
 
 
-def _run_facts(run: Run, loss: float | None) -> dict[str, Any]:
+def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:
     recipe = run.parsed_recipe
     return {
         "slug": run.slug,
@@ -104,7 +105,7 @@ def _run_facts(run: Run, loss: float | None) -> dict[str, Any]:
         "step": run.head.step,
         "target_steps": recipe.target_steps,
         "loss": loss,
-        "peers_online": len(presence.online(run)),
+        "peers_online": online,
         "waiting_for": run.waiting_for,
         "unigram_entropy": run.dataset.unigram_entropy,
         "parameters": run.elements,

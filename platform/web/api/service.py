@@ -9,6 +9,7 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
 from peer_agent.protocol.errors import Fault, Problem
+from runs.disk import disk_fault
 from web.api import agents, devices, files, public
 from web.faults import answer
 from web.rates import TooOften, refusal
@@ -62,4 +63,6 @@ def _refused(request: HttpRequest, error: Any) -> HttpResponse:
 @api.exception_handler(Exception)
 def _broken(request: HttpRequest, error: Any) -> HttpResponse:
     logger.error("%s %s", request.method, request.path, exc_info=error)
+    if fault := disk_fault(error):
+        return answer(request, fault)
     return answer(request, Fault("500", "The cause is in the site's log. What was committed is safe."), status=500)

@@ -15,6 +15,7 @@ from django.http.request import split_domain_port, validate_host
 from peer_agent.protocol.errors import Problem
 from runs.access import Viewer, access_run
 from runs.models import Run
+from web.visitors import household, ip_from
 
 MOST_OF_ADDRESS = 100  # sockets: a school behind one router sits at one address
 MOST = 5000  # sockets of this process
@@ -51,10 +52,9 @@ def comes_from_here(scope: Scope) -> bool:
 
 
 def address_of(scope: Scope) -> str:
-    """Where the watcher sits. Behind the proxy of an https site it is what that proxy saw last."""
-    if settings.SECURE_PROXY_SSL_HEADER and (seen := header(scope, b"x-forwarded-for")):
-        return seen.rsplit(",", 1)[-1].strip()
-    return str(scope["client"][0]) if scope.get("client") else ""
+    """Where the watcher sits, as pages count it."""
+    peer = str(scope["client"][0]) if scope.get("client") else ""
+    return household(ip_from(peer, header(scope, b"x-forwarded-for")))
 
 
 def header(scope: Scope, name: bytes) -> str:

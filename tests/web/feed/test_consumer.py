@@ -300,6 +300,10 @@ class TestTheDoor:
         settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
         assert door.address_of(scope) == "192.0.2.9"
 
+    def test_a_household_has_one_share_however_many_addresses_it_has(self) -> None:
+        sat = {door.address_of({"client": (f"2001:db8::{place}", 1), "headers": []}) for place in range(9)}
+        assert sat == {"2001:db8::/64"}
+
 
 def cookie_of(name: str) -> str:
     client = Client()

@@ -18,6 +18,7 @@ from accounts.selectors import has_operator
 from config import environment
 from config.public import public_settings
 from coordination.claims import forget_the_dead
+from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
 from web.operators import operator_secret
 from web.serving.backup import back_up_before_changes
@@ -45,6 +46,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         """Serve until asked to stop. Raises Problem E334, E401, E404, E405."""
+        os.umask(0o077)  # tables, texts and logs are for this account alone, as the keys are
         data = Path(settings.DATA)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -60,6 +62,8 @@ class Command(BaseCommand):
                 self.stdout.write(f"The tables change with this version; as they were, they are kept in {copy}")
             call_command("migrate", verbosity=0, interactive=False)
             ready = stack.enter_context(announced(place, public))
+            if is_alone:
+                clear_workspaces()
             stack.enter_context(running_worker())
             requeue_unfinished()
             if is_alone:

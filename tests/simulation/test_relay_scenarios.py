@@ -1,0 +1,79 @@
+"""What happens when a relay dies, freezes or lies, with every invariant checked after every event."""
+
+import pytest
+
+from peer_agent.protocol.coordinator.state import Phase
+from tests.simulation.watched import relays, run_to, state, trainers, watched
+
+IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
+ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
+
+
+@pytest.mark.parametrize("phase", ANY_TIME)
+@pytest.mark.parametrize("away_s", [0.1, 3.0, 60.0])
+def test_the_only_relay_dies_and_returns(phase: Phase, away_s: float) -> None:
+    world, _ = watched(trainers=3, steps=12)
+    world.run_steps(2)
+    run_to(world, phase)
+    relays(world)[0].kill()
+    world.clock.after(away_s, relays(world)[0].start)
+    assert world.run_steps(5, 400)
+
+
+def test_a_relay_that_dies_in_mid_round_leaves_the_others_spans_as_they_are() -> None:
+    world, invariants = watched(trainers=3, relays=2, steps=12, elements=1200 * 16 * 1024, even=True)
+    fast, slow = relays(world)
+    fast.bytes_per_s = slow.bytes_per_s = 10_000_000
+    world.run_steps(1)
+    run_to(world, Phase.REDUCE)
+    slow.freeze()
+    run_to(world, Phase.REDUCE, held=3)
+    held = {span: done.root for span, done in state(world).round.held.items()}  # type: ignore[union-attr]
+    slow.kill()
+    assert world.run_steps(1, 300)
+    record = world.database.records[-1]
+    final = invariants.plans[record.step - 1, record.fence, record.attempt]
+    kept = {span.span: span.root for span in final.spans if span.root}
+    assert kept.items() >= held.items()
+    assert {span.reducer for span in record.spans} == {fast.peer}
+    assert {span.attempt for span in record.spans} == {record.attempt - 1, record.attempt}
+    assert {span.root for span in record.spans} >= {root.hex() for root in held.values()}
+
+
+@pytest.mark.parametrize("phase", [Phase.ACCUMULATE, Phase.OFFER, Phase.REDUCE])
+def test_a_frozen_relay_of_two_is_planned_no_part_after_one_void_round(phase: Phase) -> None:
+    world, _ = watched(trainers=3, relays=2, steps=30)
+    world.run_steps(2)
+    run_to(world, phase)
+    relays(world)[0].freeze()
+    assert world.run_steps(5, 120)
+    assert world.tally.notes["void"] <= 2
+    assert "dropped" not in world.tally.notes, "no trainer is blamed for a relay"
+
+
+def test_a_relay_that_is_back_before_its_end_was_noticed_begins_again_at_once() -> None:
+    world, _ = watched(trainers=3, steps=12, even=True)
+    world.run_steps(2)
+    run_to(world, Phase.REDUCE)
+    relays(world)[0].kill()
+    relays(world)[0].start()
+    assert world.run_steps(1, 8)
+    assert world.tally.notes["replan"] == 1
+    assert "void" not in world.tally.notes
+
+
+def test_a_round_that_is_void_while_no_relay_is_there_sets_its_trainers_free() -> None:
+    """The attempt that found no relay was planned for nobody; the void must name the one that the trainers know."""
+    world, _ = watched(trainers=2, steps=12, even=True)
+    world.run_steps(1)
+    run_to(world, Phase.REDUCE)
+    world.wait(0.3)
+    relays(world)[0].kill()
+    world.wait(1)
+    lost, left = trainers(world)
+    lost.kill()
+    world.wait(2)
+    assert state(world).phase is Phase.ACCUMULATE
+    assert left.cut is None
+    relays(world)[0].start()
+    assert world.run_steps(3, 100), "one is enough to go on"
