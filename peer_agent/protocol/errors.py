@@ -192,11 +192,11 @@ CATALOGUE: dict[str, Entry] = {
         "Its operator runs `make setup` in the site's folder; then this page has it.",
     ),
     "E322": Entry("The package {name} was replaced by a newer one.", "Copy the line from the download page again."),
-    "E323": Entry(
+    "E327": Entry(
         "A program of this site failed ({reason}).",
         "Nothing was lost. Try again; if it comes again, tell the operator.",
     ),
-    "E324": Entry(
+    "E328": Entry(
         "The disk of this site is full or cannot be written.",
         "What was there is safe. Its operator has to free some space; then try again.",
     ),

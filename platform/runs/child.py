@@ -36,7 +36,7 @@ def run_child(
 ) -> dict[str, Any]:
     """The JSON object on the last line of the child's output. It reads `secret` from its standard input.
 
-    Raises Problem with the fault that the child names, or E323 where it dies without one; ChildStopped.
+    Raises Problem with the fault that the child names, or E327 where it dies without one; ChildStopped.
     """
     command = [sys.executable, "-c", BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
@@ -45,7 +45,7 @@ def run_child(
     except subprocess.TimeoutExpired as error:
         child.kill()
         child.communicate()
-        raise Problem.of("E323", reason=f"it took longer than {timeout_s:g} s") from error
+        raise Problem.of("E327", reason=f"it took longer than {timeout_s:g} s") from error
     finally:
         with _lock:
             _running.discard(child)
@@ -96,7 +96,7 @@ def _fault_in(errors: str, status: int) -> Fault:
     except msgspec.DecodeError:
         logger.exception("a child ended with %s: %s", status, errors[-2000:])
         reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
-        return Fault.of("E323", reason=reason)
+        return Fault.of("E327", reason=reason)
 
 
 def _last_line(text: str) -> str:

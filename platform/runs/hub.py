@@ -64,7 +64,7 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
         return _failed(publication, problem.fault)
     except OSError as error:
         logger.exception("run %s was not sent", publication.run.slug)
-        return _failed(publication, disk_fault(error) or Fault.of("E323", reason=type(error).__name__))
+        return _failed(publication, disk_fault(error) or Fault.of("E327", reason=type(error).__name__))
     else:
         _published(publication, made)
     return "done"

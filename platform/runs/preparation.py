@@ -212,7 +212,7 @@ def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
         logger.warning("%s", problem)
-        record(Fault.of("E324") if problem.fault.code == "E106" else problem.fault)  # a child says where its disk is
+        record(Fault.of("E328") if problem.fault.code == "E106" else problem.fault)  # a child says where its disk is
     except Exception as error:
         logger.exception("unforeseen")
         # What else the error says may name this machine's folders; everybody reads the page.

@@ -26,13 +26,13 @@ def test_a_fault_that_the_child_names_is_ours(tmp_path: Path) -> None:
 
 def test_a_child_that_dies_without_a_word_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "BOOTSTRAP", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(Problem, match=r"E323.*it was killed, as where memory runs out"):
+    with pytest.raises(Problem, match=r"E327.*it was killed, as where memory runs out"):
         run_child([])
 
 
 def test_a_child_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "BOOTSTRAP", "import signal; signal.pause()")
-    with pytest.raises(Problem, match=r"E323.*longer than 0\.2 s"):
+    with pytest.raises(Problem, match=r"E327.*longer than 0\.2 s"):
         run_child([], timeout_s=0.2)
 
 

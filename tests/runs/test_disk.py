@@ -38,4 +38,4 @@ def test_a_database_without_room_says_so_too() -> None:
     assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
     fault = disk_fault(caught.value)
     assert fault is not None
-    assert fault.code == "E324"
+    assert fault.code == "E328"

@@ -113,8 +113,8 @@ class TestDataset:
         [
             (Problem.of("E303"), "E303"),
             (FileNotFoundError(2, "No such file", "/srv/hands/text"), "E309"),
-            (OSError(errno.ENOSPC, "No space left on device", "/srv/hands/out"), "E324"),
-            (Problem.of("E106", path="/srv/hands/out", reason="No space left on device"), "E324"),
+            (OSError(errno.ENOSPC, "No space left on device", "/srv/hands/out"), "E328"),
+            (Problem.of("E106", path="/srv/hands/out", reason="No space left on device"), "E328"),
         ],
     )
     def test_a_fault_is_told_on_the_page(

@@ -202,7 +202,7 @@ class TestPush:
         ask(run)
         monkeypatch.setattr(storage, "workspace", full)
         hub_room.push_release(run.pk)
-        assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E324")
+        assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E328")
 
     def test_a_secret_that_has_changed_is_told(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)

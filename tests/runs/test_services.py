@@ -155,7 +155,7 @@ class TestOpening:
         with pytest.raises(Problem, match=r"E302: The text is not UTF-8\."):
             services.open_run(run=run)
 
-    @pytest.mark.parametrize("code", ["E309", "E323", "E324"])
+    @pytest.mark.parametrize("code", ["E309", "E327", "E328"])
     def test_a_text_that_failed_by_the_sites_fault_is_prepared_again(
         self,
         organizer: Person,

@@ -116,7 +116,7 @@ def test_a_full_disk_is_told_and_the_upload_goes_on_when_there_is_room(
     with monkeypatch.context() as patch:
         patch.setattr(resumable, "_write", full)
         answer = send(client, path, 0, TEXT)
-    assert (answer.status_code, answer.json()["code"]) == (507, "E324")
+    assert (answer.status_code, answer.json()["code"]) == (507, "E328")
     assert "/srv" not in answer.json()["text"]
     assert send(client, path, 0, TEXT)["Upload-Offset"] == str(len(TEXT))
 
