@@ -215,6 +215,8 @@ class Agent:
 
     async def _greeted(self, greeting: m.Greeting) -> None:
         self._unanswered = max(0, self._unanswered - 1)
+        if self.follower is not None and self.greeting is not None and not is_same_run(self.greeting, greeting):
+            raise Problem.of("E125")
         self.greeting, self.fence = greeting, greeting.fence
         self.snapshot = greeting.snapshot
         self.head = max(self.head, greeting.index)
@@ -432,3 +434,9 @@ class Agent:
         if self.publisher is not None:
             await self.publisher.committed(follower.replica, record)
         await self._report(now=True)
+
+
+def is_same_run(known: m.Greeting, now: m.Greeting) -> bool:
+    """Whether a replica and its leases still mean the same. A run may become longer; opened anew it may be another."""
+    then, longer = parse_recipe(known.recipe), parse_recipe(now.recipe)
+    return msgspec.structs.replace(then, target_steps=longer.target_steps) == longer and known.shards == now.shards

@@ -15,7 +15,7 @@ from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN
 from runs import storage
-from runs.access import visible_runs
+from runs.access import helped_runs
 from runs.models import Dataset, Run, Snapshot
 from runs.offers import forget_snapshot, read_offer, write_body
 from web.admission import admit_snapshot
@@ -102,11 +102,11 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Every run for a relay of the site; else the one run, while the machine's person may see it."""
+    """Every run for a relay of the site; else the one run, while the machine's person may help."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")
-    return visible_runs(machine.person).filter(pk=credential.run)
+    return helped_runs(machine.person).filter(pk=credential.run)
 
 
 def _tokenizer_folder(request: HttpRequest) -> Place:
