@@ -216,6 +216,14 @@ CATALOGUE: dict[str, Entry] = {
         "{name} did not confirm who you are ({reason}).", "Try again, or log in with your name and password here."
     ),
     "E336": Entry("This account was closed by an operator of this site.", "Ask the operator why."),
+    "E337": Entry(
+        "Your account at {name} opens another account here.",
+        "Nothing was changed. To move it, log in with {name} and disconnect it there first.",
+    ),
+    "E338": Entry("Another account at {name} is connected already.", "Nothing was changed. Disconnect that one first."),
+    "E339": Entry(
+        "Without {name} nothing would be left for you to log in with.", "Nothing was changed. Choose a password first."
+    ),
     "E341": Entry(
         "The averaged bytes of step {step} lie on no relay of this site.",
         "A volunteer whose machine was there can hand in the model: joining is enough. The site looks again by itself.",

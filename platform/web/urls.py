@@ -62,6 +62,7 @@ urlpatterns = [
     path("logout/", people.log_out, name="logout"),
     path("account/", account.account_page, name="account"),
     path("account/password/", account.change_password, name="change_password"),
+    path("account/outside/<slug:provider_id>/", account.disconnect, name="disconnect"),
     path("account/sessions/", account.end_other_sessions, name="end_sessions"),
     path("password/<str:person_id>/<str:token>/", account.new_password, name="new_password"),
     path("operator/<str:secret>/", operators.first_operator, name="operator"),

@@ -126,6 +126,7 @@ GET   /login/with/<provider_id>/callback/            *         404    404      4
 POST  /logout/                                       *         done   done     done   done      done     done
 GET   /account/                                      *         login  200      200    200       200      login
 POST  /account/password/                             *         login  done     done   done      done     login
+POST  /account/outside/<provider_id>/                *         login  404      404    404       404      login
 POST  /account/sessions/                             *         login  done     done   done      done     login
 GET   /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 POST  /password/<person_id>/<token>/                 *         410    410      410    410       410      410
