@@ -249,7 +249,8 @@ class Agent:
         shards = Shards(self.home, self.passport, greeting.shards, asyncio.get_running_loop())
         trainer = Trainer(replica, greeting.run, shards, threads=self.limits.threads)
         follower = Follower(self.home, self.passport, self.links, replica)
-        await follower.load(greeting.snapshot)
+        if not await self._has_loaded(follower, greeting.snapshot):
+            return
         self.follower = follower
         self.work = Work(trainer, grid_of(greeting.elements), follower.busy, self._computed)
         self._start(self.work.compute())
@@ -257,9 +258,20 @@ class Agent:
     async def _reload(self) -> None:
         if self.follower is not None and self.snapshot is not None:
             self._end_round()
-            await self.follower.load(self.snapshot)
+            await self._has_loaded(self.follower, self.snapshot)
             self._ask_again_at = None
             await self._start_over()
+
+    async def _has_loaded(self, follower: Follower, snapshot: m.Snapshot) -> bool:
+        """A machine that slept meanwhile may find the snapshot gone: the answer to the next hello names another."""
+        try:
+            await follower.load(snapshot)
+        except Problem as problem:
+            if problem.fault.code != "E326":
+                raise
+            self.view.say(str(problem))
+            return False
+        return True
 
     async def _snapshotted(self, snapshot: m.Snapshot) -> None:
         self.snapshot = snapshot

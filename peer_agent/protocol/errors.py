@@ -202,6 +202,9 @@ CATALOGUE: dict[str, Entry] = {
         "What you gave stays counted. Ask the organizer.",
     ),
     "E325": Entry("{name} is the run's organizer and cannot be removed.", "Nothing was changed."),
+    "E326": Entry(
+        "The site has removed this snapshot: newer ones have taken its place.", "The agent loads a newer one by itself."
+    ),
     "E331": Entry("Nobody here is called {name}.", "Check the spelling; the admin pages list everybody."),
     "E332": Entry("The account {name} is closed.", "Open it on the admin pages first."),
     "E333": Entry(

@@ -164,6 +164,11 @@ def request_heldout(*, run: Run) -> None:
     transaction.on_commit(lambda: tasks.enqueue(tasks.measure_heldout, run.pk))
 
 
+def request_thinning(*, run: Run) -> None:
+    """Have the files of old snapshots removed, once this transaction has committed."""
+    transaction.on_commit(lambda: tasks.enqueue(tasks.thin_snapshots, run.pk))
+
+
 def enqueue_preparation(dataset: Dataset) -> None:
     """Have the text prepared once this transaction has committed."""
     transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_dataset, dataset.pk))

@@ -146,6 +146,28 @@ async def test_a_run_that_was_opened_again_as_another_is_joined_anew_by_its_pers
                 await scene.running
 
 
+async def test_a_snapshot_that_the_site_has_removed_meanwhile_is_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = follower_module.Follower.load
+    tried: list[int] = []
+
+    async def load(self: follower_module.Follower, snapshot: m.Snapshot) -> None:
+        tried.append(snapshot.index)
+        if len(tried) == 1:
+            raise Problem.of("E326")
+        await loads(self, snapshot)
+
+    monkeypatch.setattr(follower_module.Follower, "load", load)
+    async with stage(tmp_path) as scene:
+        await scene.site.linked()
+        await scene.site.says(REHELLO, scene.greeting(reconciled=False))
+        assert [(await scene.site.hears(m.Hello)).step for _ in range(2)] == [-1, -1]
+        await scene.site.says(scene.greeting(reconciled=False))
+        assert (await scene.site.hears(m.Hello)).step == 0
+        assert scene.words.getvalue().count("E326") == 1
+
+
 async def test_bytes_that_no_relay_has_are_asked_for_again_until_there_is_one(tmp_path: Path, hasty: None) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
