@@ -228,8 +228,9 @@ CATALOGUE: dict[str, Entry] = {
         "Without {name} nothing would be left for you to log in with.", "Nothing was changed. Choose a password first."
     ),
     "E341": Entry(
-        "The averaged bytes of step {step} lie on no relay of this site.",
-        "A volunteer whose machine was there can hand in the model: joining is enough. The site looks again by itself.",
+        "The averaged bytes of step {step} lie on no relay whose folder this site can read.",
+        "A volunteer whose machine was there can hand in the model: joining is enough. Or the operator names another "
+        "relay's folder in MANYHANDS_RELAY_FOLDERS. The site looks again by itself.",
     ),
     "E342": Entry(
         "Replaying the log does not give the state that replicas reported at step {step} ({reason}).",

@@ -5,6 +5,7 @@ import os
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from runs import retention, selectors, storage, tasks
 from runs.models import LogEntry, Run, Snapshot
-from runs.replay import replay_log
+from runs.replay import log_folders, replay_log
 from tests.runs.cast import Owned, committed
 
 LONG_AGO = retention.ASKED_FOR_S + 1
@@ -155,3 +156,14 @@ def test_a_replay_begins_at_the_newest_that_is_kept_and_needs_the_log_since(
         [str(storage.snapshot_path(long_run, newest)), "000000000030.json", "000000000031.json"],
     ]
     assert LogEntry.objects.filter(run=long_run).count() == 31
+
+
+def test_a_replay_reads_the_site_s_own_relays_and_those_that_the_operator_names(
+    run: Run, settings: Any, tmp_path: Path
+) -> None:
+    own, other, idle = settings.DATA / "relay", tmp_path / "elsewhere", tmp_path / "another"
+    for home in (own, other):
+        (home / "log" / run.run_id).mkdir(parents=True)
+    idle.mkdir()
+    settings.RELAY_FOLDERS = [idle, other]
+    assert log_folders(run) == [own / "log" / run.run_id, other / "log" / run.run_id]
