@@ -19,7 +19,7 @@ from accounts.models import Person
 from config.providers import login_providers
 from peer_agent.protocol.errors import Problem
 from tests.runs.cast import PASSWORD
-from tests.web.openid_double import CLIENT, SECRET, OpenIDDouble, flat, openid_double
+from tests.web.openid_double import CLIENT, SECRET, OpenIDDouble, environment, flat, openid_double
 
 START = "/login/with/oidc/"
 
@@ -30,15 +30,6 @@ def provider(settings: Any, db: None) -> Iterator[OpenIDDouble]:
     with openid_double() as double:
         settings.SOCIALACCOUNT_PROVIDERS = login_providers(environ=environment(double.url))
         yield double
-
-
-def environment(url: str) -> dict[str, str]:
-    return {
-        "MANYHANDS_OIDC_CLIENT_ID": CLIENT,
-        "MANYHANDS_OIDC_CLIENT_SECRET": SECRET,
-        "MANYHANDS_OIDC_URL": url,
-        "MANYHANDS_OIDC_NAME": "Our school",
-    }
 
 
 def visited(place: str) -> str:
