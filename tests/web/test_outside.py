@@ -168,7 +168,7 @@ class TestConnecting:
         assert organizer.username == provider.person["preferred_username"]
         client = Client()
         assert come_back(client)["Location"] == "/login/name/"
-        assert "Log in</a> as you did before" in page(client.get("/login/name/"))
+        assert "Log in</a> as before" in page(client.get("/login/name/"))
         assert not SocialAccount.objects.exists()
 
     def test_what_opens_anothers_account_is_not_taken_from_them(self, provider: OpenIDDouble, stranger: Person) -> None:
