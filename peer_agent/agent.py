@@ -215,6 +215,8 @@ class Agent:
 
     async def _greeted(self, greeting: m.Greeting) -> None:
         self._unanswered = max(0, self._unanswered - 1)
+        if self.follower is not None and self.greeting is not None and not is_same_run(self.greeting, greeting):
+            raise Problem.of("E125")
         self.greeting, self.fence = greeting, greeting.fence
         self.snapshot = greeting.snapshot
         self.head = max(self.head, greeting.index)
@@ -247,7 +249,8 @@ class Agent:
         shards = Shards(self.home, self.passport, greeting.shards, asyncio.get_running_loop())
         trainer = Trainer(replica, greeting.run, shards, threads=self.limits.threads)
         follower = Follower(self.home, self.passport, self.links, replica)
-        await follower.load(greeting.snapshot)
+        if not await self._has_loaded(follower, greeting.snapshot):
+            return
         self.follower = follower
         self.work = Work(trainer, grid_of(greeting.elements), follower.busy, self._computed)
         self._start(self.work.compute())
@@ -255,9 +258,20 @@ class Agent:
     async def _reload(self) -> None:
         if self.follower is not None and self.snapshot is not None:
             self._end_round()
-            await self.follower.load(self.snapshot)
+            await self._has_loaded(self.follower, self.snapshot)
             self._ask_again_at = None
             await self._start_over()
+
+    async def _has_loaded(self, follower: Follower, snapshot: m.Snapshot) -> bool:
+        """A machine that slept meanwhile may find the snapshot gone: the answer to the next hello names another."""
+        try:
+            await follower.load(snapshot)
+        except Problem as problem:
+            if problem.fault.code != "E326":
+                raise
+            self.view.say(str(problem))
+            return False
+        return True
 
     async def _snapshotted(self, snapshot: m.Snapshot) -> None:
         self.snapshot = snapshot
@@ -432,3 +446,9 @@ class Agent:
         if self.publisher is not None:
             await self.publisher.committed(follower.replica, record)
         await self._report(now=True)
+
+
+def is_same_run(known: m.Greeting, now: m.Greeting) -> bool:
+    """Whether a replica and its leases still mean the same. A run may become longer; opened anew it may be another."""
+    then, longer = parse_recipe(known.recipe), parse_recipe(now.recipe)
+    return msgspec.structs.replace(then, target_steps=longer.target_steps) == longer and known.shards == now.shards

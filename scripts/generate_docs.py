@@ -61,7 +61,8 @@ database; what was open is void, and everyone says hello again.
 Every link is a WebSocket. A control link joins a peer and the site; a data link joins a trainer and a relay. The
 listening side challenges, the dialling side proves that it holds the key in a credential the site signed, and the
 listening side proves itself in turn. A message is one byte `1` and a MessagePack map with its `type`; unknown types and
-unknown fields are refused with a number (see [errors](errors.md)), and the link is closed. At most {max_message} bytes.
+unknown fields are refused with a number (see [errors](errors.md)), and the link is closed. At most
+{max_message} bytes, and {max_handshake} until the link is open.
 
 What may be received, by side, link and phase:
 
@@ -202,6 +203,7 @@ def protocol_page() -> str:
         version=m.PROTOCOL,
         transitions=transitions(),
         max_message=m.MAX_MESSAGE,
+        max_handshake=m.MAX_HANDSHAKE,
         receivable=receivable(),
         header_bytes=HEADER.size,
         header=header(),

@@ -33,7 +33,7 @@ READ_QUEUE = 4  # messages that wait to be received before the socket is no long
 STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-CANNOT_HEAL = frozenset({"E205", "E209", "E213", "E214", "E216", "E217", "E305", "E306"})
+CANNOT_HEAL = frozenset({"E205", "E209", "E213", "E214", "E216", "E217", "E305", "E306", "E308", "E324"})
 PASSING = frozenset({"E104", "E110"})  # of this machine's own errors, those that go away by themselves
 
 

@@ -18,11 +18,10 @@ from peer_agent.network.link import Connection, LinkLost, Refused, socket_option
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.messages import MAX_MESSAGE
+from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
 from peer_agent.protocol.session import Identity, Link, Session, Side
 
 CREDENTIAL_S = 3.0  # from the opening of the socket to the proof (rule 40)
-HANDSHAKE_MESSAGE = 8 * 1024  # bytes: a stranger gets no more of our memory
 
 
 class Caps(Struct, frozen=True):
@@ -118,7 +117,7 @@ class Server:
 
     async def listen(self, host: str, port: int) -> None:
         """Start. Raises Problem E401 where the port is taken, E407 where there is no listening there."""
-        options = socket_options(Link.DATA) | {"max_size": HANDSHAKE_MESSAGE}
+        options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}
         try:
             self._listening = await serve_websockets(
                 self._serve_one,

@@ -77,6 +77,9 @@ CATALOGUE: dict[str, Entry] = {
         "This run does not fit on the disk of {path}: it needs about {needed}, and {free} are free.",
         "Free some space, or set MANYHANDS_HOME to a folder on a larger disk.",
     ),
+    "E125": Entry(
+        "The run was taken back and opened again with another recipe or text.", "Run the same command again to join it."
+    ),
     # 2xx: credentials, sessions and frames
     "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one."),
     "E202": Entry("The credential has expired.", "The agent asks for a new one by itself; if not, join the run again."),
@@ -149,7 +152,7 @@ CATALOGUE: dict[str, Entry] = {
     "E305": Entry("There is no run at {address}.", "Check the address on the run's page."),
     "E306": Entry("The run is finished.", "Its model can be downloaded from its page."),
     "E307": Entry("The text gives {samples} samples; a step takes {needed}.", "Upload more text or lower the batch."),
-    "E308": Entry("The run is not open yet.", "Its organizer opens it on the manage page."),
+    "E308": Entry("The run is not open.", "Its organizer opens it on the manage page."),
     "E309": Entry(
         "The text could not be prepared ({reason}).",
         "Open the run again, which tries it again; if it comes again, tell the operator.",
@@ -185,13 +188,24 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "E320": Entry(
         "No step has been made yet, so there is no model to hand out.",
-        "Nothing was changed. Pause the run, or let it make a step first.",
+        "Nothing was changed. Take the run back to a draft, or let it make a step first.",
     ),
     "E321": Entry(
         "The agent's package has not been built on this site yet.",
         "Its operator runs `make setup` in the site's folder; then this page has it.",
     ),
     "E322": Entry("The package {name} was replaced by a newer one.", "Copy the line from the download page again."),
+    "E323": Entry(
+        "A step has been made, so the run cannot become a draft again.", "Nothing was changed. End the run instead."
+    ),
+    "E324": Entry(
+        "You have no part in this run any more: its organizer removed you, or lets in only those who are invited.",
+        "What you gave stays counted. Ask the organizer.",
+    ),
+    "E325": Entry("{name} is the run's organizer and cannot be removed.", "Nothing was changed."),
+    "E326": Entry(
+        "The site has removed this snapshot: newer ones have taken its place.", "The agent loads a newer one by itself."
+    ),
     "E327": Entry(
         "A program of this site failed ({reason}).",
         "Nothing was lost. Try again; if it comes again, tell the operator.",
@@ -214,9 +228,18 @@ CATALOGUE: dict[str, Entry] = {
         "{name} did not confirm who you are ({reason}).", "Try again, or log in with your name and password here."
     ),
     "E336": Entry("This account was closed by an operator of this site.", "Ask the operator why."),
+    "E337": Entry(
+        "Your account at {name} opens another account here.",
+        "Nothing was changed. To move it, log in with {name} and disconnect it there first.",
+    ),
+    "E338": Entry("Another account at {name} is connected already.", "Nothing was changed. Disconnect that one first."),
+    "E339": Entry(
+        "Without {name} nothing would be left for you to log in with.", "Nothing was changed. Choose a password first."
+    ),
     "E341": Entry(
-        "The averaged bytes of step {step} lie on no relay of this site.",
-        "A volunteer whose machine was there can hand in the model: joining is enough. The site looks again by itself.",
+        "The averaged bytes of step {step} lie on no relay whose folder this site can read.",
+        "A volunteer whose machine was there can hand in the model: joining is enough. Or the operator names another "
+        "relay's folder in MANYHANDS_RELAY_FOLDERS. The site looks again by itself.",
     ),
     "E342": Entry(
         "Replaying the log does not give the state that replicas reported at step {step} ({reason}).",

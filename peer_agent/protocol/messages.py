@@ -25,6 +25,7 @@ from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.records import Included, Unit
 
 PROTOCOL = 1
+MAX_HANDSHAKE = 8 * 1024  # bytes of a message before a link is open: a stranger gets no more of our memory
 MAX_MESSAGE = 8 * 1024 * 1024  # bytes; a frame's own length follows from the plan
 
 Units = Annotated[tuple[Unit, ...], Meta(max_length=100_000)]

@@ -147,8 +147,9 @@ class Session:
         """One message of the socket. None where nothing is to be told."""
         if self.phase is Phase.CLOSED:
             return None
-        if len(data) > m.MAX_MESSAGE:
-            return self.refuse(Fault.of("E210", size=len(data), limit=m.MAX_MESSAGE))
+        limit = m.MAX_MESSAGE if self.phase is Phase.OPEN else m.MAX_HANDSHAKE
+        if len(data) > limit:
+            return self.refuse(Fault.of("E210", size=len(data), limit=limit))
         body = decode(data)
         match body:
             case Malformed():

@@ -1,4 +1,10 @@
-"""People who log in by another site. Kept of that site: its name and what it calls the person, nothing more."""
+"""People who log in by another site. Kept of that site: its name and what it calls the person, nothing more.
+
+An account there and one here belong together because somebody came from there first, or connected them while logged in
+here: never because a name or an e-mail is the same.
+"""
+
+from collections.abc import Collection
 
 from allauth.socialaccount.models import SocialAccount
 from django.core.exceptions import ValidationError
@@ -6,6 +12,7 @@ from django.db import transaction
 
 from accounts.models import Person
 from accounts.services import RELAY_KEEPER
+from peer_agent.protocol.errors import Problem
 
 
 def person_known_as(*, provider: str, uid: str) -> Person | None:
@@ -31,6 +38,41 @@ def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
     person.save()
     SocialAccount.objects.create(user=person, provider=provider, uid=uid, extra_data={})
     return person
+
+
+def connected(person: Person) -> list[str]:
+    """The other sites by which somebody may log in."""
+    return list(SocialAccount.objects.filter(user=person).order_by("pk").values_list("provider", flat=True))
+
+
+@transaction.atomic
+def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
+    """From now on this account at `provider`, which is called `name`, opens the person's one here; again does nothing.
+
+    Raises Problem E337 where it opens another's, E338 where another account there opens this one.
+    """
+    Person.objects.select_for_update().get(pk=person.pk)
+    known = person_known_as(provider=provider, uid=uid)
+    if known == person:
+        return
+    if known is not None:
+        raise Problem.of("E337", name=name)
+    if provider in connected(person):
+        raise Problem.of("E338", name=name)
+    SocialAccount.objects.create(user=person, provider=provider, uid=uid, extra_data={})
+
+
+@transaction.atomic
+def disconnect(*, person: Person, provider: str, name: str, open_here: Collection[str]) -> None:
+    """This site's word is no longer taken. `open_here`: those by which one can log in at present.
+
+    Raises Problem E339 where nothing would be left to log in with.
+    """
+    now = Person.objects.select_for_update().get(pk=person.pk)
+    others = set(connected(now)) & set(open_here) - {provider}
+    if not now.has_usable_password() and not others:
+        raise Problem.of("E339", name=name)
+    SocialAccount.objects.filter(user=now, provider=provider).delete()
 
 
 def forget_details(*, provider: str, uid: str) -> None:

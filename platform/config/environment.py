@@ -50,6 +50,15 @@ def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ)
     return Path(text(name, environ=environ) or default).expanduser().resolve()
 
 
+def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Absolute folders, separated as in PATH. Raises Problem E405 where one is not there."""
+    found = [Path(part).expanduser().resolve() for part in text(name, environ=environ).split(os.pathsep) if part]
+    for path in found:
+        if not path.is_dir():
+            raise Problem.of("E405", name=name, reason=f"{path} is no folder")
+    return found
+
+
 def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ) -> str:
     """An http(s) address without a path. Raises Problem E405."""
     value = text(name, default, environ=environ).rstrip("/")

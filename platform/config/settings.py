@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # From the environment
 DATA = environment.folder("MANYHANDS_DATA", ROOT / "var" / "data")  # database, storage, keys
+RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # homes of other relays on disks that we can read
 PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # as people's browsers see it
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")  # where releases are published

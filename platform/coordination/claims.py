@@ -51,6 +51,11 @@ def forget_the_dead() -> None:
     Head.objects.exclude(claim_expires=None).update(claim_expires=None, owner="")
 
 
+def is_live(run: Run) -> bool:
+    """Whether the run is one that a host is to drive."""
+    return Run.objects.filter(pk=run.pk, state__in=LIVE).exists()
+
+
 def hosts_of(run_id: str | None = None) -> dict[str, tuple[str, int]]:
     """Channel and fence of the host of each claimed run, by run id; of one run where it is given."""
     held = Head.objects.filter(claim_expires__gt=Now(), run__state__in=LIVE)

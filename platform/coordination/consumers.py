@@ -19,7 +19,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.session import Failed, Identity, Link, Opened, Received, Session, Side
 from peer_agent.protocol.wire import Frame
-from runs.access import access_peer_run
+from runs.access import access_peer_run, require_open
 
 HANDSHAKE_S = 10.0
 SITE = "site"  # what a challenge calls this end
@@ -84,7 +84,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         try:
             machine = working_machine(credential.machine, site=settings.PUBLIC_URL)
             if credential.run != ANY_RUN:
-                access_peer_run(Q(pk=credential.run), person=machine.person, address=credential.run)
+                run = access_peer_run(Q(pk=credential.run), person=machine.person, address=credential.run)
+                require_open(run)
         except Problem as problem:
             return problem.fault
         self.person, self.machine = machine.person.username, machine.name
@@ -124,9 +125,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self.send(bytes_data=letter["data"])
 
     async def machine_revoked(self, note: dict[str, Any]) -> None:
-        """The machine's owner (E214) or the organizer (E305) has cut it off."""
-        details = {"address": note["slug"]} if note["code"] == "E305" else {}
-        await self._refuse(Fault.of(note["code"], **details))
+        """The machine's owner (E214) or the organizer (E308, E324) has cut it off."""
+        await self._refuse(Fault.of(note["code"]))
 
     async def _refuse(self, fault: Fault) -> None:
         self.session.refuse(fault)

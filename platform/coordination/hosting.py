@@ -59,6 +59,8 @@ class Host:
                 if message is not None:
                     await self._heard(message)
                 await self._look_around()
+            if self.deposed and not await in_thread(claims.is_live)(self.run):
+                await self._close()
         finally:
             ears.cancel()
             await asyncio.wait([ears])
@@ -112,11 +114,21 @@ class Host:
                 await self.take(e.SnapshotStored(snapshot))
 
     async def _cut_off(self, peer: PeerId, code: str) -> None:
-        """A machine was revoked, or its person may see the run no more: its socket is closed, the round goes on."""
+        """A machine was revoked, or its person was removed: its socket is closed, the round goes on."""
+        await self._send_away(peer, code)
+        await self.take(e.Lost(peer, banned=True))
+
+    async def _send_away(self, peer: PeerId, code: str) -> None:
         channel = self.channels.pop(peer, None)
         if channel is not None:
-            await self.layer.send(channel, {"type": "machine.revoked", "code": code, "slug": self.state.slug})
-        await self.take(e.Lost(peer, banned=True))
+            await self.layer.send(channel, {"type": "machine.revoked", "code": code})
+
+    async def _close(self) -> None:
+        """The run was taken back to a draft: its volunteers are sent away, its relays let go of what is open."""
+        ended = encode(m.State(run=self.state.run, state="finished", reason=""))
+        await self._send(tuple(member.peer for member in self.state.relays()), ended)
+        for member in self.state.trainers():
+            await self._send_away(member.peer, "E308")
 
     async def take(self, event: e.Event) -> None:
         """One event through the coordinator; its commands in order. Answers of the database are events again."""
@@ -139,8 +151,7 @@ class Host:
             case e.Persist():
                 return await self._persist(command)
             case e.Reserve():
-                await in_thread(store.raise_marks)(self.run, command.marks)
-                return e.Reserved(command.marks)
+                return await self._reserve(command)
             case e.Resend():
                 await self._resend(command)
             case e.Agreed():
@@ -159,6 +170,10 @@ class Host:
                 log.warning("run %s: another host has the claim", self.state.slug)
                 self.deposed = True
         return None
+
+    async def _reserve(self, command: e.Reserve) -> e.Reserved | None:
+        self.deposed = not await in_thread(store.raise_marks)(self.run, self.fence, command.marks)
+        return None if self.deposed else e.Reserved(command.marks)
 
     async def _persist(self, command: e.Persist) -> e.Persisted:
         sealed = seal(self.key, command.record)
@@ -217,7 +232,7 @@ class Wishes(NamedTuple):
 def _wishes(run: Run, state: RunState) -> Wishes:
     presence.show(run, state)
     trainers = [member.peer for member in state.trainers()]
-    unwanted = dict.fromkeys(store.uninvited(run, trainers), "E305") | dict.fromkeys(
+    unwanted = dict.fromkeys(store.uninvited(run, trainers), "E324") | dict.fromkeys(
         store.revoked(state.members), "E214"
     )
     return Wishes(store.directed(run), store.newest_snapshot(run), unwanted)

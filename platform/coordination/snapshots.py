@@ -4,7 +4,7 @@ from django.db import IntegrityError, transaction
 
 from peer_agent.protocol.errors import Fault
 from runs.models import LogEntry, Run, Snapshot
-from runs.services import request_heldout
+from runs.services import request_heldout, request_thinning
 
 
 def offer_snapshot(
@@ -20,6 +20,7 @@ def offer_snapshot(
                 run=run, index=index, step=step, digest=log_digest, state_digest=state_digest, file=file, size=size
             )
             request_heldout(run=run)
+            request_thinning(run=run)
     except IntegrityError:
         pass  # another keeper handed in the same state first
     return None

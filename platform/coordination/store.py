@@ -19,7 +19,7 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.records import Record, Unit, digest_of
 from peer_agent.protocol.sampling import samples_in
-from runs.access import shut_out
+from runs.access import NOT_OPEN, shut_out
 from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, Snapshot
 
 log = logging.getLogger(__name__)
@@ -161,11 +161,15 @@ def _decide(run: Run, sealed: Signed, record: Record) -> Outcome:
     return "failed" if head.fence == record.fence else "stale"
 
 
-def raise_marks(run: Run, marks: Iterable[Mark]) -> None:
-    """Raise lease marks before anything under them is granted (rule 11). None is ever lowered."""
+def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> bool:
+    """Raise lease marks before anything under them is granted (rule 11). None is ever lowered.
+
+    False, and nothing is written, where another host has the run by now, or none is to have it.
+    """
     asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
     with transaction.atomic():
-        Head.objects.select_for_update().get(run=run)  # a host that was deposed meanwhile waits, and then looks again
+        if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
+            return False
         held = {(row.epoch, row.shard): row.mark for row in run.marks.filter(epoch__in={epoch for epoch, _ in asked})}
         rows = [
             LeaseMark(run=run, epoch=epoch, shard=shard, mark=mark)
@@ -175,6 +179,7 @@ def raise_marks(run: Run, marks: Iterable[Mark]) -> None:
         LeaseMark.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=["mark"]
         )
+    return True
 
 
 def agree(run: Run, step: int, digest: str) -> None:
@@ -193,8 +198,8 @@ def tell(run: Run, kind: str, text: str) -> None:
 
 
 def set_waiting(run: Run, reason: str) -> None:
-    """Why nothing moves, in words."""
-    Run.objects.filter(pk=run.pk).update(waiting_for=reason)
+    """Why nothing moves, in words; a run that was taken back meanwhile says so itself."""
+    Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
 
 
 def goal_in(state: str, wanted: str) -> Goal:
@@ -223,7 +228,7 @@ def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Those of these machines whose people may not see the run (any more)."""
+    """Those of these machines whose people have no part in the run (any more)."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 

@@ -11,6 +11,8 @@ from runs.models import Member, Run
 
 Viewer = Person | AnonymousUser | None
 
+NOT_OPEN = (Run.State.DRAFT, Run.State.PREPARING)
+
 
 def person_of(viewer: Viewer) -> Person | None:
     """The person, where somebody is logged in."""
@@ -44,7 +46,7 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
-    """The run of a credential, while its person may see it; a relay of the site (None) serves all. Raises Problem E305.
+    """The run of a credential, while its person may help; a relay of the site (None) serves all. Raises E305, E324.
 
     A credential is good for an hour; who was removed meanwhile has lost the run all the same.
     """
@@ -52,15 +54,29 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
     run = runs.select_related("dataset", "organizer", "head").filter(which).first()
     if run is None:
         raise Problem.of("E305", address=address)
+    if person is not None:
+        _require_not_removed(run, person)
     return run
 
 
+def helped_runs(person: Person) -> QuerySet[Run]:
+    """Runs in which somebody's machines may take part: what they see, but for those they were removed from."""
+    removed = Member.objects.filter(run=OuterRef("pk"), person=person, removed_at__isnull=False)
+    return visible_runs(person).exclude(Exists(removed))
+
+
+def _require_not_removed(run: Run, person: Person) -> None:
+    if not helped_runs(person).filter(pk=run.pk).exists():
+        raise Problem.of("E324")
+
+
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Those of these machines whose people may not see the run (any more)."""
+    """Those of these machines whose people were removed, or have no part in a run by invitation."""
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
+    removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     is_open = Run.objects.filter(pk=run.pk).exclude(visibility=Run.Visibility.PRIVATE)
-    strangers = Machine.objects.filter(pk__in=machines).exclude(person=run.organizer_id)
-    return strangers.exclude(person__in=invited).exclude(Exists(is_open))
+    others = Machine.objects.filter(pk__in=machines).exclude(person=run.organizer_id)
+    return others.filter(Q(person__in=removed) | (~Q(person__in=invited) & ~Q(Exists(is_open))))
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
@@ -72,13 +88,21 @@ def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run that takes part in rounds now. Raises Problem E305, E306 (finished), E308 (not open yet)."""
+    """A run that takes part in rounds now. Raises Problem E305, E306 (finished), E308 (not open), E324 (removed)."""
     run = access_run(slug=slug, viewer=viewer)
+    person = person_of(viewer)
+    if person is not None:
+        _require_not_removed(run, person)
     if run.state == Run.State.FINISHED:
         raise Problem.of("E306")
-    if run.state in (Run.State.DRAFT, Run.State.PREPARING):
-        raise Problem.of("E308")
+    require_open(run)
     return run
+
+
+def require_open(run: Run) -> None:
+    """Volunteers come once a run was opened. Raises Problem E308."""
+    if run.state in NOT_OPEN:
+        raise Problem.of("E308")
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:

@@ -1,13 +1,18 @@
-"""What can be changed of a run: its words and its doors at any time, its recipe and text while it is a draft."""
+"""What can be changed of a run: its words and its doors at any time, its recipe and text while it is a draft.
+
+An open run becomes a draft again while its log is empty.
+"""
 
 import shutil
 
 from django.db import transaction
+from django.db.models import F
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import storage
 from runs.batches import require_batch, require_text
+from runs.endings import LIVE
 from runs.membership import keep_helpers
 from runs.models import Dataset, Head, Run
 from runs.services import prepare_anew
@@ -72,6 +77,28 @@ def delete_draft(*, run: Run) -> None:
     dataset = draft.dataset
     draft.delete()
     forget_text(dataset)
+
+
+@transaction.atomic
+def take_back(*, run: Run) -> None:
+    """Make an open run a draft again, as long as no step was made. Raises Problem E315, E323.
+
+    Its host is fenced off here, so that a commit under way finds no head to move, and sends the machines away within
+    a second or two.
+    """
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state not in LIVE:
+        raise Problem.of("E315", state=now.state)
+    if not Head.objects.filter(run=run, index=0).update(fence=F("fence") + 1, owner="", claim_expires=None):
+        raise Problem.of("E323")
+    now.snapshots.all().delete()
+    now.marks.all().delete()
+    closed = {"state": Run.State.DRAFT, "wanted": Run.Wanted.NOTHING, "waiting_for": ""}
+    Run.objects.filter(pk=run.pk).update(**closed, opened_at=None, elements=0)
+    run.refresh_from_db()
+    tell(run=run, kind="taken back", text=f"{run.organizer.username} took the run back to a draft.")
+    folder = storage.snapshots_folder(run)
+    transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def forget_text(dataset: Dataset) -> None:

@@ -1,4 +1,7 @@
-"""Who belongs to a run by invitation: links that let people in, people added by name, people removed."""
+"""Who belongs to a run by invitation: links that let people in, people added by name. And who was removed from any run.
+
+Who was removed from a public run still sees its page, as everybody does; their machines have no part in it.
+"""
 
 import secrets
 from datetime import datetime, timedelta
@@ -25,6 +28,11 @@ class IssuedInvitation(NamedTuple):
 def members_of(run: Run) -> QuerySet[Member]:
     """Those who are in, the first first."""
     return run.members.filter(removed_at=None).select_related("person")
+
+
+def removed_from(run: Run) -> QuerySet[Member]:
+    """Those who were removed, the last first."""
+    return run.members.exclude(removed_at=None).select_related("person").order_by("-removed_at")
 
 
 def open_invitations(run: Run, now: datetime | None = None) -> QuerySet[Invitation]:
@@ -75,9 +83,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
 @transaction.atomic
 def add_member(*, run: Run, name: str) -> Member:
     """Let somebody in by name, also who was removed. Raises Problem E314."""
-    person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
-    if person is None:
-        raise Problem.of("E314", name=name.strip())
+    person = _person_called(name)
     known = run.members.filter(person=person, removed_at=None).first()
     if known is not None:
         return known
@@ -87,12 +93,38 @@ def add_member(*, run: Run, name: str) -> Member:
     return member
 
 
+def _person_called(name: str) -> Person:
+    """Raises Problem E314."""
+    person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
+    if person is None:
+        raise Problem.of("E314", name=name.strip())
+    return person
+
+
 @transaction.atomic
 def remove_member(*, member: Member) -> None:
     """Shut somebody out: the run's host cuts their machines off within about a second. Their credit stays."""
     if Member.objects.filter(pk=member.pk, removed_at=None).update(removed_at=timezone.now()):
         run = member.run
         tell(run=run, kind="member", text=f"{run.organizer.username} removed {member.person.username}.")
+
+
+@transaction.atomic
+def remove_person(*, run: Run, name: str) -> None:
+    """Shut somebody out of a run that is open to all, also before they come. Raises Problem E314, E325."""
+    person = _person_called(name)
+    if person.pk == run.organizer_id:
+        raise Problem.of("E325", name=person.username)
+    member, _ = Member.objects.get_or_create(run=run, person=person)
+    remove_member(member=member)
+
+
+@transaction.atomic
+def let_back(*, member: Member) -> None:
+    """Take a removal back."""
+    if Member.objects.filter(pk=member.pk).exclude(removed_at=None).update(removed_at=None):
+        run = member.run
+        tell(run=run, kind="member", text=f"{run.organizer.username} let {member.person.username} back in.")
 
 
 def keep_helpers(run: Run) -> None:

@@ -286,6 +286,7 @@ class Snapshot(models.Model):
     file = models.CharField(max_length=64, db_index=True)  # sha256, hex
     size = models.BigIntegerField()  # bytes
     created_at = models.DateTimeField(default=timezone.now)
+    is_stored = models.BooleanField(default=True)  # its file is there (runs.retention)
     heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured, if it ever is
 
     class Meta:

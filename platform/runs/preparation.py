@@ -20,6 +20,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import GENESIS
 from runs import storage
+from runs.access import NOT_OPEN
 from runs.batches import require_sample, require_text
 from runs.child import ChildStopped, run_child
 from runs.disk import disk_fault
@@ -28,8 +29,6 @@ from runs.release_facts import release_facts
 from runs.timeline import tell, tell_once
 
 logger = logging.getLogger(__name__)
-
-NOT_OPENED = (Run.State.DRAFT, Run.State.PREPARING)
 
 
 # A text
@@ -44,7 +43,7 @@ def prepare_dataset(dataset_id: UUID) -> None:
     with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"), storage.workspace() as work:
         out = work / "out"
         made = run_child(["prepare", str(storage.text_path(dataset)), str(out), "--vocab", str(dataset.vocab)])
-        for run in dataset.runs.filter(state__in=NOT_OPENED):
+        for run in dataset.runs.filter(state__in=NOT_OPEN):
             require_sample(run.parsed_recipe, tokens=made["tokens"])
         target = storage.text_path(dataset).parent / work.name
         storage.put(out, target)
@@ -66,7 +65,7 @@ def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> bool:
         for position, shard in enumerate(made["shards"])
     )
     dataset.refresh_from_db()
-    for run in dataset.runs.filter(state__in=NOT_OPENED):
+    for run in dataset.runs.filter(state__in=NOT_OPEN):
         _fit_recipe(run, dataset)
     return True
 
@@ -84,7 +83,7 @@ def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
     Dataset.objects.filter(pk=dataset.pk).update(
         state=Dataset.State.FAILED, fault_code=fault.code, fault_text=fault.text
     )
-    for run in dataset.runs.filter(state__in=NOT_OPENED):
+    for run in dataset.runs.filter(state__in=NOT_OPEN):
         _back_to_draft(run, fault)
 
 
@@ -126,7 +125,7 @@ def _open(run: Run, made: dict[str, Any]) -> None:
 
 @transaction.atomic
 def _back_to_draft(run: Run, fault: Fault) -> None:
-    Run.objects.filter(pk=run.pk, state__in=NOT_OPENED).update(state=Run.State.DRAFT, waiting_for=str(fault))
+    Run.objects.filter(pk=run.pk, state__in=NOT_OPEN).update(state=Run.State.DRAFT, waiting_for=str(fault))
     tell(run=run, kind="failed", text=str(fault))
 
 

@@ -60,8 +60,9 @@ def _replay(run: Run) -> None:
 
 
 def log_folders(run: Run) -> list[Path]:
-    """This run's log on each relay of this site's own."""
-    return sorted(Path(settings.DATA).glob(f"relay*/log/{run.run_id}"))
+    """This run's log on each relay of this site's own, and on those whose folders the operator has named."""
+    homes = [*sorted(Path(settings.DATA).glob("relay*")), *settings.RELAY_FOLDERS]
+    return [log for home in homes if (log := home / "log" / run.run_id).is_dir()]
 
 
 def _command(run: Run, newest: Snapshot, work: Path) -> list[str]:

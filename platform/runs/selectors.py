@@ -200,5 +200,5 @@ def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
 
 
 def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
-    """Snapshots in order, behind the index `after`."""
-    return run.snapshots.filter(index__gt=after).order_by("index")
+    """Snapshots that can be loaded, in order, behind the index `after`."""
+    return run.snapshots.filter(index__gt=after, is_stored=True).order_by("index")

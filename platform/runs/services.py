@@ -177,6 +177,11 @@ def prepare_anew(dataset: Dataset, *, vocab: int) -> None:
     enqueue_preparation(dataset)
 
 
+def request_thinning(*, run: Run) -> None:
+    """Have the files of old snapshots removed, once this transaction has committed."""
+    transaction.on_commit(lambda: tasks.enqueue(tasks.thin_snapshots, run.pk))
+
+
 def enqueue_preparation(dataset: Dataset) -> None:
     """Have the text prepared once this transaction has committed."""
     transaction.on_commit(lambda: tasks.enqueue(tasks.prepare_dataset, dataset.pk))

@@ -41,9 +41,14 @@ def tokenizer_folder(dataset: Dataset) -> Path:
     return root() / dataset.folder / "tokenizer"
 
 
+def snapshots_folder(run: Run) -> Path:
+    """Where a run's states lie."""
+    return root() / "runs" / run.id.hex / "snapshots"
+
+
 def snapshot_path(run: Run, file: str) -> Path:
     """A snapshot's file by its sha256."""
-    return root() / "runs" / run.id.hex / "snapshots" / f"{file}.safetensors"
+    return snapshots_folder(run) / f"{file}.safetensors"
 
 
 def release_path(release: Release, name: str) -> Path:

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from celery import Task, shared_task
 
-from runs import heldout, hub, preparation, replay
+from runs import heldout, hub, preparation, replay, retention
 from runs.models import Dataset, Release, Run
 from runs.release_facts import is_card_stale
 from runs.resumable import forget_stale
@@ -73,6 +73,12 @@ def measure_heldout(self: "Task[..., None]", run_id: str) -> None:
         raise self.retry(countdown=BUSY_S)
 
 
+@shared_task
+def thin_snapshots(run_id: str) -> None:
+    """Remove the files of snapshots that nobody needs any more."""
+    retention.thin_snapshots(UUID(run_id))
+
+
 def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
     """Hand a row to a task."""
     task.delay(row_id.hex)
@@ -92,6 +98,7 @@ def requeue_unfinished() -> int:
         *((remake_release, release.run_id) for release in stale),
         *((publish_release, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
         *((measure_heldout, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),
+        *((thin_snapshots, pk) for pk in retention.crowded()),
     ]
     for task, row_id in waiting:
         enqueue(task, row_id)

@@ -3,20 +3,26 @@
 from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from accounts import closing
+from accounts import closing, outside
 from accounts.selectors import machines_of, open_tokens_of
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from web.account_forms import NewPasswordForm, PasswordForm
 from web.faults import answer
+from web.outside import connections, doors
 from web.visitors import person_in
 
-DONE = {"password": "Your password is changed. You are logged out everywhere else.", "sessions": "Done: only here now."}
+DONE = {
+    "password": "Your password is changed. You are logged out everywhere else.",
+    "sessions": "Done: only here now.",
+    "connected": "Connected. From now on it lets you in, too.",
+    "disconnected": "Disconnected. It does not let anybody in as you any more.",
+}
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -56,6 +62,25 @@ def end_other_sessions(request: HttpRequest) -> HttpResponse:
     return redirect("/account/?done=sessions")
 
 
+@login_required
+@require_POST
+def disconnect(request: HttpRequest, provider_id: str) -> HttpResponse:
+    """Log in by another site no more."""
+    known = {connection.provider: connection.name for connection in connections(person_in(request))}
+    if provider_id not in known:
+        raise Http404
+    try:
+        outside.disconnect(
+            person=person_in(request),
+            provider=provider_id,
+            name=known[provider_id],
+            open_here=[door.provider for door in doors()],
+        )
+    except Problem as problem:
+        return _page(request, fault=problem.fault, status=409)
+    return redirect("/account/?done=disconnected")
+
+
 @never_cache
 @sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -79,12 +104,21 @@ def new_password(request: HttpRequest, person_id: str, token: str) -> HttpRespon
     )
 
 
-def _page(request: HttpRequest, *, form: PasswordForm | None = None, done: str = "", status: int = 200) -> HttpResponse:
+def _page(
+    request: HttpRequest,
+    *,
+    form: PasswordForm | None = None,
+    fault: Fault | None = None,
+    done: str = "",
+    status: int = 200,
+) -> HttpResponse:
     person = person_in(request)
     facts = {
         "form": form or PasswordForm(has_password=person.has_usable_password()),
         "has_password": person.has_usable_password(),
         "done": done,
+        "fault": fault,
+        "connections": connections(person),
         "machines": machines_of(person).filter(revoked_at=None).count(),
         "tokens": open_tokens_of(person).count(),
     }

@@ -16,7 +16,7 @@ HEADER_BYTES = 1024 * 1024  # of a safetensors file with the layout in it, more 
 
 
 def admit_snapshot(*, slug: str, authorization: str | None, content_length: str | None, site: str) -> Run:
-    """The run that the snapshot is of. Raises Problem E201, E202, E203, E101, E214, E305, E213, E311, E304."""
+    """The run that the snapshot is of. Raises Problem E201, E202, E203, E101, E214, E305, E324, E213, E311, E304."""
     credential = credential_in(authorization, site=site)
     machine = working_machine(credential.machine, site=site)
     run = access_peer_run(Q(slug=slug), person=None if credential.run == ANY_RUN else machine.person, address=slug)

@@ -1,4 +1,4 @@
-"""Pages on which an organizer changes a run's words, changes a draft, or deletes it."""
+"""Pages on which an organizer changes a run's words, or a whole draft."""
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
@@ -65,19 +65,3 @@ def _change_words(run: Run, form: WordsForm | DraftForm) -> None:
     given = form.cleaned_data
     drafts.change_words(run=run, title=given["title"], purpose=given["purpose"])
     drafts.change_visibility(run=run, visibility=Run.Visibility(given["visibility"]))
-
-
-@login_required
-@require_http_methods(["GET", "POST"])
-def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask once more, then forget a draft."""
-    run = found(access_managed_run, request, slug)
-    fault = None
-    if request.method == "POST":
-        try:
-            drafts.delete_draft(run=run)
-        except Problem as problem:
-            fault = problem.fault
-        else:
-            return redirect("web:runs")
-    return render(request, "web/delete_run.html", {"run": run, "fault": fault}, status=409 if fault else 200)

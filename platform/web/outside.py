@@ -1,6 +1,7 @@
 """Login by another site. allauth speaks with that site; who the person is here is decided here."""
 
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
@@ -11,9 +12,11 @@ from allauth.socialaccount.providers.oauth2.views import OAuth2Adapter, OAuth2Ca
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
 from django.conf import settings
 from django.contrib.auth import login
+from django.core import signing
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
@@ -21,12 +24,14 @@ from requests import RequestException
 
 from accounts import outside
 from accounts.models import Person
-from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors import Fault, Problem
 from web import rates
 from web.account_forms import NameForm
 from web.faults import answer
 from web.visitors import address_of
 
+CONNECT = "connect"  # allauth's word for a login that is to be added to who is logged in
+MARK_S = 3600  # an account page that was open for longer is loaded again
 PENDING = "outside"  # in the session: who is about to choose a name
 COUNTED = "log-ins by another site"
 MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # what another site sends may have any shape
@@ -37,6 +42,14 @@ class Door(NamedTuple):
 
     provider: str
     name: str
+
+
+class Connection(NamedTuple):
+    """A line of the account page. `start` connects; empty where the two belong together already."""
+
+    provider: str
+    name: str
+    start: str
 
 
 class Newcomer(NamedTuple):
@@ -52,6 +65,28 @@ def doors() -> list[Door]:
     """What the operator has configured."""
     apps = [(kind, app) for kind, found in settings.SOCIALACCOUNT_PROVIDERS.items() for app in found["APPS"]]
     return [Door(app.get("provider_id", kind), app["name"]) for kind, app in apps]
+
+
+def connections(person: Person) -> list[Connection]:
+    """What may be connected, and what is: also what the operator offers no more."""
+    names = {door.provider: door.name for door in doors()}
+    known = outside.connected(person)
+    shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
+    return [Connection(each, name, "" if each in known else _start(person, each)) for each, name in shown.items()]
+
+
+def _start(person: Person, provider: str) -> str:
+    """Good for this person alone, so that nobody is led to connect an account of somebody else's."""
+    mark = signing.dumps(person.pk, salt=f"connect {provider}")
+    return f"{reverse('openid_connect_login', args=[provider])}?{urlencode({'process': CONNECT, 'mark': mark})}"
+
+
+def _may_connect(request: HttpRequest, provider: str) -> bool:
+    try:
+        marked = signing.loads(request.GET.get("mark", ""), salt=f"connect {provider}", max_age=MARK_S)
+    except signing.BadSignature:
+        return False
+    return bool(marked == request.user.pk)
 
 
 def doors_shown(_: HttpRequest) -> dict[str, Any]:
@@ -79,6 +114,8 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # alla
         """Raises ImmediateHttpResponse, always: the answer is ours."""
         account, wanted = sociallogin.account, sociallogin.state.get("next") or ""
         outside.forget_details(provider=account.provider, uid=account.uid)
+        if sociallogin.state.get("process") == CONNECT:
+            raise ImmediateHttpResponse(connect(request, account.provider, account.uid))
         name = sociallogin.user.username if not sociallogin.is_existing else ""
         raise ImmediateHttpResponse(come_in(request, Newcomer(account.provider, account.uid, name, wanted)))
 
@@ -86,9 +123,9 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # alla
         self, request: HttpRequest, provider: Any, error: Any = None, exception: Any = None, extra_context: Any = None
     ) -> None:
         """Raises ImmediateHttpResponse, always."""
-        del extra_context
+        state = (extra_context or {}).get("state") or {}
         if error == AuthError.CANCELLED:
-            raise ImmediateHttpResponse(redirect("web:login"))
+            raise ImmediateHttpResponse(redirect("web:account" if state.get("process") == CONNECT else "web:login"))
         reason = str(exception or "the answer does not belong to a login that began in this browser")
         raise ImmediateHttpResponse(unconfirmed(request, provider.name, reason))
 
@@ -97,7 +134,9 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # alla
 @rates.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def start(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """To the other site."""
+    """To the other site. An account is connected only from the account page: an old link of it leads there again."""
+    if request.GET.get("process") == CONNECT and not _may_connect(request, provider_id):
+        return redirect("web:account")
     return _ask(request, provider_id, OAuth2LoginView)
 
 
@@ -139,6 +178,17 @@ def come_in(request: HttpRequest, newcomer: Newcomer) -> HttpResponse:
             request.session[PENDING] = list(newcomer)
             return redirect("web:choose_name")
     return let_in(request, person, newcomer.wanted)
+
+
+def connect(request: HttpRequest, provider: str, uid: str) -> HttpResponse:
+    """Somebody whom the other site has confirmed, and who set out from their account page."""
+    if not isinstance(request.user, Person):
+        return redirect("web:login")
+    try:
+        outside.connect(person=request.user, provider=provider, uid=uid, name=door_named(provider).name)
+    except Problem as problem:
+        return answer(request, problem.fault)
+    return redirect("/account/?done=connected")
 
 
 def join(newcomer: Newcomer) -> Person:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent import agent as agent_module
 from peer_agent import follower as follower_module
@@ -18,6 +19,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import Unit
 from peer_agent.training.replica import Replica
 from peer_agent.view import View
@@ -129,6 +131,41 @@ async def test_a_site_that_knows_less_is_followed_after_one_numbered_sentence(tm
         assert (await scene.site.hears(m.Hello)).step == 3
         assert (await scene.site.hears(m.Hello)).step == 0
         assert scene.words.getvalue().count("E402") == 1
+
+
+async def test_a_run_that_was_opened_again_as_another_is_joined_anew_by_its_person(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        longer, other = replace(RECIPE, target_steps=RECIPE.target_steps + 1), replace(RECIPE, seed=RECIPE.seed + 1)
+        await scene.site.says(REHELLO, scene.greeting(recipe=encode_recipe(longer)))
+        await scene.site.hears(m.Hello)
+        assert not scene.running.done(), "made longer it is the same"
+        await scene.site.says(scene.greeting(recipe=encode_recipe(other)))
+        with pytest.raises(Problem, match="E125"):
+            async with asyncio.timeout(PATIENCE_S):
+                await scene.running
+
+
+async def test_a_snapshot_that_the_site_has_removed_meanwhile_is_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = follower_module.Follower.load
+    tried: list[int] = []
+
+    async def load(self: follower_module.Follower, snapshot: m.Snapshot) -> None:
+        tried.append(snapshot.index)
+        if len(tried) == 1:
+            raise Problem.of("E326")
+        await loads(self, snapshot)
+
+    monkeypatch.setattr(follower_module.Follower, "load", load)
+    async with stage(tmp_path) as scene:
+        await scene.site.linked()
+        await scene.site.says(REHELLO, scene.greeting(reconciled=False))
+        assert [(await scene.site.hears(m.Hello)).step for _ in range(2)] == [-1, -1]
+        await scene.site.says(scene.greeting(reconciled=False))
+        assert (await scene.site.hears(m.Hello)).step == 0
+        assert scene.words.getvalue().count("E326") == 1
 
 
 async def test_bytes_that_no_relay_has_are_asked_for_again_until_there_is_one(tmp_path: Path, hasty: None) -> None:

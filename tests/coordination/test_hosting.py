@@ -30,15 +30,16 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.wire import encode
 from runs import tasks
+from runs.drafts import take_back
 from runs.endings import end_run, extend_run
-from runs.membership import add_member, remove_member
-from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Release, Run
+from runs.membership import add_member, let_back, remove_member, remove_person
+from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Member, Release, Run, Snapshot
 from runs.services import pause_run, resume_run
 from tests.coordination.cast import ACCUMULATOR, Cast, assemble, require_equal_books
 from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
 from tests.coordination.peers import Contributor, Reducer, taking_part
-from tests.runs.cast import RECIPE, owned
+from tests.runs.cast import ELEMENTS, RECIPE, owned
 
 LONG = 10_000  # steps: more than any test makes
 LAST = 12  # the step of a run that is to end
@@ -222,7 +223,7 @@ class TestARun:
         async with hosts(), at_work(cast) as (teo, noor):
             await until_step(2)
             await in_thread(remove_member)(member=member)
-            await until(lambda: noor.refused == "E305", "it is cut off")
+            await until(lambda: noor.refused == "E324", "it is cut off")
             await steps_on(5)
             last = await in_thread(lambda: LogEntry.objects.latest("index").peers)()
             assert (last, teo.refused) == (1, "")
@@ -230,6 +231,54 @@ class TestARun:
             async with taking_part(Contributor, identity, cast.run.run_id) as back:
                 await until(lambda: back.refused == "E305", "a credential that still lasts lets nobody in")
         await in_thread(require_whole_log)(cast.run)
+
+    async def test_goes_on_without_somebody_who_is_removed_from_a_public_run(self, cast: Cast) -> None:
+        async with hosts(), at_work(cast) as (teo, noor):
+            await until_step(2)
+            await in_thread(remove_person)(run=cast.run, name="Noor")
+            await until(lambda: noor.refused == "E324", "it is cut off")
+            at = (await in_thread(head)()).step
+            await steps_on(5)
+            last = await in_thread(lambda: LogEntry.objects.filter(step__gt=at + 1).values_list("peers", flat=True))()
+            assert (set(await in_thread(list)(last)), teo.refused) == ({1}, ""), "from the next round on"
+            credit = LedgerEntry.objects.filter(person=cast.noor.machine.person)
+            assert await in_thread(credit.exists)(), "what it gave stays counted"
+            identity = identity_of(await in_thread(credential_of)(cast.noor, cast.run), cast.noor.key)
+            async with taking_part(Contributor, identity, cast.run.run_id) as back:
+                await until(lambda: back.refused == "E324", "a credential that still lasts lets nobody in")
+            await in_thread(let_back)(member=await in_thread(Member.objects.get)())
+            async with taking_part(Contributor, identity, cast.run.run_id) as again:
+                await until(lambda: again.records, "undone, it takes part again")
+        await in_thread(require_whole_log)(cast.run)
+
+    async def test_is_taken_back_to_a_draft_while_nobody_has_made_a_step(self, cast: Cast) -> None:
+        waits = msgspec.structs.replace(RECIPE, minimum_trainers=3, target_steps=LAST)
+        await in_thread(Run.objects.update)(recipe=encode_recipe(waits).decode())
+        async with hosts() as task, at_work(cast) as (teo, noor):
+            await until(lambda: teo.fences and noor.fences, "both wait for a third")
+            await in_thread(take_back)(run=cast.run)
+            await until(lambda: teo.refused == noor.refused == "E308", "they are sent away")
+            identity = identity_of(await in_thread(credential_of)(cast.noor, cast.run), cast.noor.key)
+            async with taking_part(Contributor, identity, cast.run.run_id) as back:
+                await until(lambda: back.refused == "E308", "nobody comes in")
+            run = await in_thread(Run.objects.get)()
+            assert (run.state, run.waiting_for) == (Run.State.DRAFT, "")
+            await in_thread(self._open_again)(cast.run)
+            async with at_work(cast):
+                await until_step(2)
+            assert not task.done()
+        await in_thread(require_whole_log)(cast.run)
+        fences = [msgspec.json.decode(bytes(entry.record))["fence"] for entry in await in_thread(self._log)()]
+        assert min(fences) == 3, "the first host and whatever it still had in hand are fenced off"
+
+    def _open_again(self, run: Run) -> None:
+        """As a worker does, for two volunteers."""
+        Snapshot.objects.create(run=run, index=0, step=0, state_digest="0" * 16, file="f" * 64, size=3)
+        recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_steps=LONG)).decode()
+        Run.objects.update(state=Run.State.OPEN, elements=ELEMENTS, recipe=recipe)
+
+    def _log(self) -> list[LogEntry]:
+        return list(LogEntry.objects.order_by("index"))
 
     async def test_is_ended_early_at_the_step_it_has_made(self, cast: Cast) -> None:
         async with hosts(), at_work(cast) as (teo, noor):

@@ -221,23 +221,29 @@ class TestMarks:
     """Rule 11: what was ever leased stays under the marks."""
 
     def test_they_are_raised(self, cast: Cast) -> None:
-        store.raise_marks(cast.run, [Mark(0, 0, 8), Mark(1, 0, 2)])
-        store.raise_marks(cast.run, [Mark(0, 0, 16)])
+        store.raise_marks(cast.run, 1, [Mark(0, 0, 8), Mark(1, 0, 2)])
+        store.raise_marks(cast.run, 1, [Mark(0, 0, 16)])
         assert marks(cast.run) == {(0, 0): 16, (1, 0): 2}
 
     def test_they_are_never_lowered(self, cast: Cast) -> None:
-        store.raise_marks(cast.run, [Mark(0, 0, 16)])
-        store.raise_marks(cast.run, [Mark(0, 0, 8), Mark(1, 0, 4)])
+        store.raise_marks(cast.run, 1, [Mark(0, 0, 16)])
+        store.raise_marks(cast.run, 1, [Mark(0, 0, 8), Mark(1, 0, 4)])
         assert marks(cast.run) == {(0, 0): 16, (1, 0): 4}
 
-    def test_also_not_by_a_host_that_was_deposed_meanwhile(self, cast: Cast) -> None:
+    def test_also_not_by_several_at_once(self, cast: Cast) -> None:
         asides = [
-            in_other_thread(lambda n=n: store.raise_marks(cast.run, [Mark(0, 0, n)]))  # type: ignore[misc]
+            in_other_thread(lambda n=n: store.raise_marks(cast.run, 1, [Mark(0, 0, n)]))  # type: ignore[misc]
             for n in (16, 2, 8, 4)
         ]
         for aside in asides:
             aside.outcome()
         assert marks(cast.run) == {(0, 0): 16}
+
+    def test_a_host_that_was_deposed_meanwhile_raises_none(self, cast: Cast) -> None:
+        Head.objects.update(fence=2)
+        assert not store.raise_marks(cast.run, 1, [Mark(0, 0, 16)])
+        assert marks(cast.run) == {}
+        assert store.raise_marks(cast.run, 2, [Mark(0, 0, 16)])
 
 
 class TestSettledUnits:
@@ -266,7 +272,7 @@ class TestLoad:
         assert state.snapshot == store.newest_snapshot(cast.run)
 
     def test_of_a_run_on_its_way(self, cast: Cast) -> None:
-        store.raise_marks(cast.run, [Mark(0, 0, 8)])
+        store.raise_marks(cast.run, 1, [Mark(0, 0, 8)])
         _, last = steps(cast, (UNIT,), (SECOND,))
         state = store.load(store.run_named(cast.run.run_id), 1)
         assert (state.index, state.step, state.sealed) == (2, 2, sealed(last))

@@ -2,11 +2,15 @@
 
 A page is one line of PAGES; `{run}` is the address of a run that trains, `{draft}` of a draft by invitation,
 `{invitation}` of a link into it, `{done}` of a
-finished run, `{operator}` of the first operator's link; `{code}` is what a machine asks with.
+finished run, `{operator}` of the first operator's link, `{reset}` of one for a new password; `{code}` is what a machine
+asks with. The newcomer has come by another site, where they are called as somebody here.
 """
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,6 +22,7 @@ from scripts import build_wheel
 from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in
 from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
 from tests.end_to_end.test_organizer import LINK
+from tests.web.openid_double import environment, openid_double
 from web.demonstration.corpus import python_text
 from web.demonstration.processes import ROOT, bare_environment
 from web.demonstration.visitor import Visitor
@@ -46,6 +51,8 @@ PAGES = [
     *(Page(f"/help/{topic.slug}/") for topic in TOPICS),
     Page("{invitation}"),
     Page("{operator}"),
+    Page("{reset}"),
+    Page("/login/name/", who="newcomer"),
     Page("{done}", wait="text=Load it in three lines"),
     Page("{done}manage/", who="Amina"),
     Page("{done}publish/", who="Amina"),
@@ -82,15 +89,18 @@ class Site(NamedTuple):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("axe")
     build_wheel.build(build_wheel.ROOT, folder / "download")
-    with Swarm(folder, {"MANYHANDS_DOWNLOADS": str(folder / "download")}) as swarm, chromium() as browser:
-        swarm.start_site()
+    with openid_double() as school, chromium() as browser, Swarm(folder, environment(school.url)) as swarm:
+        swarm.start_site(MANYHANDS_DOWNLOADS=str(folder / "download"))
         amina = swarm.sign_up("Amina")
+        swarm.sign_up("Noor")
         places = drafted(swarm, amina) | {"code": asked(swarm)}
         places |= {"done": finished(swarm, amina), "operator": OPERATOR.findall(swarm.log("site"))[0]}
         swarm.open_run(amina, python_text()[:150_000], trainers=1, steps=100_000)
         swarm.start_agent("amina")
+        run = f"/runs/{swarm.slug}/"
+        amina.submit(f"{run}manage/", {"remove-name": "Noor"}, action=f"{run}removed/")
         swarm.wait_for_step(2)
-        yield Site(swarm, browser, places | {"run": f"/runs/{swarm.slug}/"})
+        yield Site(swarm, browser, places | {"run": run, "reset": reset(swarm)})
 
 
 def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
@@ -102,6 +112,14 @@ def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
     link = LINK.search(organizer.submit(f"{draft}manage/", form, action=f"{draft}invitations/"))
     assert link is not None
     return {"draft": draft, "invitation": link[1]}
+
+
+def reset(swarm: Swarm) -> str:
+    """The operator's link for somebody who forgot their password."""
+    command = [sys.executable, str(ROOT / "manage.py"), "reset_password", "Noor"]
+    own = {**os.environ, "MANYHANDS_DATA": str(swarm.data)}
+    said = subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout
+    return said.split()[0].removeprefix(swarm.url)
 
 
 def finished(swarm: Swarm, organizer: Visitor) -> str:
@@ -129,8 +147,9 @@ def scheme(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="module")
 def readers(site: Site, scheme: Scheme) -> Iterator[dict[str, Reader]]:
-    """A stranger, and the organizer who is logged in."""
-    found = {who: Reader(site.browser, color_scheme=scheme) for who in ("", "Amina")}
+    """A stranger, the organizer who is logged in, and somebody who has no name here yet."""
+    found = {who: Reader(site.browser, color_scheme=scheme) for who in ("", "Amina", "newcomer")}
+    found["newcomer"].page.goto(f"{site.swarm.url}/login/with/oidc/")
     sign_in(found["Amina"], site.swarm.url, "Amina", PASSWORD)
     yield found
     for reader in found.values():

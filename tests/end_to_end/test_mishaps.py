@@ -279,3 +279,50 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
     assert "script" in card
     assert re.findall(r"(?<!\\)<(?:img|script|/script)", card) == [], "markdown shows it, too"
     assert OVERRIDE not in swarm.log("worker"), "the terminal is not turned either"
+
+
+def test_a_machine_is_sent_away_and_let_back_and_a_run_without_a_step_begins_anew(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """By the organizer's pages, while the run's host holds it and a machine waits for a second one."""
+    with Swarm(tmp_path) as swarm:
+        swarm.start_site()
+        organizer, volunteer = swarm.sign_up("Amina"), swarm.sign_up("Teo")
+        swarm.open_run(organizer, python_text()[:50_000], trainers=2, steps=4)
+        reader, manage = Reader(browser), f"{swarm.url}/runs/{swarm.slug}/manage/"
+        sign_in(reader, swarm.url, "Amina", PASSWORD)
+        comes(swarm, swarm.token_of(volunteer))
+        reader.page.goto(manage)
+        reader.page.fill("input[name=remove-name]", "Teo")
+        reader.page.click("button:text-is('Remove')")
+        assert goes(swarm) == "E324"
+        reader.page.click("button:has-text('Let back in')")
+        comes(swarm)
+        reader.page.goto(manage)
+        reader.page.click("button:has-text('Take it back to a draft')")
+        assert goes(swarm) == "E308"
+        reader.page.click("a:has-text('Change the draft')")
+        reader.page.fill("input[name=minimum_trainers]", "1")
+        reader.page.fill("input[name=width]", "64")
+        reader.page.click("button:has-text('Save the draft')")
+        reader.page.click("button:has-text('Open the run')")
+        swarm.wait(lambda: swarm.facts()["state"] == "open", 120, "the run is prepared once more")
+        swarm.start_agent("teo")
+        swarm.wait_finished()
+        ledger, records = swarm.books()
+        assert ledger == records > 0
+        assert len(swarm.records()) == 4
+        assert "Traceback" not in swarm.log("site")
+
+
+def comes(swarm: Swarm, token: str = "") -> None:
+    """Teo's machine joins, and waits for another."""
+    swarm.start_agent("teo", token=token)
+    swarm.wait(lambda: swarm.online("trainer") and swarm.facts()["waiting_for"], 60, "it waits for another")
+
+
+def goes(swarm: Swarm) -> str:
+    """It ends by itself; the number that it tells."""
+    assert swarm.processes["teo"].wait(30) == 1
+    swarm.wait(lambda: not swarm.online("trainer") or swarm.facts()["state"] == "draft", 30, "it is seen no more")
+    return str(re.findall(r"^E\d+", swarm.log("teo"), re.MULTILINE)[-1])

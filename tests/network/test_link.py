@@ -12,9 +12,8 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from peer_agent.network import link as links
 from peer_agent.network.link import Connection, LinkLost, Refused, dial
-from peer_agent.network.relay_server import HANDSHAKE_MESSAGE
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.messages import MAX_MESSAGE, Leave, State
+from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE, Leave, State
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.protocol.wire import Kind
 from tests.network.cast import (
@@ -328,4 +327,4 @@ def test_a_stranger_has_room_for_an_honest_handshake() -> None:
     other = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"n" * 32, server=RELAY, version="")
     other.start(NOW)
     session.receive(other.outgoing()[0], NOW)
-    assert len(session.outgoing()[0]) * 4 < HANDSHAKE_MESSAGE
+    assert len(session.outgoing()[0]) * 4 < MAX_HANDSHAKE

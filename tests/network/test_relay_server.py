@@ -9,11 +9,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from peer_agent.network.link import Connection, LinkLost, Refused
-from peer_agent.network.relay_server import CAPS, CREDENTIAL_S, HANDSHAKE_MESSAGE, Caps
+from peer_agent.network.relay_server import CAPS, CREDENTIAL_S, Caps
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.messages import Challenge, Refusal
+from peer_agent.protocol.messages import MAX_HANDSHAKE, Challenge, Refusal
 from peer_agent.protocol.wire import decode
 from tests.network.cast import (
     FETCH,
@@ -101,11 +101,11 @@ async def test_strangers_get_little_of_our_memory_and_friends_get_enough() -> No
     async with listening() as server:
         socket = await stranger(server.port)
         await socket.recv()
-        await socket.send(bytes(HANDSHAKE_MESSAGE + 1))
+        await socket.send(bytes(MAX_HANDSHAKE + 1))
         await hung_up(socket)
         assert socket.close_code == 1009
         link = await dial_relay(server)
-        await link.send(frame(0, HANDSHAKE_MESSAGE * 10))
+        await link.send(frame(0, MAX_HANDSHAKE * 10))
         assert await link.receive() == NOTHING
 
 

@@ -324,6 +324,15 @@ def test_garbage_and_what_is_too_long_have_their_numbers() -> None:
     assert overlong.fault.code == "E210"
 
 
+@pytest.mark.parametrize("link", Link)
+def test_a_stranger_is_heard_out_no_longer_than_a_handshake_takes(link: Link) -> None:
+    for end in (listening(link), dialling(link)):
+        end.start(NOW)
+        overlong = end.receive(bytes(m.MAX_HANDSHAKE + 1), NOW)
+        assert isinstance(overlong, Failed)
+        assert overlong.fault.code == "E210"
+
+
 def test_a_closed_link_is_silent() -> None:
     dialler, listener = opened(Link.CONTROL)
     listener.refuse(Fault.of("E214"), retry_after_s=3.0)

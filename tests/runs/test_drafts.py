@@ -4,13 +4,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model
 from runs import drafts, services, storage, tasks
 from runs.models import Dataset, Head, Run
-from tests.runs.cast import RECIPE, draft
+from tests.runs.cast import RECIPE, Owned, committed, draft
 
 TEXT = b"Many hands make light work.\n" * 100
 
@@ -133,3 +134,47 @@ class TestDeleting:
         with pytest.raises(Problem, match="E315"):
             drafts.delete_draft(run=proverbs)
         assert Run.objects.exists()
+
+
+class TestTakingBack:
+    def test_an_open_run_is_a_draft_again_with_nothing_left_of_its_opening(
+        self, run: Run, django_capture_on_commit_callbacks: Any
+    ) -> None:
+        run.marks.create(epoch=0, shard=0, mark=8)
+        file = storage.snapshot_path(run, run.snapshots.get().file)
+        with django_capture_on_commit_callbacks(execute=True):
+            drafts.take_back(run=run)
+        assert (run.state, run.wanted, run.elements, run.opened_at) == ("draft", "", 0, None)
+        assert not run.snapshots.exists()
+        assert not run.marks.exists()
+        assert not file.exists()
+        with django_capture_on_commit_callbacks(execute=True):
+            drafts.delete_draft(run=run)
+        assert not Run.objects.exists()
+
+    def test_its_host_is_fenced_off(self, run: Run) -> None:
+        Head.objects.update(fence=3, owner="a host", claim_expires=timezone.now())
+        drafts.take_back(run=run)
+        head = Head.objects.get()
+        assert (head.fence, head.owner, head.claim_expires) == (4, "", None)
+
+    def test_a_paused_one_too_and_it_opens_again(self, run: Run, enqueued: list[Any]) -> None:
+        services.pause_run(run=run)
+        drafts.take_back(run=run)
+        Dataset.objects.update(tokens=100_000)
+        services.open_run(run=Run.objects.select_related("dataset").get())
+        assert Run.objects.get().state == "preparing"
+
+    @pytest.mark.parametrize("state", ["draft", "preparing", "finishing", "finished"])
+    def test_only_a_live_run(self, run: Run, state: str) -> None:
+        Run.objects.update(state=state)
+        with pytest.raises(Problem, match=f"E315: .*{state}"):
+            drafts.take_back(run=run)
+        assert run.snapshots.exists()
+
+    def test_not_once_a_step_is_in_the_log(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        with pytest.raises(Problem, match="E323"):
+            drafts.take_back(run=run)
+        run.refresh_from_db()
+        assert (run.state, run.snapshots.count()) == ("open", 1)

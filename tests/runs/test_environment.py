@@ -1,5 +1,6 @@
 """Settings from the environment fail loudly."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ def test_a_number_has_a_default() -> None:
 def test_an_address_that_is_none(value: str) -> None:
     with pytest.raises(Problem, match=r"E405.*https://hands.example"):
         environment.address("URL", "", environ={"URL": value})
+
+
+def test_folders_are_separated_as_in_path_and_have_to_be_there(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two words"]
+    for path in paths:
+        path.mkdir()
+    assert environment.folders("RELAYS", environ={"RELAYS": os.pathsep.join(map(str, paths))}) == paths
+    assert environment.folders("RELAYS", environ={}) == []
+    with pytest.raises(Problem, match=r"E405.*RELAYS.*three is no folder"):
+        environment.folders("RELAYS", environ={"RELAYS": f"{tmp_path}{os.pathsep}{tmp_path / 'three'}"})
 
 
 def test_a_switch_is_0_or_1() -> None:

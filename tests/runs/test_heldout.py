@@ -132,7 +132,7 @@ def test_what_a_stop_interrupted_is_taken_up_at_the_next_start(
     assert tasks.requeue_unfinished() == 0
 
 
-def test_a_snapshot_that_is_handed_in_asks_for_it(
+def test_a_snapshot_that_is_handed_in_asks_for_it_and_for_room(
     with_text: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     enqueued: list[tuple[str, Any]] = []
@@ -141,7 +141,7 @@ def test_a_snapshot_that_is_handed_in_asks_for_it(
     facts: dict[str, Any] = {"step": 1, "index": 1, "log_digest": entry.digest, "file": "c" * 64, "size": 5}
     with django_capture_on_commit_callbacks(execute=True):
         assert offer_snapshot(run=with_text, state_digest="1" * 16, **facts) is None
-    assert enqueued == [("runs.tasks.measure_heldout", with_text.pk)]
+    assert enqueued == [("runs.tasks.measure_heldout", with_text.pk), ("runs.tasks.thin_snapshots", with_text.pk)]
 
 
 def test_pages_and_card_have_it(with_text: Run) -> None:

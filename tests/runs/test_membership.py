@@ -4,14 +4,16 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
+from django.db.models import Q
 from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import membership
-from runs.access import access_joinable_run, access_run, listed_runs, shut_out
+from runs.access import access_joinable_run, access_peer_run, access_run, helped_runs, listed_runs, shut_out
 from runs.drafts import change_visibility
 from runs.models import Invitation, Member, Run
+from runs.selectors import leaderboard
 from tests.runs.cast import Owned, committed, owned
 
 PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.Visibility.PRIVATE
@@ -114,6 +116,50 @@ class TestByName:
             membership.add_member(run=run, name="Zoë")
 
 
+class TestRemovedFromAPublicRun:
+    @pytest.fixture(autouse=True)
+    def is_public(self, run: Run, volunteer: Person) -> None:
+        Run.objects.update(visibility=PUBLIC)
+        run.refresh_from_db()
+
+    def test_they_see_it_and_have_no_part_in_it(self, run: Run, volunteer: Person) -> None:
+        membership.remove_person(run=run, name="Teo")
+        assert access_run(slug=run.slug, viewer=volunteer) == run
+        with pytest.raises(Problem, match="E324"):
+            access_joinable_run(slug=run.slug, viewer=volunteer)
+        with pytest.raises(Problem, match="E324"):
+            access_peer_run(Q(pk=run.pk), person=volunteer, address=run.slug)
+        assert not helped_runs(volunteer).exists()
+
+    def test_nobody_else_notices(self, run: Run, stranger: Person) -> None:
+        membership.remove_person(run=run, name="Teo")
+        assert access_joinable_run(slug=run.slug, viewer=stranger) == run
+        assert helped_runs(stranger).get() == run
+
+    def test_what_they_gave_stays(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        membership.remove_person(run=run, name="Teo")
+        assert leaderboard(run)[0].name == "Teo"
+
+    def test_it_can_be_undone(self, run: Run, volunteer: Person) -> None:
+        membership.remove_person(run=run, name="Teo")
+        membership.let_back(member=membership.removed_from(run).get())
+        assert access_joinable_run(slug=run.slug, viewer=volunteer) == run
+
+    def test_a_link_does_not_undo_it(self, run: Run, volunteer: Person) -> None:
+        secret = membership.create_invitation(run=run).secret
+        membership.remove_person(run=run, name="Teo")
+        with pytest.raises(Problem, match="E313"):
+            membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer)
+
+    def test_not_the_organizer_and_nobody_who_is_not_here(self, run: Run) -> None:
+        with pytest.raises(Problem, match="E325: Amina"):
+            membership.remove_person(run=run, name="amina")
+        with pytest.raises(Problem, match="E314"):
+            membership.remove_person(run=run, name="Zoë")
+        assert not Member.objects.exists()
+
+
 class TestDoors:
     def test_nobody_else_gets_in_logged_in_or_not(self, run: Run, operator: Person) -> None:
         for viewer in (operator, AnonymousUser(), None):
@@ -130,7 +176,7 @@ class TestDoors:
         membership.remove_member(member=Member.objects.get())
         assert set(shut_out(run, peers)) == {laptop.machine, theirs.machine}
         Run.objects.update(visibility=UNLISTED)
-        assert list(shut_out(run, peers)) == []
+        assert list(shut_out(run, peers)) == [laptop.machine], "who was removed stays out when the doors open"
 
     def test_whoever_has_helped_stays_when_the_doors_close(
         self, run: Run, laptop: Owned, organizer: Person, stranger: Person

@@ -40,6 +40,31 @@ def test_an_invitation_from_making_to_removal(amina: Person) -> None:
     assert set(shut_out(run, [laptop.peer_id, attic.peer_id])) == {laptop, attic}
 
 
+def test_somebody_removed_from_a_public_run_and_let_back(amina: Person) -> None:
+    run, teo = opened(amina), Person.objects.create_user("Teo", None)
+    laptop, desk = owned(teo).machine, owned(amina).machine
+    peers = [laptop.peer_id, desk.peer_id]
+    for _ in range(2):
+        membership.remove_person(run=run, name="teo")
+    assert list(shut_out(run, peers)) == [laptop]
+    membership.let_back(member=membership.removed_from(run).get())
+    assert list(shut_out(run, peers)) == []
+    assert list(run.happenings.order_by("id").values_list("text", flat=True)) == [
+        "Amina removed Teo.",
+        "Amina let Teo back in.",
+    ]
+
+
+def test_an_open_run_taken_back_unless_a_step_was_made(amina: Person) -> None:
+    run = opened(amina)
+    drafts.take_back(run=run)
+    assert (run.state, run.snapshots.count()) == ("draft", 0)
+    Run.objects.update(state="open")
+    committed(run, (owned(amina).machine, 4))
+    with pytest.raises(Problem, match="E323"):
+        drafts.take_back(run=run)
+
+
 def test_longer_and_then_ended(amina: Person) -> None:
     run = opened(amina)
     committed(run, (owned(amina).machine, 4))

@@ -35,6 +35,7 @@ MEANT = {  # where a gap of the same name stands for something else
     ("name", "/tokenizer/"): "tokenizer_file",
     ("secret", "/join/"): "invitation_secret",
     ("slug", "/delete/"): "draft",
+    ("member_id", "/removed/"): "removed_id",
 }
 
 
@@ -106,10 +107,18 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
 
 
 def doors_of(run: Run, member: Person) -> dict[str, str]:
-    """Who is in the run, and a link that lets others in."""
+    """Who is in the run and who was removed, and a link that lets others in."""
     invitation, secret = membership.create_invitation(run=run)
     known = membership.add_member(run=run, name=member.username)
-    return {"member_id": str(known.pk), "invitation_id": str(invitation.pk), "invitation_secret": secret}
+    removed, _ = Person.objects.get_or_create(username="Olga")
+    membership.remove_person(run=run, name=removed.username)
+    gone = str(membership.removed_from(run).get().pk)
+    return {
+        "member_id": str(known.pk),
+        "removed_id": gone,
+        "invitation_id": str(invitation.pk),
+        "invitation_secret": secret,
+    }
 
 
 def wheel() -> str:
@@ -313,6 +322,8 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/finish/": posting(),
     "POST /runs/<slug>/members/": posting(name="Noor"),
     "POST /runs/<slug>/members/<member_id>/": posting(),
+    "POST /runs/<slug>/removed/": posting(**{"remove-name": "Noor"}),
+    "POST /runs/<slug>/removed/<member_id>/": posting(),
     "POST /runs/<slug>/invitations/": posting(most_uses="1", lifetime=""),
     "POST /runs/<slug>/invitations/<invitation_id>/": posting(),
     "POST /runs/<slug>/publish/": posting(action="remove"),

@@ -155,3 +155,13 @@ def openid_double() -> Iterator[OpenIDDouble]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def environment(url: str) -> dict[str, str]:
+    """What makes it a way into a site."""
+    return {
+        "MANYHANDS_OIDC_CLIENT_ID": CLIENT,
+        "MANYHANDS_OIDC_CLIENT_SECRET": SECRET,
+        "MANYHANDS_OIDC_URL": url,
+        "MANYHANDS_OIDC_NAME": "Our school",
+    }

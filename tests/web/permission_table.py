@@ -12,8 +12,8 @@ Askers: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator`
 their own with a credential for the run where the site gives them one (else for another run); `revoked` shows the
 credential of a machine that was revoked since, and no session. The member is in the run, whatever its visibility:
 of a private run that opens its pages, files and rounds, and never what is its organizer's. Machine, personal token,
-upload and device code in addresses and bodies are the member's; a member and an invitation in an address are the
-run's, a secret in one is good.
+upload and device code in addresses and bodies are the member's; a member (below removed/ one who was) and an
+invitation in an address are the run's, a secret in one is good.
 """
 
 from typing import NamedTuple
@@ -80,6 +80,12 @@ POST  /runs/<slug>/members/                          private   login  404      4
 POST  /runs/<slug>/members/<member_id>/              public    login  403      403    done      403      login
 POST  /runs/<slug>/members/<member_id>/              unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/members/<member_id>/              private   login  404      403    done      404      login
+POST  /runs/<slug>/removed/                          public    login  403      403    done      403      login
+POST  /runs/<slug>/removed/                          unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/removed/                          private   login  404      403    done      404      login
+POST  /runs/<slug>/removed/<member_id>/              public    login  403      403    done      403      login
+POST  /runs/<slug>/removed/<member_id>/              unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/removed/<member_id>/              private   login  404      403    done      404      login
 POST  /runs/<slug>/invitations/                      public    login  403      403    200       403      login
 POST  /runs/<slug>/invitations/                      unlisted  login  403      403    200       403      login
 POST  /runs/<slug>/invitations/                      private   login  404      403    200       404      login
@@ -120,6 +126,7 @@ GET   /login/with/<provider_id>/callback/            *         404    404      4
 POST  /logout/                                       *         done   done     done   done      done     done
 GET   /account/                                      *         login  200      200    200       200      login
 POST  /account/password/                             *         login  done     done   done      done     login
+POST  /account/outside/<provider_id>/                *         login  404      404    404       404      login
 POST  /account/sessions/                             *         login  done     done   done      done     login
 GET   /password/<person_id>/<token>/                 *         410    410      410    410       410      410
 POST  /password/<person_id>/<token>/                 *         410    410      410    410       410      410

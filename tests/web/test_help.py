@@ -8,8 +8,11 @@ import pytest
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
+from typer.testing import CliRunner
 
 from accounts.models import Person
+from peer_agent.cli import app
+from tests.runs.cast import Owned
 from web.failures import broken
 from web.help_pages import TOPICS, Topic
 
@@ -54,3 +57,18 @@ def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory)
 def test_only_operators_are_shown_their_door(client: Client, db: None, organizer: Person) -> None:
     client.force_login(organizer)
     assert "/admin/" not in client.get("/").content.decode()
+
+
+def test_the_machines_page_leads_to_how_a_machine_forgets(client: Client, volunteer: Person, laptop: Owned) -> None:
+    client.force_login(volunteer)
+    link = re.search(r'href="([^"]+)#forget"', client.get("/machines/").content.decode())
+    assert link is not None
+    assert '<code id="forget">manyhands forget http://testserver</code>' in client.get(link[1]).content.decode()
+    assert CliRunner().invoke(app, ["forget", "--help"]).exit_code == 0, "there is such a command"
+
+
+def test_what_an_organizer_can_do_is_said(client: Client, db: None) -> None:
+    said = client.get("/help/organizers/").content.decode()
+    for words in ("members", "remove somebody", "take it back to a draft", "Hugging Face"):
+        assert words in said
+    assert "--publish" in client.get("/help/privacy/").content.decode()

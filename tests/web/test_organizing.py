@@ -1,6 +1,7 @@
 """The organizer's pages: drafts, doors, length, people; and what others find there."""
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ class TestMembers:
         assert "E314: Nobody here is called Zoë." in page(answer)
         assert 'value="Zoë"' in page(answer)
 
-    @pytest.mark.parametrize("path", ["members/", "invitations/", "extend/", "finish/", "edit/", "delete/"])
+    @pytest.mark.parametrize("path", ["members/", "removed/", "invitations/", "extend/", "finish/", "edit/", "delete/"])
     def test_members_and_strangers_manage_nothing(
         self, closed: Run, volunteer: Person, stranger: Person, operator: Person, path: str
     ) -> None:
@@ -111,6 +112,55 @@ class TestMembers:
             assert as_(person).post(f"/runs/proverbs/{path}", {"name": "Noor"}).status_code == 404
         assert Client().post(f"/runs/proverbs/{path}")["Location"].startswith("/login/")
         assert Member.objects.count() == 1
+
+
+class TestRemovals:
+    def test_somebody_is_removed_from_a_public_run_and_let_back(
+        self, run: Run, laptop: Owned, organizer: Person
+    ) -> None:
+        client = as_(organizer)
+        committed(run, (laptop.machine, 4))
+        assert client.post("/runs/proverbs/removed/", {"remove-name": "teo"})["Location"] == MANAGE
+        text = page(client.get(MANAGE))
+        assert "<bdi>Teo</bdi>" in text
+        assert as_(laptop.machine.person).get("/runs/proverbs/").status_code == 200
+        header = laptop.credential(run, now=int(time.time()))
+        file = f"/api/v1/files/snapshots/{run.snapshots.get().file}"
+        assert Client().get(file, headers=header).status_code == 404
+        client.post(f"/runs/proverbs/removed/{Member.objects.get().pk}/")
+        assert "<bdi>Teo</bdi>" not in page(client.get(MANAGE))
+        assert Client().get(file, headers=header).status_code == 200
+        assert '"name": "Teo"' in page(Client().get("/api/v1/runs/proverbs/leaderboard"))
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("Amina", "E325: Amina"),
+            ("<img src=x>", "E314: Nobody here is called &lt;img src=x&gt;"),
+            ("\u202eoeT", "E314"),
+            ("", "This field is required."),
+            ("x" * 31, "at most 30 characters"),
+            ("a\x00b", "Null characters are not allowed"),
+        ],
+    )
+    def test_a_name_that_does_not_do_stays_in_its_field(
+        self, run: Run, organizer: Person, name: str, words: str
+    ) -> None:
+        answer = as_(organizer).post("/runs/proverbs/removed/", {"remove-name": name})
+        assert answer.status_code == 400
+        assert words in page(answer)
+        assert "<img" not in page(answer)
+        assert not Member.objects.exists()
+
+    def test_who_was_removed_from_a_run_by_invitation_is_let_back_there_too(
+        self, closed: Run, organizer: Person, volunteer: Person
+    ) -> None:
+        member = membership.add_member(run=closed, name="Teo")
+        membership.remove_member(member=member)
+        client = as_(organizer)
+        assert f"/runs/proverbs/removed/{member.pk}/" in page(client.get(MANAGE))
+        client.post(f"/runs/proverbs/removed/{member.pk}/")
+        assert as_(volunteer).get("/runs/proverbs/").status_code == 200
 
 
 class TestDrafts:
@@ -162,6 +212,25 @@ class TestDrafts:
         answer = as_(organizer).post("/runs/proverbs/delete/")
         assert answer.status_code == 409
         assert "E315: This cannot be done: the run is open." in page(answer)
+
+    def test_an_open_run_without_a_step_is_taken_back_and_deleted(self, run: Run, organizer: Person) -> None:
+        client = as_(organizer)
+        assert 'value="take_back"' in page(client.get(MANAGE))
+        client.post(MANAGE, {"action": "take_back"})
+        text = page(client.get(MANAGE))
+        assert "Open the run" in text
+        assert 'value="take_back"' not in text
+        assert "Join in" not in page(client.get("/runs/proverbs/"))
+        client.post("/runs/proverbs/delete/")
+        assert not Run.objects.exists()
+
+    def test_one_with_a_step_is_not(self, run: Run, laptop: Owned, organizer: Person) -> None:
+        committed(run, (laptop.machine, 4))
+        client = as_(organizer)
+        assert 'value="take_back"' not in page(client.get(MANAGE))
+        answer = client.post(MANAGE, {"action": "take_back"})
+        assert answer.status_code == 400
+        assert "E323: A step has been made" in page(answer)
 
     def test_the_page_shows_what_became_of_the_text(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)

@@ -1,5 +1,6 @@
 """Login by another site, against a real small provider over HTTP."""
 
+import html
 import http.client
 import re
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from accounts.closing import close_account
 from accounts.models import Person
 from config.providers import login_providers
 from peer_agent.protocol.errors import Problem
-from tests.web.openid_double import CLIENT, SECRET, OpenIDDouble, flat, openid_double
+from tests.runs.cast import PASSWORD
+from tests.web.openid_double import CLIENT, SECRET, OpenIDDouble, environment, flat, openid_double
 
 START = "/login/with/oidc/"
 
@@ -30,15 +32,6 @@ def provider(settings: Any, db: None) -> Iterator[OpenIDDouble]:
         yield double
 
 
-def environment(url: str) -> dict[str, str]:
-    return {
-        "MANYHANDS_OIDC_CLIENT_ID": CLIENT,
-        "MANYHANDS_OIDC_CLIENT_SECRET": SECRET,
-        "MANYHANDS_OIDC_URL": url,
-        "MANYHANDS_OIDC_NAME": "Our school",
-    }
-
-
 def visited(place: str) -> str:
     """Where the other site sends the browser."""
     parts = urlsplit(place)
@@ -49,6 +42,12 @@ def visited(place: str) -> str:
     connection.close()
     assert answer.status == 302, answer.status
     return str(answer.headers["Location"])
+
+
+def as_(person: Person) -> Client:
+    client = Client()
+    client.force_login(person)
+    return client
 
 
 def come_back(client: Client, start: str = START) -> Any:
@@ -133,10 +132,126 @@ class TestComingIn:
     ) -> None:
         client = Client()
         client.force_login(stranger)
-        for process in ("connect", "redirect"):
-            come_back(client, f"{START}?process={process}")
-            assert name_in(client) == "Amina"
+        come_back(client, f"{START}?process=redirect")
+        assert name_in(client) == "Amina"
         assert SocialAccount.objects.get().user != stranger
+
+
+def offered(client: Client) -> str:
+    """Where the account page's button leads."""
+    found = re.search(rf'href="({START}[^"]+)"', page(client.get("/account/")))
+    assert found is not None
+    return html.unescape(found[1])
+
+
+def ways_in(person: Person) -> list[str]:
+    return list(SocialAccount.objects.filter(user=person).values_list("uid", flat=True))
+
+
+class TestConnecting:
+    """Somebody who has an account here with a password, and one there."""
+
+    def test_both_lead_to_the_same_account(self, provider: OpenIDDouble, stranger: Person) -> None:
+        client, elsewhere = as_(stranger), Client()
+        answer = come_back(client, offered(client))
+        assert answer["Location"] == "/account/?done=connected"
+        text = page(client.get(answer["Location"]))
+        assert "Our school <span" in text
+        assert "Disconnect" in text
+        assert name_in(client) == "Noor"
+        come_back(elsewhere)
+        assert name_in(elsewhere) == "Noor"
+        assert SocialAccount.objects.get().extra_data == {}
+        assert Client().login(username="Noor", password=PASSWORD)
+
+    def test_the_same_name_or_e_mail_connects_nobody(self, provider: OpenIDDouble, organizer: Person) -> None:
+        assert organizer.username == provider.person["preferred_username"]
+        client = Client()
+        assert come_back(client)["Location"] == "/login/name/"
+        assert "Log in</a> as before" in page(client.get("/login/name/"))
+        assert not SocialAccount.objects.exists()
+
+    def test_what_opens_anothers_account_is_not_taken_from_them(self, provider: OpenIDDouble, stranger: Person) -> None:
+        come_back(Client())
+        client = as_(stranger)
+        answer = come_back(client, offered(client))
+        assert (answer.status_code, "E337" in page(answer)) == (409, True)
+        assert ways_in(stranger) == []
+        assert name_in(client) == "Noor"
+
+    def test_a_second_account_there_is_refused_and_the_first_again_is_not(
+        self, provider: OpenIDDouble, stranger: Person
+    ) -> None:
+        client = as_(stranger)
+        start = offered(client)
+        for _ in range(2):
+            assert come_back(client, start)["Location"] == "/account/?done=connected"
+        provider.person["sub"] = "43"
+        assert "E338" in page(come_back(client, start))
+        assert ways_in(stranger) == ["42"]
+
+    def test_nobody_connects_by_a_link_that_is_not_their_own_or_old(
+        self, provider: OpenIDDouble, stranger: Person, organizer: Person, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        theirs = offered(as_(organizer))
+        client = as_(stranger)
+        own = offered(client)
+        monkeypatch.setattr("web.outside.MARK_S", -1)
+        for start in (theirs, own, f"{START}?process=connect", f"{START}?process=connect&mark=guess"):
+            assert client.get(start)["Location"] == "/account/"
+        assert Client().get(own)["Location"] == "/account/"
+        assert provider.seen == []
+
+    def test_whoever_logged_out_on_the_way_connects_nothing(self, provider: OpenIDDouble, stranger: Person) -> None:
+        client = as_(stranger)
+        place = urlsplit(visited(client.get(offered(client))["Location"]))
+        client.post("/logout/")
+        client.get(f"{place.path}?{place.query}")
+        assert not SocialAccount.objects.exists()
+        assert name_in(client) == ""
+
+    def test_saying_no_there_leads_back_to_the_account(self, provider: OpenIDDouble, stranger: Person) -> None:
+        client = as_(stranger)
+        state = flat(urlsplit(client.get(offered(client))["Location"]).query)["state"]
+        assert client.get(f"{START}callback/?error=access_denied&state={state}")["Location"] == "/account/"
+
+
+class TestDisconnecting:
+    def test_the_other_site_lets_in_no_more(self, provider: OpenIDDouble, stranger: Person) -> None:
+        client, elsewhere = as_(stranger), Client()
+        come_back(client, offered(client))
+        assert client.post("/account/outside/oidc/")["Location"] == "/account/?done=disconnected"
+        assert "Connect</a>" in page(client.get("/account/"))
+        come_back(elsewhere)
+        assert name_in(elsewhere) == "Amina"
+
+    def test_the_last_way_in_stays_until_there_is_a_password(self, provider: OpenIDDouble) -> None:
+        client = Client()
+        come_back(client)
+        answer = client.post("/account/outside/oidc/")
+        assert answer.status_code == 409
+        assert "E339: Without Our school nothing would be left" in page(answer)
+        assert SocialAccount.objects.exists()
+        client.post("/account/password/", {"password": "eight quiet herons"})
+        assert client.post("/account/outside/oidc/")["Location"] == "/account/?done=disconnected"
+        assert not SocialAccount.objects.exists()
+
+    @pytest.mark.parametrize(("other", "status"), [("github", 409), ("oidc", 302)])
+    def test_another_site_is_a_way_in_only_while_the_operator_offers_it(
+        self, provider: OpenIDDouble, stranger: Person, other: str, status: int
+    ) -> None:
+        stranger.set_unusable_password()
+        stranger.save()
+        for name in {other, "old"}:
+            SocialAccount.objects.create(user=stranger, provider=name, uid="7")
+        client = as_(stranger)
+        assert "old <span" in page(client.get("/account/"))
+        assert client.post("/account/outside/old/").status_code == status
+
+    def test_nothing_that_is_not_there(self, provider: OpenIDDouble, stranger: Person) -> None:
+        client = as_(stranger)
+        assert client.post("/account/outside/github/").status_code == 404
+        assert client.get("/account/outside/oidc/").status_code == 405
 
 
 class TestRefusals:

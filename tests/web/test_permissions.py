@@ -154,12 +154,13 @@ def test_what_another_run_has_is_not_reached_through_ones_own(
     world, own = make_world(organizer, member, tmp_path, "private"), opened(stranger, slug="own")
     browser = Client()
     browser.force_login(stranger)
-    for place in ("members/<member_id>/", "invitations/<invitation_id>/"):
+    for place in ("members/<member_id>/", "removed/<member_id>/", "invitations/<invitation_id>/"):
         rest = world.address(place)
         assert [browser.post(f"/runs/{slug}/{rest}").status_code for slug in (own.slug, world.run.slug)] == [404, 404]
     assert browser.get(f"/runs/{own.slug}/join/{world.names['invitation_secret']}/").status_code == 302
     assert browser.get(f"/api/v1/runs/{own.slug}/release/{world.names['name']}").status_code == 404
     assert membership.members_of(world.run).exists()
+    assert membership.removed_from(world.run).exists()
     assert membership.open_invitations(world.run).exists()
 
 

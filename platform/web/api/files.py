@@ -15,9 +15,10 @@ from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN
 from runs import storage
-from runs.access import visible_runs
+from runs.access import helped_runs
 from runs.models import Dataset, Run, Snapshot
 from runs.offers import forget_snapshot, read_offer, write_body
+from runs.retention import was_asked_for
 from web.admission import admit_snapshot
 from web.api.identity import credential_in, site_of
 from web.api.schemas import FaultOut, FileDigest, SnapshotTaken, TokenizerOut
@@ -26,6 +27,7 @@ from web.downloads import send_file
 router = Router(tags=["files"])
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 FETCHING: dict[Any, Any] = {200: None, 206: None, 401: FaultOut, 403: FaultOut, 404: FaultOut, 416: None, 422: FaultOut}
+LOADING: dict[Any, Any] = {**FETCHING, 410: FaultOut}
 OFFERING: dict[Any, Any] = {
     200: SnapshotTaken,
     **dict.fromkeys((400, 401, 403, 404, 409, 411, 413, 422), FaultOut),
@@ -48,14 +50,18 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     return send_file(request, storage.shard_path(dataset, digest), sha256=digest, name=f"{digest}.safetensors")
 
 
-@router.get("files/snapshots/{digest}", response=FETCHING)
+@router.get("files/snapshots/{digest}", response=LOADING)
 def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """A verified state of the run that the credential is for."""
     credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
     found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
     if found is None:
         raise Http404
-    return send_file(request, storage.snapshot_path(found.run, digest), sha256=digest, name=f"{digest}.safetensors")
+    try:
+        was_asked_for(found.run, digest)
+        return send_file(request, storage.snapshot_path(found.run, digest), sha256=digest, name=f"{digest}.safetensors")
+    except FileNotFoundError as error:
+        raise Problem.of("E326") from error
 
 
 @router.get("files/tokenizer", response={200: TokenizerOut, 401: FaultOut, 403: FaultOut, 404: FaultOut})
@@ -102,11 +108,11 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Every run for a relay of the site; else the one run, while the machine's person may see it."""
+    """Every run for a relay of the site; else the one run, while the machine's person may help."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")
-    return visible_runs(machine.person).filter(pk=credential.run)
+    return helped_runs(machine.person).filter(pk=credential.run)
 
 
 def _tokenizer_folder(request: HttpRequest) -> Place:

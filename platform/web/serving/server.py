@@ -8,9 +8,24 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+from peer_agent.protocol.messages import MAX_MESSAGE
 
 GRACE_S = 2
+AGENTS = "/ws/agents/"
+MAX_WORD = 256  # bytes that a page says at once: all that it ever says is `again`
 PARENT_POLL_S = 0.5
+
+
+class Sockets(WebSocketsSansIOProtocol):
+    """Takes of a message no more than whoever sends it may ever need; a longer one ends the socket with 1009."""
+
+    def handle_connect(self, event: Request) -> None:
+        """The path is known, and nothing has been sent yet."""
+        self.conn.max_message_size = MAX_MESSAGE if event.path.partition("?")[0] == AGENTS else MAX_WORD
+        super().handle_connect(event)
 
 
 class Server(uvicorn.Server):
@@ -39,7 +54,7 @@ async def serve_http(application: object, bound: socket.socket, stop: asyncio.Ev
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=GRACE_S,
-        ws_max_size=16 * 1024 * 1024,
+        ws=Sockets,
         proxy_headers=False,
         server_header=False,
     )

@@ -1,0 +1,67 @@
+"""Which snapshots' files stay: the first, the newest two, and at most `BETWEEN` others, evenly spread.
+
+Newcomers, replays and releases begin at the newest; relays keep averaged bytes since the one before it, so that whoever
+is on the way from that one still arrives. The others are for those who want to look back; nothing in a run needs them.
+A row outlives its file: held-out losses are read from it.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Count
+
+from runs import storage
+from runs.models import Run, Snapshot
+
+BETWEEN = 16
+NEWEST = 2
+MOST = 1 + BETWEEN + NEWEST
+ASKED_FOR_S = 15 * 60  # so long after somebody has asked for a file (or handed it in) it stays for their next try
+
+
+def superfluous(places: Sequence[int]) -> list[int]:
+    """Of places in the log, ascending, those that may go.
+
+    One after another: always the one whose neighbours are closest to each other, of several the oldest.
+    """
+    kept = list(places)
+    while len(kept) > MOST:
+        gaps = [(kept[at + 1] - kept[at - 1], at) for at in range(1, len(kept) - NEWEST)]
+        del kept[min(gaps)[1]]
+    return sorted(set(places) - set(kept))
+
+
+def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
+    """Remove what may go, and files that no row names: what an interrupted removal or upload has left."""
+    run = Run.objects.get(pk=run_id)
+    before = (time.time() if now is None else now) - ASKED_FOR_S
+    with transaction.atomic():
+        stored = Snapshot.objects.select_for_update().filter(run=run, is_stored=True)
+        files = dict(stored.order_by("index").values_list("index", "file"))
+        gone = [place for place in superfluous(list(files)) if _asked_for_at(run, files[place]) < before]
+        stored.filter(index__in=gone).update(is_stored=False)
+    kept = set(Snapshot.objects.filter(run=run, is_stored=True).values_list("file", flat=True))
+    for path in storage.snapshots_folder(run).glob("*.safetensors"):
+        if path.stem not in kept and path.stat().st_mtime < before:
+            path.unlink(missing_ok=True)
+
+
+def crowded() -> list[UUID]:
+    """Runs of which more than that is kept."""
+    stored = Snapshot.objects.filter(is_stored=True).order_by().values("run").annotate(files=Count("pk"))
+    return list(stored.filter(files__gt=MOST).values_list("run", flat=True))
+
+
+def was_asked_for(run: Run, file: str) -> None:
+    """Somebody begins to load a snapshot, or goes on with it. Raises FileNotFoundError where it is gone."""
+    os.utime(storage.snapshot_path(run, file))
+
+
+def _asked_for_at(run: Run, file: str) -> float:
+    try:
+        return storage.snapshot_path(run, file).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
