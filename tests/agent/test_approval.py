@@ -1,7 +1,6 @@
 """A machine without a token: its code, its patience, and every answer a site may give."""
 
 import io
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from peer_agent.entrance import code_in_words
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
 from tests.agent.cast import TRAINER
-from tests.agent.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, Answer, DeviceSite, device_site
-from tests.agent.test_cli import MANYHANDS, environment, refusal
+from tests.agent.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, DeviceSite, device_site
+from tests.agent.program import Answer, manyhands, refusal
 from tests.protocol.cast import SITE_PUBLIC
 
 
@@ -111,12 +110,6 @@ def test_the_code_is_large_on_a_terminal_and_fits_it() -> None:
 
 
 # --- the commands ------------------------------------------------------------------------------------------------
-
-
-def manyhands(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MANYHANDS, *arguments], env=environment(home), capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 def test_login_shows_the_code_waits_and_goes_on(tmp_path: Path, site: DeviceSite) -> None:

@@ -1,14 +1,13 @@
 """Every check with its fault really there: a full disk, a wrong clock, a closed port, torch missing, no memory."""
 
 import asyncio
-import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from peer_agent.config import Home, KnownSite
 from peer_agent.doctor import Check, check_device, check_disk, check_memory, check_relays, check_site, examine
 from peer_agent.status import Status, write_status
 from tests.agent.cast import RELAY, TRAINER, relaying, site
-from tests.agent.test_cli import MANYHANDS, environment
+from tests.agent.program import MANYHANDS, Handler, environment, serving
 from tests.protocol.cast import SITE_PUBLIC
 
 
@@ -28,29 +27,15 @@ from tests.protocol.cast import SITE_PUBLIC
 def clock_site(ahead_s: float) -> Iterator[str]:
     """A site whose clock is that much ahead."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    class Ahead(Handler):
+        def respond(self, body: bytes) -> None:
+            self.reply(200, "")
 
         def date_time_string(self, timestamp: float | None = None) -> str:
-            import time
-
             return super().date_time_string(time.time() + ahead_s)
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Ahead) as url:
+        yield url
 
 
 def closed_port() -> int:

@@ -1,6 +1,5 @@
 """Before work: what a run will ask of this machine, and a numbered sentence where that is too much."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import pytest
 from peer_agent.config import Home
 from peer_agent.protocol.errors import Problem
 from peer_agent.verdict import Facts, Room, facts_of, judge
-from tests.agent.test_approval import manyhands
-from tests.agent.test_cli import Answer, credential, http_site, known_at
+from tests.agent.program import Answer, credential, http_site, known_at, manyhands
 from tests.golden import golden
 
 FACTS = Facts(
@@ -91,6 +89,6 @@ def test_join_stops_before_torch_is_loaded(tmp_path: Path) -> None:
     with http_site(lambda path: issued if path.endswith("/credential") else tells(path)) as url:
         issued: Answer = (200, credential(tmp_path, "ws://127.0.0.1:9/"))
         known_at(tmp_path, url)
-        done: subprocess.CompletedProcess[str] = manyhands(tmp_path, "join", f"{url}/runs/a/")
+        done = manyhands(tmp_path, "join", f"{url}/runs/a/")
     assert (done.returncode, done.stderr[:6]) == (1, "E123: ")
     assert not (Home(tmp_path).cache / "snapshots").exists()
