@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from peer_agent.plain import PlainFormatter
 from peer_agent.status import Status, sentence
 from peer_agent.view import View
 
@@ -114,7 +115,7 @@ def _logging_to(path: Path) -> Iterator[None]:
     root = logging.getLogger()
     before = root.handlers[:]
     own = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, delay=True, encoding="utf-8")
-    own.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    own.setFormatter(PlainFormatter())
     root.handlers[:] = [own]
     try:
         yield

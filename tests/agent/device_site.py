@@ -43,7 +43,7 @@ class DeviceSite:
         return 404, {"code": "404", "text": "There is nothing at this address."}
 
     def _begin(self, body: dict[str, Any]) -> Answer:
-        assert set(body) == {"name", "public_key", "system", "run"}
+        assert set(body) == {"name", "public_key", "system", "kind", "run"}
         assert 1 <= len(body["name"]) <= 60
         assert len(body["system"]) <= 80
         self.asked.append(body)
@@ -74,7 +74,7 @@ def device_site() -> Iterator[DeviceSite]:
 
     class Approving(Handler):
         def respond(self, body: bytes) -> None:
-            status, said = site.answer(self.path, json.loads(body))
+            status, said = site.answer(self.path, json.loads(body or b"{}"))
             self.reply(status, said, **({"Retry_After": "7"} if status == 429 else {}))
 
     with serving(Approving) as site.url:

@@ -27,6 +27,7 @@ from tests.agent.program import (
     environment,
     http_site,
     known_at,
+    manyhands,
     refusal,
 )
 from tests.protocol.cast import RUN
@@ -131,6 +132,18 @@ async def test_a_site_of_another_protocol(tmp_path: Path) -> None:
             known_at(tmp_path, url)
             said = await asyncio.to_thread(complaint, tmp_path, "relay", url)
     assert said.startswith("E205: ")
+
+
+@pytest.mark.parametrize(("protocol", "ends"), [(m.PROTOCOL, "E306"), (m.PROTOCOL + 1, "E205")])
+def test_a_newer_agent_is_told_of_and_only_another_protocol_ends_it(tmp_path: Path, protocol: int, ends: str) -> None:
+    offer = {"version": "9.0.0", "protocol": protocol, "upgrade_pip": "pip install it", "upgrade_uv": None}
+    answers = {"/api/v1/agent": (200, offer)}
+    with http_site(lambda path: answers.get(path, (409, refusal("E306")))) as url:
+        known_at(tmp_path, url)
+        done = manyhands(tmp_path, "join", f"{url}/runs/a/")
+    assert (done.returncode, done.stderr[:6]) == (1, f"{ends}: ")
+    assert (done.stdout if ends == "E306" else done.stderr).endswith("\npip install it\n")
+    assert ("The site offers version 9.0.0" in done.stdout) == (ends == "E306")
 
 
 @pytest.mark.parametrize(("host", "code"), [("127.0.0.1", "E401"), ("192.0.2.1", "E407")])

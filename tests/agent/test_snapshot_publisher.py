@@ -1,6 +1,7 @@
 """The organizer's agent publishes beside training: the newest waits, and what goes wrong is said in words."""
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,21 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
 from peer_agent.training.replica import Replica
+from peer_agent.view import View
 from tests.training.commits import record_after, small_recipe
 
 TOKEN = "hf_of_the_person"
+
+
+class Heard(View):
+    """A view whose words are kept."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(io.StringIO())
+        self.said = said
+
+    def tell(self, event: str, text: str, **facts: Any) -> None:
+        self.said.append(text)
 
 
 class Slow(SnapshotPublisher):
@@ -26,7 +39,7 @@ class Slow(SnapshotPublisher):
 
     def __init__(self, home: Home, said: list[str], fault: Exception | None = None) -> None:
         site = KnownSite("http://127.0.0.1:9", PeerId("0" * 32), "Amina", "0" * 64)
-        super().__init__(home, Passport(home, site, Role.TRAINER, "words"), "amina/live", TOKEN, said.append)
+        super().__init__(home, Passport(home, site, Role.TRAINER, "words"), "amina/live", TOKEN, Heard(said))
         self.let = asyncio.Event()
         self.sent: list[int] = []
         self.fault = fault
@@ -85,7 +98,7 @@ async def test_a_failure_is_said_and_the_next_is_sent(tmp_path: Path, fault: Exc
 
 
 async def test_a_child_that_dies_has_a_number(tmp_path: Path) -> None:
-    publisher = SnapshotPublisher(Home(tmp_path), Slow(Home(tmp_path), []).passport, "no name", TOKEN, print)
+    publisher = SnapshotPublisher(Home(tmp_path), Slow(Home(tmp_path), []).passport, "no name", TOKEN, Heard([]))
     publisher.folder.mkdir(parents=True)
     with pytest.raises(Problem, match="E348"):
         await publisher._child()
