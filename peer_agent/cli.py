@@ -99,6 +99,7 @@ async def _join(run_url: str, door: Door, limits: Limits, parting: Parting, *, v
     passport = await passport_for(parting.home, run_url, door)
     judged = await verdict(passport)
     view.judged(judged)
+    view.say("Loading torch, which takes some seconds.")
     limits = msgspec.structs.replace(limits, at_once=judged.at_once)
     take_part = await asyncio.to_thread(_participation)  # loads torch: after the cheap checks
     await take_part(passport, limits, parting, view, publish)

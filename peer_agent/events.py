@@ -18,7 +18,7 @@ from peer_agent.view import EVERY_S, View
 
 FIGURES = (
     *("doing", "step", "target_steps", "loss", "samples", "quota", "samples_per_s"),
-    *("up_mbps", "down_mbps", "accepted", "rank"),
+    *("up_mbps", "down_mbps", "accepted", "rank", "hands"),
 )
 
 

@@ -74,6 +74,7 @@ class Observer:
 
     def _take(self, hands: list[Hand]) -> None:
         mine = next((hand for hand in hands if hand.name == self.now.person), None)
+        self.now.hands = len(hands)
         if mine is not None:
             self.now.rank, self.now.accepted = mine.rank, mine.samples
 

@@ -94,7 +94,7 @@ class View:
         self.tell(
             "step",
             f"step {record.step} is made: loss {record.loss:.3f}, {hands} {'hand' if hands == 1 else 'hands'}, "
-            f"{mine} of {record.samples} samples from here",
+            f"{mine:,} of {record.samples:,} samples from here",
             step=record.step,
             loss=record.loss,
             hands=hands,

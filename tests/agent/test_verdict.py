@@ -30,7 +30,7 @@ PLENTY = Room(10**11, 10**12)
 def test_what_fits_is_said_in_a_line_each() -> None:
     assert judge(FACTS, PLENTY, Path("home"), "CPU").lines() == [
         "device    CPU",
-        "memory    about 1.3 GB needed, 100.0 GB free: fits",
+        "memory    about 1.4 GB needed, 100.0 GB free: fits",
         "disk      about 344 MB needed, 1000.0 GB free: fits",
         "download  184 MB at most, before the first step",
         "traffic   about 1.0 GB up and 2.0 GB down in an hour, at the run's recent pace",
@@ -67,7 +67,7 @@ def test_a_gpu_has_a_memory_of_its_own() -> None:
     [
         (
             Room(5 * 10**8, 10**12),
-            "E123: This run does not fit into this machine's memory: it needs about 928 MB, and 500 MB",
+            "E123: This run does not fit into this machine's memory: it needs about 1.1 GB, and 500 MB",
         ),
         (Room(10**11, 10**8), "E124: This run does not fit on the disk of home: it needs about 344 MB, and 100 MB"),
     ],
