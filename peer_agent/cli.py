@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ import typer
 from peer_agent.complaints import faults_in, legible
 from peer_agent.config import Home, home_folder
 from peer_agent.doctor import examine
-from peer_agent.entrance import Door, passport_for
+from peer_agent.entrance import Door, passport_for, show_code
 from peer_agent.events import EventView
 from peer_agent.forgetting import forget_site
 from peer_agent.leaving import FINISH_S, Parting, request_leave
@@ -183,7 +184,8 @@ def relay(
 async def _relay(home: Home, site: str, token: str, *, host: str, port: int, advertise: str) -> None:
     from peer_agent.relay import Relay
 
-    passport = await passport_for(home, site, Door(role=Role.RELAY, token=token))
+    show = partial(show_code, lead="To let this machine be a relay of the site, its operator opens")
+    passport = await passport_for(home, site, Door(role=Role.RELAY, token=token, show=show))
     await Relay(home, passport, host=host, port=port, advertise=advertise).run()
 
 

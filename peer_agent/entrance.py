@@ -24,9 +24,9 @@ KINDS = {Role.TRAINER: "agent", Role.RELAY: "relay"}
 ASK_AGAIN = {Role.TRAINER: frozenset({"E101", "E214"}), Role.RELAY: frozenset({"E101", "E213", "E214"})}
 
 
-def show_code(code: Code) -> None:
+def show_code(code: Code, lead: str = "To let this machine work for you, open") -> None:
     """The code, large, where to enter it, and a browser where a person sits in front of one."""
-    for line in code_in_words(code, sys.stdout):
+    for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
     if has_screen():
         asyncio.get_running_loop().run_in_executor(None, _open_browser, code.verification_uri_complete)
@@ -76,11 +76,11 @@ async def _renewed(home: Home, known: KnownSite, door: Door) -> Passport:
     return passport
 
 
-def code_in_words(code: Code, stream: TextIO) -> list[str]:
+def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
     """Lines for a terminal of 80 columns."""
     large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
     return [
-        "To let this machine work for you, open",
+        lead,
         "",
         f"    {code.verification_uri_complete}",
         "",

@@ -100,11 +100,11 @@ class Terminal(io.StringIO):
 def test_the_code_is_large_on_a_terminal_and_fits_it() -> None:
     address = "https://a.example/device/"
     code = Code("x", "BCDF-GHJK", address, f"{address}?code=BCDF-GHJK", 900, 2)
-    lines = code_in_words(code, Terminal())
+    lines = code_in_words(code, Terminal(), "To let it, open")
     assert max(map(len, lines)) < 80
     assert "    ####    ####  ####   #####          ####  #   #    ###  #   #" in lines
     assert "    BCDF-GHJK" in lines
-    plain = code_in_words(code, io.StringIO())
+    plain = code_in_words(code, io.StringIO(), "To let it, open")
     assert not any("#" in line for line in plain)
     assert f"    {address}?code=BCDF-GHJK" in plain
 
@@ -149,6 +149,7 @@ def test_a_relay_is_approved_in_the_same_way(tmp_path: Path, site: DeviceSite) -
     site.more = lambda path: (401, refusal("E204", minutes=9)) if path.endswith("/relays/credential") else None
     done = manyhands(tmp_path, "relay", site.url)
     assert "    BCDF-GHJK\n" in done.stdout
+    assert done.stdout.startswith("To let this machine be a relay of the site, its operator opens\n")
     assert done.stderr.startswith("E204: ")
     assert [asked["kind"] for asked in site.asked] == ["relay"]
 

@@ -44,7 +44,7 @@ def train(swarm: Swarm, hub: Hub, english: str) -> None:
     organizer.submit(page, {"action": "publish", "repository": "amina/words"})
     token = swarm.token_of(organizer)
     swarm.start_agent("publisher", token=token, options="--publish teo/live", HF_TOKEN=AGENTS, HF_ENDPOINT=hub.url)
-    organizer.submit(f"/runs/{swarm.slug}/named/", {"agreed": "1"})
+    organizer.submit(page, {"agreed": "1"}, action=f"/runs/{swarm.slug}/named/")
     swarm.start_agent("other", token=swarm.token_of(organizer))
     swarm.wait_finished(300)
     swarm.wait(lambda: f"{hub.url}/amina/words" in organizer.read(page), 240, "the release is on the Hub")
