@@ -14,7 +14,7 @@ from msgspec import json as encoder
 from tests.end_to_end.swarm import Swarm
 from web.demonstration.corpus import python_text
 
-STEPS = 3
+STEPS = 2
 MODELS = {
     "gpt2, 7 million": {"layers": "8", "width": "256", "heads": "8", "context": "256", "micro_batch": "8"},
     "llama, 20 million": {
