@@ -27,7 +27,7 @@ from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Wa
 from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, is_signed_by
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import parse_recipe
@@ -180,7 +180,7 @@ class Agent:
             case m.Snapshotted():
                 await self._snapshotted(body.snapshot)
             case m.Reload():
-                self.view.say(str(Problem.of("E109", step=body.step)))
+                self.view.fault(Fault.of("E109", step=body.step))
                 await self._reload()
             case m.AccumulatorRevoked() if self.work is not None and body.accumulator == self.work.accumulator.id:
                 self.view.say(f"The site took leased work back: {body.reason}")
@@ -188,7 +188,7 @@ class Agent:
 
     def _tell(self, body: m.State | m.Notice) -> None:
         if isinstance(body, m.Notice):
-            self.view.say(f"{body.code}: {body.text}")
+            self.view.fault(Fault(body.code, body.text))
             return
         self.view.state(body.state, body.reason)
         if body.state == "finished" and not self._ended.done():
@@ -216,7 +216,7 @@ class Agent:
     async def _greeted(self, greeting: m.Greeting) -> None:
         self._unanswered = max(0, self._unanswered - 1)
         if self.follower is not None and self.greeting is not None and not is_same_run(self.greeting, greeting):
-            raise Problem.of("E125")
+            raise Problem.of("E128")
         self.greeting, self.fence = greeting, greeting.fence
         self.snapshot = greeting.snapshot
         self.head = max(self.head, greeting.index)
@@ -227,9 +227,7 @@ class Agent:
             await self._become_replica(greeting)
             await self._hello()
         elif greeting.index < self.follower.index:
-            self.view.say(
-                str(Problem.of("E402", reason=f"the site is at step {greeting.step}, this machine beyond it"))
-            )
+            self.view.fault(Fault.of("E402", reason=f"the site is at step {greeting.step}, this machine beyond it"))
             self.head = greeting.index
             await self._reload()
         elif greeting.reconciled:
@@ -247,7 +245,7 @@ class Agent:
         if replica.layout.elements != greeting.elements:
             raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
         shards = Shards(self.home, self.passport, greeting.shards, asyncio.get_running_loop())
-        trainer = Trainer(replica, greeting.run, shards, threads=self.limits.threads)
+        trainer = Trainer(replica, greeting.run, shards, threads=self.limits.threads, at_once=self.limits.at_once)
         follower = Follower(self.home, self.passport, self.links, replica)
         if not await self._has_loaded(follower, greeting.snapshot):
             return
@@ -301,7 +299,7 @@ class Agent:
             await self._report()
             return
         unit = result.unit
-        self.view.say(str(Problem.of("E108", samples=f"{unit.start}-{unit.stop - 1}", shard=unit.shard)))
+        self.view.fault(Fault.of("E108", samples=f"{unit.start}-{unit.stop - 1}", shard=unit.shard))
         await self.say(m.UnitsReturned(run=self.passport.run, units=(unit,), reason="non_finite"))
 
     async def _report(self, *, now: bool = False) -> None:
@@ -351,7 +349,7 @@ class Agent:
         try:
             sending = await asyncio.to_thread(work.offer, cut.codec)
         except Problem as problem:
-            self.view.say(str(problem))
+            self.view.fault(problem.fault)
             units = tuple(done.unit for done in work.done)
             await self.say(m.UnitsReturned(run=cut.run, units=units, reason="non_finite"))
             await self._start_over()
@@ -382,7 +380,10 @@ class Agent:
             case m.Open() if round_ is not None:
                 round_.opened(peer, body)
             case m.SlotRefused():
-                self.view.say(f"{body.code}: A relay refused chunk {body.chunk} of this machine's gradient.")
+                words = (
+                    f"A relay refused chunk {body.chunk} of this machine's gradient, which is left out of this step."
+                )
+                self.view.fault(Fault(body.code, words))
 
     def _end_round(self) -> None:
         if self.round is not None:
@@ -432,7 +433,7 @@ class Agent:
         is_covered = self.snapshot is not None and self.snapshot.index >= record.index
         if not await follower.apply(record, digest, assembly, patient=not is_covered):
             if self._ask_again_at is None:
-                self.view.say(str(Problem.of("E114", step=record.step)))
+                self.view.fault(Fault.of("E114", step=record.step))
             self._ask_again_at = time.monotonic() + ASK_AGAIN_S
             await self._leap()
             return

@@ -14,6 +14,7 @@ from peer_agent.config import Home, KnownSite
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import Answered, post_json
 from peer_agent.passport import Enrolled, site_of, understood
+from peer_agent.plain import plain
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from peer_agent.protocol.errors import Problem
 
@@ -40,6 +41,7 @@ async def get_approved(
     home: Home,
     url: str,
     *,
+    kind: str = "agent",
     run: str = "",
     show: Callable[[Code], None],
     sleep: Sleep = asyncio.sleep,
@@ -50,20 +52,21 @@ async def get_approved(
     Raises Problem E115 (nobody answered), the site's own (declined, expired), E104, E105, E110.
     """
     site = site_of(url)
-    code = await _ask(home, site, run)
+    code = await _ask(home, site, kind, run)
     show(code)
     enrolled = await _wait(home, site, code, sleep, monotonic)
-    known = KnownSite(site, enrolled.machine, enrolled.person, enrolled.site_key)
+    known = KnownSite(site, enrolled.machine, plain(enrolled.person), enrolled.site_key)
     home.remember(known)
     return known
 
 
-async def _ask(home: Home, site: str, run: str) -> Code:
+async def _ask(home: Home, site: str, kind: str, run: str) -> Code:
     system = await asyncio.to_thread(system_in_words)
     body = {
         "name": (platform.node() or "a machine")[:60],
         "public_key": public_bytes(home.key()).hex(),
         "system": system,
+        "kind": kind,
         "run": run,
     }
     url = f"{site}/api/v1/devices"
@@ -100,13 +103,22 @@ def system_in_words(gpu: str = "") -> str:
 
 def gpu_name() -> str:
     """The first NVIDIA GPU as its driver's own tool calls it, without loading torch; empty where there is none."""
+    return _of_gpu("name")
+
+
+def gpu_memory() -> int | None:
+    """Bytes that are free on it; None where the driver does not say."""
+    mebibytes = _of_gpu("memory.free")
+    return int(mebibytes) << 20 if mebibytes.isascii() and mebibytes.isdigit() else None
+
+
+def _of_gpu(fact: str) -> str:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""
+    command = [tool, f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=5, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
     return next(iter(done.stdout.splitlines()), "").strip()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import importlib.util
 import logging
 import os
@@ -12,23 +11,30 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
 
+from peer_agent.complaints import faults_in, legible
 from peer_agent.config import Home, home_folder
 from peer_agent.doctor import examine
-from peer_agent.entrance import enter, passport_for
+from peer_agent.entrance import Door, passport_for, show_code
+from peer_agent.events import EventView
 from peer_agent.forgetting import forget_site
 from peer_agent.leaving import FINISH_S, Parting, request_leave
 from peer_agent.limits import Limits, apply_limits, usual_limits
-from peer_agent.passport import Passport, log_in, site_of
+from peer_agent.passport import Passport, site_of
+from peer_agent.plain import PlainFormatter
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.status import status_facts, status_lines
+from peer_agent.terminal import LiveView, is_terminal
+from peer_agent.upgrading import difference, offer_of
 from peer_agent.verdict import verdict
+from peer_agent.view import View
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -41,7 +47,6 @@ Attached = Annotated[bool, typer.Option(hidden=True, help="Leave when standard i
 Json = Annotated[bool, typer.Option("--json", help="Facts for programs, as JSON.")]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
 NEEDED = ("torch", "transformers", "safetensors")
-DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (no address of it can be told to anybody)
 
 
@@ -54,7 +59,7 @@ def login(site: str, *, token: Token = "") -> None:
 
 
 async def _login(home: Home, site: str, token: str) -> None:
-    known = await enter(home, site, token)
+    known = await Door(token=token).enter(home, site)
     typer.echo(f"This machine now works for {known.person} at {known.url}.")
 
 
@@ -66,28 +71,42 @@ def join(
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; default: all cores but one.")] = 0,
     publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
     attached: Attached = False,
+    json: Json = False,
 ) -> None:
     """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise Problem.of("E103", missing=", ".join(missing))
-    limits = usual_limits(threads or None)
-    apply_limits(limits)
-    home = _home()
-    with home.locked():
-        parting = Parting(home)
-        _run(_join(home, run_url, token, limits, parting, publish=publish), parting, attached=attached)
+    view = EventView() if json else LiveView() if is_terminal(sys.stdout) else View()
+    with view.hears_errors() if isinstance(view, EventView) else contextlib.nullcontext():
+        missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+        if missing:
+            raise Problem.of("E103", missing=", ".join(missing))
+        limits = usual_limits(threads or None)
+        apply_limits(limits)
+        home = _home()
+        door = Door(run=_slug(run_url), token=token)
+        if isinstance(view, EventView):
+            door = msgspec.structs.replace(door, show=view.ask_for_approval, say=view.say)
+        with home.locked():
+            parting = Parting(home)
+            work = _join(run_url, door, limits, parting, view=view, publish=publish)
+            _run(work, parting, attached=attached)
 
 
-async def _join(home: Home, run_url: str, token: str, limits: Limits, parting: Parting, *, publish: str) -> None:
-    passport = await passport_for(home, run_url, _slug(run_url), token)
-    for line in await verdict(home, passport):
-        typer.echo(line)
+async def _join(run_url: str, door: Door, limits: Limits, parting: Parting, *, view: View, publish: str) -> None:
+    offer = await offer_of(site_of(run_url))
+    if offer is not None and (fault := difference(offer)) is not None:
+        if fault.code != "E126":
+            raise Problem(fault)
+        view.newer(fault)
+    passport = await passport_for(parting.home, run_url, door)
+    judged = await verdict(passport)
+    view.judged(judged)
+    view.say("Loading torch, which takes some seconds.")
+    limits = msgspec.structs.replace(limits, at_once=judged.at_once)
     take_part = await asyncio.to_thread(_participation)  # loads torch: after the cheap checks
-    await take_part(home, passport, limits, parting, publish)
+    await take_part(passport, limits, parting, view, publish)
 
 
-def _participation() -> "Callable[[Home, Passport, Limits, Parting, str], Coroutine[Any, Any, None]]":
+def _participation() -> "Callable[[Passport, Limits, Parting, View, str], Coroutine[Any, Any, None]]":
     """In a thread, so that Ctrl-C is heard meanwhile."""
     from peer_agent.participation import take_part
 
@@ -165,13 +184,9 @@ def relay(
 async def _relay(home: Home, site: str, token: str, *, host: str, port: int, advertise: str) -> None:
     from peer_agent.relay import Relay
 
-    site = site_of(site)
-    if token:
-        await log_in(home, site, token, kind="relay", name="relay")
-    known = home.sites().get(site)
-    if known is None:
-        raise Problem.of("E101", site=site)
-    await Relay(home, Passport(home, known, Role.RELAY), host=host, port=port, advertise=advertise).run()
+    show = partial(show_code, lead="To let this machine be a relay of the site, its operator opens")
+    passport = await passport_for(home, site, Door(role=Role.RELAY, token=token, show=show))
+    await Relay(home, passport, host=host, port=port, advertise=advertise).run()
 
 
 def _home() -> Home:
@@ -232,7 +247,9 @@ def _wait_for_end_of_input(leave: Any) -> None:
 
 def main() -> None:
     """Entry point. Every error a person can do something about ends as one numbered sentence."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     status = status_of(app)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -247,26 +264,13 @@ def status_of(command: Callable[[], Any]) -> int:
     except SystemExit as end:  # typer ends every command by it
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
-        problems = _problems_in(error)
-        if not problems:
+        faults = faults_in(error)
+        if not faults:
             raise
-        for problem in problems:
-            print(problem, file=sys.stderr)
+        for fault in faults:
+            print(legible(fault), file=sys.stderr)
         return 1
     return 0
-
-
-def _problems_in(error: BaseException) -> list[Problem]:
-    """The numbered errors that this is; none where something of it has no number."""
-    match error:
-        case Problem():
-            return [error]
-        case OSError(errno=int(number)) if number in DISK:
-            return [Problem.of("E106", path=error.filename or "your files", reason=error.strerror)]
-        case BaseExceptionGroup():
-            parts = [_problems_in(part) for part in error.exceptions]
-            return [problem for part in parts for problem in part] if all(parts) else []
-    return []
 
 
 if __name__ == "__main__":

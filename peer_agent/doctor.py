@@ -18,14 +18,17 @@ from msgspec import Struct
 
 from peer_agent import __version__
 from peer_agent.approval import gpu_name
+from peer_agent.complaints import legible
 from peer_agent.config import Home
 from peer_agent.limits import usual_limits
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
+from peer_agent.plain import plain
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.session import Link
 from peer_agent.status import FILE, Status
+from peer_agent.upgrading import Offer, difference, offer_of
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 NEEDED = ("torch", "transformers", "safetensors")
@@ -58,6 +61,7 @@ def good(name: str, text: str) -> Check:
 
 def bad(name: str, fault: Fault, verdict: Verdict = "fail") -> Check:
     """A numbered error; a warning where training goes on nevertheless."""
+    fault = legible(fault)
     return Check(name, verdict, fault.text, fault.code)
 
 
@@ -131,7 +135,7 @@ def _write_and_remove(folder: Path) -> None:
 
 
 async def check_site(url: str) -> list[Check]:
-    """Whether a site is reached, and whether its clock and this one agree."""
+    """Whether a site is reached, whether its clock and this one agree, and whether this agent fits it."""
     began = time.monotonic()
     try:
         theirs = await clock_of(f"{url}/healthz")
@@ -139,7 +143,18 @@ async def check_site(url: str) -> list[Check]:
         return [bad("site", problem.fault)]
     took_ms = (time.monotonic() - began) * 1000
     reached = good("site", f"{url} answers in {took_ms:.0f} ms")
-    return [reached] if theirs is None else [reached, check_clock(theirs, time.time())]
+    agent = check_agent(await offer_of(url))
+    return [reached, agent] if theirs is None else [reached, check_clock(theirs, time.time()), agent]
+
+
+def check_agent(offer: Offer | None) -> Check:
+    """This agent and the one that the site offers."""
+    if offer is None:
+        return good("agent", f"{__version__}; the site does not say which one it offers")
+    fault = difference(offer)
+    if fault is None:
+        return good("agent", f"{__version__} fits the site, which offers {plain(offer.version)}")
+    return bad("agent", fault, "fail" if fault.code == "E205" else "warn")
 
 
 def check_clock(theirs: float, ours: float) -> Check:

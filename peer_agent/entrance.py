@@ -5,59 +5,82 @@ import contextlib
 import os
 import sys
 import webbrowser
+from collections.abc import Callable
 from typing import TextIO
+
+from msgspec import Struct
 
 from peer_agent.approval import Code, get_approved
 from peer_agent.config import Home, KnownSite
 from peer_agent.lettering import in_large_letters
 from peer_agent.passport import Passport, log_in, site_of
+from peer_agent.plain import plain
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 
-ASK_AGAIN = frozenset({"E101", "E214"})  # a person can mend these by approving the machine (again)
+VARIABLE = "MANYHANDS_TOKEN"  # of the environment: for servers, where nobody approves anything
+KINDS = {Role.TRAINER: "agent", Role.RELAY: "relay"}
+# A person can mend these by approving the machine (again); E213: it was approved, and not as a relay.
+ASK_AGAIN = {Role.TRAINER: frozenset({"E101", "E214"}), Role.RELAY: frozenset({"E101", "E213", "E214"})}
 
 
-async def enter(home: Home, url: str, token: str, *, run: str = "") -> KnownSite:
-    """Make this machine known to the site of `url`, by a token or else by a person's approval. Raises Problem."""
-    return await log_in(home, url, token) if token else await get_approved(home, url, run=run, show=show_code)
-
-
-async def passport_for(home: Home, url: str, slug: str, token: str) -> Passport:
-    """A passport with a fresh credential for the run `slug`.
-
-    A machine that is new to the site, or was revoked there, asks for approval first. Raises Problem.
-    """
-    known = home.sites().get(site_of(url))
-    if known is None or token:
-        return await _renewed(home, await enter(home, url, token, run=slug), slug)
-    try:
-        return await _renewed(home, known, slug)
-    except Problem as problem:
-        if problem.fault.code not in ASK_AGAIN:
-            raise
-        print(problem.fault.text.split(". ")[0] + ". It can be approved again now.", flush=True)
-    return await _renewed(home, await enter(home, url, "", run=slug), slug)
-
-
-async def _renewed(home: Home, known: KnownSite, slug: str) -> Passport:
-    passport = Passport(home, known, Role.TRAINER, slug)
-    await passport.renew()
-    return passport
-
-
-def show_code(code: Code) -> None:
+def show_code(code: Code, lead: str = "To let this machine work for you, open") -> None:
     """The code, large, where to enter it, and a browser where a person sits in front of one."""
-    for line in code_in_words(code, sys.stdout):
+    for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
     if has_screen():
         asyncio.get_running_loop().run_in_executor(None, _open_browser, code.verification_uri_complete)
 
 
-def code_in_words(code: Code, stream: TextIO) -> list[str]:
+class Door(Struct, frozen=True):
+    """How a machine gets in where it is not known yet. `token`: a one-time token, or empty; else `show` shows a code.
+
+    `run`: the slug of the run that it asks for.
+    """
+
+    role: Role = Role.TRAINER
+    run: str = ""
+    token: str = ""
+    show: Callable[[Code], None] = show_code
+    say: Callable[[str], None] = lambda text: print(plain(text), flush=True)
+
+    async def enter(self, home: Home, url: str) -> KnownSite:
+        """Make this machine known to the site of `url`, by a token or else by a person's approval. Raises Problem."""
+        kind = KINDS[self.role]
+        if token := self.token or os.environ.get(VARIABLE, ""):
+            return await log_in(home, url, token, kind=kind, name="relay" if self.role is Role.RELAY else "")
+        return await get_approved(home, url, kind=kind, run=self.run, show=self.show)
+
+
+async def passport_for(home: Home, url: str, door: Door) -> Passport:
+    """A passport with a fresh credential.
+
+    A machine that is new to the site, or was revoked there, or was no relay yet, asks for approval first. Raises
+    Problem.
+    """
+    known = home.sites().get(site_of(url))
+    if known is None or door.token:
+        return await _renewed(home, await door.enter(home, url), door)
+    try:
+        return await _renewed(home, known, door)
+    except Problem as problem:
+        if problem.fault.code not in ASK_AGAIN[door.role]:
+            raise
+        door.say(f"{problem.fault.text.split('. ')[0]}. It can be approved again now.")
+    return await _renewed(home, await door.enter(home, url), door)
+
+
+async def _renewed(home: Home, known: KnownSite, door: Door) -> Passport:
+    passport = Passport(home, known, door.role, door.run)
+    await passport.renew()
+    return passport
+
+
+def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
     """Lines for a terminal of 80 columns."""
     large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
     return [
-        "To let this machine work for you, open",
+        lead,
         "",
         f"    {code.verification_uri_complete}",
         "",

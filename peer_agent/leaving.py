@@ -23,6 +23,7 @@ class Parting:
     """Who wants this process to leave. `gently` is there from when there is something that could be finished."""
 
     def __init__(self, home: Home) -> None:
+        self.home = home
         self.path = home.folder / FILE
         self.gently: Callable[[], None] | None = None
         self.is_asked = False

@@ -9,10 +9,14 @@ NICE = 10
 
 
 class Limits(Struct, frozen=True):
-    """`threads` for torch; `nice` as in nice(1), where the system has it."""
+    """`threads` for torch; `nice` as in nice(1), where the system has it; `at_once`: samples computed at a time.
+
+    `at_once` 0: a whole micro-batch.
+    """
 
     threads: int
     nice: int = NICE
+    at_once: int = 0
 
 
 def usual_limits(threads: int | None = None) -> Limits:

@@ -63,17 +63,18 @@ class Observer:
         now.accepted = max(now.accepted, self.view.accepted)
 
     async def _ask_for_rank(self) -> None:
-        """The site's own count. Where it is not told (a private run, an older site), this machine's stands."""
+        """The site's own count. While it is not told, this machine's stands."""
         passport = self.agent.passport
         url = f"{passport.site.url}/api/v1/runs/{passport.slug}/leaderboard?limit={MOST_HANDS}"
         while True:
             with contextlib.suppress(Problem, msgspec.ValidationError):
-                answer = await get_json(url)
+                answer = await get_json(url, headers=passport.headers())
                 self._take(msgspec.convert(answer.get("items"), list[Hand]))
             await asyncio.sleep(LEADERBOARD_S)
 
     def _take(self, hands: list[Hand]) -> None:
         mine = next((hand for hand in hands if hand.name == self.now.person), None)
+        self.now.hands = len(hands)
         if mine is not None:
             self.now.rank, self.now.accepted = mine.rank, mine.samples
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import sys
 from collections.abc import Iterator
 
 from peer_agent.agent import Agent
@@ -14,23 +13,22 @@ from peer_agent.observing import Observer
 from peer_agent.passport import Passport
 from peer_agent.publishing.repository import check_name
 from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
-from peer_agent.terminal import LiveView, is_terminal
+from peer_agent.terminal import LiveView
 from peer_agent.view import View
 
 log = logging.getLogger(__name__)
 LOG = "agent.log"
 
 
-async def take_part(home: Home, passport: Passport, limits: Limits, parting: Parting, publish: str) -> None:
+async def take_part(passport: Passport, limits: Limits, parting: Parting, view: View, publish: str) -> None:
     """Train until the run is finished, or until somebody asks to leave; `publish`: a repository, or empty.
 
     Raises Problem.
     """
-    view = LiveView() if is_terminal(sys.stdout) else View()
-    agent = Agent(home, passport, limits, view)
+    agent = Agent(passport.home, passport, limits, view)
     agent.publisher = _publisher(agent, publish) if publish else None
     parting.gently = agent.finish
-    with _shown(view, home):
+    with _shown(view, passport.home):
         observing = asyncio.create_task(Observer(agent).run())
         observing.add_done_callback(_tell_failure)
         try:
@@ -46,7 +44,7 @@ async def take_part(home: Home, passport: Passport, limits: Limits, parting: Par
 def _publisher(agent: Agent, repository: str) -> SnapshotPublisher:
     """Raises Problem E348, E353: before any work, since the person is still there."""
     check_name(repository)
-    return SnapshotPublisher(agent.home, agent.passport, repository, hub_token(), agent.view.say)
+    return SnapshotPublisher(agent.home, agent.passport, repository, hub_token(), agent.view)
 
 
 @contextlib.contextmanager

@@ -75,7 +75,7 @@ async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name:
     }
     url = f"{site}/api/v1/machines"
     enrolled = understood(await post_json(url, body, token=token), Enrolled, url)
-    known = KnownSite(site, enrolled.machine, enrolled.person, enrolled.site_key)
+    known = KnownSite(site, enrolled.machine, plain(enrolled.person), enrolled.site_key)
     home.remember(known)
     return known
 

@@ -11,7 +11,7 @@ from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
 from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.training.data import Tokens, load_shard
 from peer_agent.training.snapshots import State
 from peer_agent.view import View
@@ -83,7 +83,8 @@ async def hand_in(home: Home, passport: Passport, state: State, view: View) -> N
         if not await _upload(passport, path, state.step):
             view.say(f"The site did not take this machine's copy of step {state.step}; another machine hands it in.")
     except Problem as problem:
-        view.say(f"{problem} Another machine hands in the copy of step {state.step}.")
+        more = f"Another machine hands in the copy of step {state.step}."
+        view.fault(Fault(problem.fault.code, f"{problem.fault.text} {more}"))
     finally:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -6,10 +6,10 @@ and never stops the agent. While one snapshot is on its way, only the newest of 
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,12 @@ from peer_agent.passport import Passport
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import Record
-from peer_agent.publishing.card import Facts
+from peer_agent.publishing.card import Facts, parse_facts
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
+from peer_agent.view import View
+
+log = logging.getLogger(__name__)
 
 HUB = "https://huggingface.co"
 LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
@@ -31,10 +34,10 @@ TOKENIZER_LIMIT = 64 << 20  # bytes of a file
 
 
 class SnapshotPublisher:
-    """Sends snapshots of one run to one repository. `say` tells the person."""
+    """Sends snapshots of one run to one repository. `view` tells the person."""
 
-    def __init__(self, home: Home, passport: Passport, repository: str, token: str, say: Callable[[str], None]) -> None:
-        self.home, self.passport, self.repository, self.say = home, passport, repository, say
+    def __init__(self, home: Home, passport: Passport, repository: str, token: str, view: View) -> None:
+        self.home, self.passport, self.repository, self.view = home, passport, repository, view
         self.endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
         self.folder = home.cache / "publishing"
         self._token = token
@@ -53,7 +56,7 @@ class SnapshotPublisher:
     async def finish(self) -> None:
         """Wait for what is on its way."""
         if self._sending is not None and not self._sending.done():
-            self.say("The last model is on its way to the Hub; Ctrl-C leaves it there.")
+            self.view.say("The last model is on its way to the Hub; Ctrl-C leaves it there.")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_S):
                     await self._sending
@@ -63,34 +66,41 @@ class SnapshotPublisher:
             (state, record, replica), self._waiting = self._waiting, None
             try:
                 url = await self._send(state, record, replica)
-                self.say(f"The model of step {record.step} is on the Hub: {url}")
+                self.view.say(f"The model of step {record.step} is on the Hub: {url}")
             except Problem as problem:
-                self.say(str(Fault.of("E354", step=record.step, reason=problem)))
+                self.view.fault(Fault.of("E354", step=record.step, reason=problem))
             except OSError as error:
-                self.say(str(Fault.of("E354", step=record.step, reason=error.strerror or error)))
+                self.view.fault(Fault.of("E354", step=record.step, reason=error.strerror or error))
 
     async def _send(self, state: State, record: Record, replica: Replica) -> str:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         await self._fetch_tokenizer()
-        await asyncio.to_thread(state.save, self.folder / "state.safetensors")
+        file = await asyncio.to_thread(state.save, self.folder / "state.safetensors")
         (self.folder / "recipe.json").write_bytes(encode_recipe(replica.recipe))
-        (self.folder / "facts.json").write_bytes(msgspec.json.encode(self._facts(record)))
+        facts = await self._facts(record, replica.recipe.target_steps)
+        digests = {"log_digest": state.log_digest, "snapshot": file}
+        (self.folder / "facts.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(facts, **digests)))
         made = await self._child()
         self._remember(made["commit"])
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         return str(made["url"])
 
-    def _facts(self, record: Record) -> Facts:
-        """What an agent knows; shares and the curve are on the card of the release."""
-        return Facts(
-            slug=self.passport.slug,
-            title=self.passport.title or self.passport.slug,
-            address=f"{self.passport.site.url}/runs/{self.passport.slug}/",
-            steps=record.step,
-            loss=record.loss,
-            purpose=f"A snapshot of a run that is still going on: the model after step {record.step:,}.",
-        )
+    async def _facts(self, record: Record, target_steps: int) -> Facts:
+        """What the site says of the run as of this step, as on the card of a release; an older site says nothing."""
+        where = f"{self.passport.site.url}/api/v1/runs/{self.passport.slug}/facts?step={record.step}"
+        try:
+            await self.passport.renew()
+            facts = parse_facts(msgspec.json.encode(await get_json(where, headers=self.passport.headers())))
+        except Problem as problem:
+            log.info("the card goes without what the site knows: %s", problem)
+            address = f"{self.passport.site.url}/runs/{self.passport.slug}/"
+            title = self.passport.title or self.passport.slug
+            facts = Facts(slug=self.passport.slug, title=title, address=address, steps=record.step, loss=record.loss)
+        if record.step == target_steps:
+            return facts
+        said = f"A snapshot of a run that is still going on: the model after step {record.step:,}. {facts.purpose}"
+        return msgspec.structs.replace(facts, purpose=said.strip())
 
     async def _fetch_tokenizer(self) -> None:
         await self.passport.renew()

@@ -38,6 +38,7 @@ class Status(Struct, kw_only=True):
     down_mbps: float = 0.0
     accepted: int = 0  # of this person, in this run, as the site counts; until it has said so, since this agent began
     rank: int | None = None
+    hands: int = 0  # people who have given something
     events: list[str] = []
     relays: list[str] = []  # addresses of the run's relays
 
@@ -96,7 +97,7 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
     if "sentence" not in facts:
         return [f"Process {facts['pid']} works in {home.folder}; it has not said what it does."]
     loss = "" if facts["loss"] is None else f", loss {facts['loss']:.3f}"
-    rank = "" if facts["rank"] is None else f", rank {facts['rank']}"
+    rank = "" if facts["rank"] is None else f", rank {facts['rank']} of {facts['hands']}"
     speeds = f"{facts['samples_per_s']:.1f} samples/s; up {facts['up_mbps']:.1f}, down {facts['down_mbps']:.1f} Mb/s"
     lines = [
         f"{facts['title'] or facts['run']} at {facts['site']}, for {facts['person']} (process {facts['pid']})",

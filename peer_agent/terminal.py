@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from logging.handlers import RotatingFileHandler
@@ -13,10 +14,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from peer_agent.plain import PlainFormatter
 from peer_agent.status import Status, sentence
 from peer_agent.view import View
 
-WIDTH, BAR = 100, 40
+WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
+FIGURE_COLUMNS = (8, 15, 18, 15, 8)
+ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
+ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
+NUMBER = re.compile(r"E\d{3}: ")
 LOG_BYTES = 1_000_000
 HINT = "Ctrl-C finishes this step and leaves; a second Ctrl-C leaves at once."
 
@@ -28,10 +34,11 @@ class LiveView(View):
         super().__init__(stream)
         self.console = Console(file=stream, highlight=False)
         self._live: Live | None = None
+        self._size = self.console.size
 
     def show(self, line: str) -> None:
         if self._live is None:
-            super().show(line)
+            self.console.print(Text(line))
         else:
             self.refresh()
 
@@ -39,14 +46,18 @@ class LiveView(View):
         """The bar shows it."""
 
     def refresh(self) -> None:
-        if self._live is not None:
-            self._live.update(picture(self.now, self.console), refresh=True)
+        if self._live is None:
+            return
+        if self.console.size != self._size:  # the terminal has wrapped the old page in its own way
+            self._size = self.console.size
+            self.console.clear()
+        self._live.update(picture(self.now, self.console), refresh=True)
 
     @contextlib.contextmanager
     def live(self, log_file: Path) -> Iterator[None]:
         """Show the page; what is logged goes to a file meanwhile, and what is printed appears above the page."""
         with _logging_to(log_file), _no_echo_of_control_keys():
-            picture_now = picture(self.now, self.console)
+            picture_now, self._size = picture(self.now, self.console), self.console.size
             with Live(picture_now, console=self.console, auto_refresh=False, vertical_overflow="crop") as live:
                 self._live = live
                 try:
@@ -62,46 +73,73 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def picture(now: Status, console: Console) -> RenderableType:
-    """The page."""
-    width = min(console.width, WIDTH)
-    parts: list[Text | Table] = [
+    """The page: what it is about, one sentence, one bar, five figures, the last events, how to leave."""
+    width = min(console.width, WIDTH) - 1  # a full last column makes some terminals go on to the next line
+    page = Table.grid()
+    page.add_column(width=width)
+    for part in (
         Text(now.title or now.run, style="bold", no_wrap=True, overflow="ellipsis"),
         Text(sentence(now)),
         Text(""),
-        Text(_bar(now, _blocks(console)), no_wrap=True, overflow="ellipsis"),
+        _bar(now, width, _blocks(console)),
         Text(""),
         _figures(now, width),
         Text(""),
-        *(Text(event, style="dim", no_wrap=True, overflow="ellipsis") for event in now.events),
-        Text(HINT, style="dim", no_wrap=True, overflow="ellipsis"),
-    ]
-    page = Table.grid(expand=False)
-    page.add_column(max_width=width - 1, no_wrap=False)
-    for part in parts:
+        _events(now),
+        Text(""),
+        Text(HINT, style="dim"),
+    ):
         page.add_row(part)
     return Group(Text(""), page)
 
 
+def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:
+    """This machine's part of the step."""
+    share = min(now.samples / now.quota, 1.0) if now.quota else 0.0
+    words = f"{now.samples:,} of {now.quota:,} samples" if now.quota else "no samples yet"
+    if now.target_steps:
+        words += f", step {now.step:,} of {now.target_steps:,}"
+    length = max(min(width - len(words) - 2, BAR), SHORTEST_BAR)
+    filled = round(share * length)
+    bar = Text(no_wrap=True, overflow="ellipsis")
+    return bar.append(blocks[0] * filled, ALIVE).append(f"{blocks[1] * (length - filled)}  {words}")
+
+
 def _figures(now: Status, width: int) -> Table:
-    """Two columns of names and values."""
-    table = Table.grid(padding=(0, 2))
-    for column in range(4):
-        table.add_column(style="dim" if column % 2 == 0 else "", min_width=(9, (width - 30) // 2, 9, 12)[column])
-    loss = "not yet known" if now.loss is None else f"{now.loss:.3f}"
-    table.add_row("state", now.doing, "up", f"{now.up_mbps:.1f} Mb/s")
-    step = f"{now.step:,} of {now.target_steps:,}" if now.target_steps else ""
-    table.add_row("step", step, "down", f"{now.down_mbps:.1f} Mb/s")
-    table.add_row("loss", loss, "accepted", f"{now.accepted:,} samples")
-    table.add_row("speed", f"{now.samples_per_s:.1f} samples/s", "rank", str(now.rank or "none yet"))
+    """Five of them: side by side, or one below the other where that is too wide."""
+    figures = (
+        ("loss", "not yet" if now.loss is None else f"{now.loss:.3f}"),
+        ("speed", f"{now.samples_per_s:.1f} samples/s"),
+        ("up and down", f"{now.up_mbps:.1f} and {now.down_mbps:.1f} Mb/s"),
+        ("accepted", f"{now.accepted:,} samples"),
+        ("rank", _rank(now)),
+    )
+    table = Table.grid(padding=(0, 2, 0, 0))
+    if width < ROW:
+        for name, value in figures:
+            table.add_row(Text(name, style="dim"), value)
+        return table
+    for columns in FIGURE_COLUMNS:  # at least, so that they do not sway with the figures
+        table.add_column(min_width=columns)
+    table.add_row(*(Text(name, style="dim") for name, _ in figures))
+    table.add_row(*(value for _, value in figures))
     return table
 
 
-def _bar(now: Status, blocks: tuple[str, str]) -> str:
-    """This machine's part of the step."""
-    share = min(now.samples / now.quota, 1.0) if now.quota else 0.0
-    filled = round(share * BAR)
-    words = f"{now.samples:,} of {now.quota:,} samples of this step" if now.quota else "no samples of this step yet"
-    return f"{blocks[0] * filled}{blocks[1] * (BAR - filled)}  {words}"
+def _rank(now: Status) -> str:
+    if now.rank is None:
+        return "none yet"
+    return f"{now.rank:,} of {now.hands:,}" if now.hands else f"{now.rank:,}"
+
+
+def _events(now: Status) -> Table:
+    """Whole sentences: what to do about an error is at its end."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for event in now.events:
+        at, _, words = event.partition("  ")
+        is_error = NUMBER.match(words) is not None
+        table.add_row(Text(at, style="dim"), Text(words, style=BROKEN if is_error else ""))
+    return table
 
 
 def _blocks(console: Console) -> tuple[str, str]:
@@ -114,7 +152,7 @@ def _logging_to(path: Path) -> Iterator[None]:
     root = logging.getLogger()
     before = root.handlers[:]
     own = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, delay=True, encoding="utf-8")
-    own.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    own.setFormatter(PlainFormatter())
     root.handlers[:] = [own]
     try:
         yield

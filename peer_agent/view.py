@@ -2,13 +2,15 @@
 
 import sys
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
+from peer_agent.complaints import legible
 from peer_agent.plain import plain
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.records import Record
 from peer_agent.status import EVENTS, Status
+from peer_agent.verdict import Verdict
 
 EVERY_S = 5.0  # between lines about progress
 
@@ -27,8 +29,25 @@ class View:
         self._told_at = 0.0
         self._state = ("", "")
 
+    def judged(self, verdict: Verdict) -> None:
+        """What the work will take here, said before it begins."""
+        print("\n".join(plain(line) for line in verdict.lines()), file=self.stream, flush=True)
+
+    def newer(self, fault: Fault) -> None:
+        """The site has a newer agent: the line that fetches it is for copying, so it stands alone."""
+        print(legible(fault).text, file=self.stream, flush=True)
+
     def say(self, text: str) -> None:
-        """One line, with the time of day."""
+        """A sentence."""
+        self.tell("note", text)
+
+    def fault(self, fault: Fault) -> None:
+        """A numbered error that this agent goes on after."""
+        fault = legible(fault)
+        self.tell("error", f"{fault.code}: {fault.text}", code=fault.code)
+
+    def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonView`)
+        """Something happened: one line, with the time of day."""
         line = f"{time.strftime('%H:%M:%S')}  {plain(text)}"
         self.now.events = [*self.now.events, line][-EVENTS:]
         self.show(line)
@@ -53,7 +72,7 @@ class View:
             "paused": "The organizer has paused the run.",
             "finished": "The run is finished. Thank you; your work is in the model.",
         }
-        self.say(words.get(state, f"The run is {state}."))
+        self.tell("state", words.get(state, f"The run is {state}."), state=state, reason=reason)
 
     @property
     def run_state(self) -> str:
@@ -72,29 +91,36 @@ class View:
         self.accepted += mine
         self.made, self.now.loss = record.step, record.loss
         hands = len(record.contributions)
-        self.say(
+        self.tell(
+            "step",
             f"step {record.step} is made: loss {record.loss:.3f}, {hands} {'hand' if hands == 1 else 'hands'}, "
-            f"{mine} of {record.samples} samples from here"
+            f"{mine:,} of {record.samples:,} samples from here",
+            step=record.step,
+            loss=record.loss,
+            hands=hands,
+            samples=record.samples,
+            from_here=mine,
         )
 
     def away(self, fault: Fault) -> None:
         """The site is not reached; said once, however often it is tried."""
         if not self.is_away:
             self.is_away = True
-            self.say(f"The site does not answer ({fault.code}). Trying again until it does; nothing is lost.")
+            words = f"The site does not answer ({fault.code}). Trying again until it does; nothing is lost."
+            self.tell("away", words, code=plain(fault.code))
 
     def back(self) -> None:
         """The site is reached."""
         if self.is_away:
             self.is_away = False
-            self.say("The site answers again.")
+            self.tell("back", "The site answers again.")
 
     def leaves(self, step: int) -> None:
         """The person has asked the agent to leave, and it finishes a step first."""
         self.is_leaving = True
-        self.say(f"Finishing step {step + 1}; then this machine leaves. Ctrl-C again leaves at once.")
+        self.tell("leaving", f"Finishing step {step + 1}; then this machine leaves. Ctrl-C again leaves at once.")
 
     def farewell(self) -> None:
         """The last words to a person who has asked it to leave."""
         hands = f"{self.accepted:,} samples from here went into the model" if self.accepted else "Nothing was lost"
-        self.say(f"This machine has left. {hands}. The same command takes part again.")
+        self.tell("left", f"This machine has left. {hands}. The same command takes part again.")

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from peer_agent.averaging.contributor import Accumulator, Sending, included_of
 from peer_agent.protocol.grid import Grid
@@ -47,6 +48,8 @@ class Work:
         self._is_open = False
         self._ready = asyncio.Event()
         self._passed_over = 0  # rounds in a row that were cut without us
+        # Always the same thread: glibc keeps what each thread has freed for that thread, and activations are large.
+        self._thread = ThreadPoolExecutor(1, "computing")
 
     @property
     def done(self) -> tuple[DoneUnit, ...]:
@@ -94,20 +97,23 @@ class Work:
 
     async def compute(self) -> None:
         """Compute leased units, one after another, whenever it is allowed. Raises Problem E107, E111."""
-        while True:
-            await self._ready.wait()
-            async with self.busy:
-                result = await self._compute_next() if self._may_compute() else None
-            if result is not None:
-                await self.tell(result)
-            self.allow(is_open=self._is_open)
+        try:
+            while True:
+                await self._ready.wait()
+                async with self.busy:
+                    result = await self._compute_next() if self._may_compute() else None
+                if result is not None:
+                    await self.tell(result)
+                self.allow(is_open=self._is_open)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _compute_next(self) -> Computed | NonFinite | None:
         """None where it was for nothing."""
         unit = self.queue.popleft()
         self.computing = (unit,)
         accumulator, step, began = self.accumulator.id, self.trainer.replica.step, time.monotonic()
-        result = await asyncio.to_thread(self.trainer.compute, unit)
+        result = await asyncio.get_running_loop().run_in_executor(self._thread, self.trainer.compute, unit)
         if self.accumulator.id != accumulator:
             return None  # its leases ended meanwhile
         self.computing = ()

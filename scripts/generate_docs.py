@@ -247,11 +247,12 @@ def piece(part: ast.expr) -> str:
 def errors_page() -> str:
     """docs/errors.md."""
     text, section = "", ""
-    for code, (cause, remedy) in CATALOGUE.items():
+    for code, entry in CATALOGUE.items():
         if code[1] != section:
             section = code[1]
             text += f"## {SECTIONS[section]}\n\n"
-        text += f"### {code}\n\n{readable(cause)}\n\n{readable(remedy)}\n\n"
+        remedy = " ".join(part for part in (entry.means, entry.remedy) if part)
+        text += f"### {code}\n\n{readable(entry.cause)}\n\n{readable(remedy)}\n\n"
     text += f"## {SECTIONS['9']}\n\n"
     for code, complaints in setup_errors().items():
         text += f"### {code}\n\n" + "\n\n".join(readable(complaint) for complaint in complaints) + "\n\n"

@@ -4,12 +4,21 @@ from typing import NamedTuple, Self
 
 from msgspec import Struct
 
+NOTHING_LOST = "Nothing was lost."
+STAYS = "What was accepted of this machine's work stays counted."
+
 
 class Entry(NamedTuple):
-    """One error. `cause` and `remedy` are format strings."""
+    """One error: what happened, what to do, and between them what it means for somebody's work. Format strings."""
 
     cause: str
     remedy: str
+    means: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it, in the order in which it is read."""
+        return " ".join(part for part in (self.cause, self.means, self.remedy) if part)
 
 
 CATALOGUE: dict[str, Entry] = {
@@ -17,118 +26,222 @@ CATALOGUE: dict[str, Entry] = {
     "E101": Entry(
         "This machine is not known to {site}.",
         "Run `manyhands login {site}` first. A relay is started with --token TOKEN, made on the machines page.",
+        means=NOTHING_LOST,
     ),
     "E102": Entry(
-        "Another agent (process {pid}) works in {home}.", "Stop it, or set MANYHANDS_HOME to another folder."
+        "Another agent (process {pid}) works in {home}.",
+        "Stop it, or set MANYHANDS_HOME to another folder.",
+        means=NOTHING_LOST,
     ),
     "E103": Entry(
         "Training needs packages that are not installed here: {missing}.",
+        "Install them:\n"
         "CPU: pip install 'manyhands[train]' --extra-index-url https://download.pytorch.org/whl/cpu\n"
         "CUDA: pip install 'manyhands[train]'",
+        means="Nothing was begun.",
     ),
-    "E104": Entry("{url} cannot be reached ({reason}).", "Check the address and your network. Nothing was lost."),
-    "E105": Entry("{url} is not encrypted and not on this machine or its local network.", "Use the https:// address."),
+    "E104": Entry("{url} cannot be reached ({reason}).", "Check the address and your network.", means=NOTHING_LOST),
+    "E105": Entry(
+        "{url} is not encrypted and not on this machine or its local network.",
+        "Use the https:// address.",
+        means="Nothing was sent there.",
+    ),
     "E106": Entry(
         "The disk that holds {path} is full or cannot be written ({reason}).",
-        "Free some space and start again. Accepted work is safe with the site.",
+        "Free some space and start again.",
+        means=STAYS,
     ),
     "E107": Entry(
-        "There is not enough memory to train this model ({reason}).", "Close other programs and start again."
+        "There is not enough memory to train this model ({reason}).",
+        "Close other programs and start again.",
+        means=STAYS,
     ),
     "E108": Entry(
         "A gradient computed here was not a finite number, so it was thrown away (samples {samples} of shard {shard}).",
-        "Nothing was lost: the samples went back. If it comes again, check this machine's memory and drivers.",
+        "If it comes again, check this machine's memory and drivers.",
+        means="Nothing was lost: the samples went back.",
     ),
     "E109": Entry(
         "This machine's copy of the model differed from everyone else's at step {step}.",
-        "It is being loaded again; accepted work is safe. If it comes again, check this machine's memory.",
+        "It is being loaded again. If it comes again, check this machine's memory.",
+        means=STAYS,
     ),
-    "E110": Entry("{url} answered with something unexpected ({reason}).", "Is it a Manyhands site? Check the address."),
+    "E110": Entry(
+        "{url} answered with something unexpected ({reason}).",
+        "Is it a Manyhands site? Check the address.",
+        means=NOTHING_LOST,
+    ),
     "E111": Entry(
-        "The file {name} that came from {url} is damaged (its digest differs).", "Start again to fetch it anew."
+        "The file {name} that came from {url} is damaged (its digest differs).",
+        "Start again to fetch it anew.",
+        means="Nothing of it was used.",
     ),
-    "E112": Entry("{thing} is missing from the command.", "See `manyhands --help`."),
-    "E113": Entry("Unknown value in {where}: {reason}.", "Mend it or delete the file, then log in again."),
-    "E114": Entry("No relay has the averaged bytes of step {step} now.", "The agent waits for a newer snapshot."),
+    "E112": Entry("{thing} is missing from the command.", "See `manyhands --help`.", means="Nothing was begun."),
+    "E113": Entry(
+        "Unknown value in {where}: {reason}.",
+        "Mend it or delete the file, then log in again.",
+        means="What was accepted lies with the site and stays counted.",
+    ),
+    "E114": Entry(
+        "No relay has the averaged bytes of step {step} now.",
+        "The agent waits for a newer snapshot.",
+        means=NOTHING_LOST,
+    ),
     "E115": Entry(
         "Nobody approved this machine within {minutes} minutes.",
         "Run the same command again and enter the new code at {site}.",
+        means="Nothing was begun.",
     ),
-    "E116": Entry("No agent works in {home}.", "Start one with `manyhands join RUN_URL`, or set MANYHANDS_HOME."),
+    "E116": Entry(
+        "No agent works in {home}.",
+        "Start one with `manyhands join RUN_URL`, or set MANYHANDS_HOME.",
+        means="Nothing was changed.",
+    ),
     "E117": Entry(
         "The agent (process {pid}) has not left within {seconds} seconds.",
         "Run `manyhands leave --now`, or end that process.",
+        means=NOTHING_LOST,
     ),
-    "E118": Entry("This machine is not known to {site}, so there is nothing to forget.", "See `manyhands doctor`."),
+    "E118": Entry(
+        "This machine is not known to {site}, so there is nothing to forget.",
+        "See `manyhands doctor`.",
+        means="Nothing was changed.",
+    ),
     "E119": Entry(
         "This machine has a GPU ({gpu}), but the torch that is installed cannot use it ({reason}).",
         "Install the build of torch for it: pip install --force-reinstall torch",
+        means="It trains on the CPU, more slowly.",
     ),
     "E120": Entry(
         "{free} of memory are free; that is too little to train even a small model (at least {needed}).",
         "Close other programs.",
+        means=NOTHING_LOST,
     ),
-    "E121": Entry("{free} are free on the disk of {path}; at least {needed} are needed.", "Free some space."),
+    "E121": Entry(
+        "{free} are free on the disk of {path}; at least {needed} are needed.", "Free some space.", means=NOTHING_LOST
+    ),
     "E123": Entry(
         "This run does not fit into this machine's memory: it needs about {needed}, and {free} are free.",
         "Close other programs, or join a smaller run.",
+        means="Nothing was begun.",
     ),
     "E124": Entry(
         "This run does not fit on the disk of {path}: it needs about {needed}, and {free} are free.",
         "Free some space, or set MANYHANDS_HOME to a folder on a larger disk.",
+        means="Nothing was begun.",
     ),
     "E125": Entry(
+        "This run does not fit into the GPU's memory: it needs about {needed}, and {free} are free.",
+        "Close other programs that use it, or join a smaller run.",
+        means="Nothing was begun.",
+    ),
+    "E126": Entry(
+        "The site offers version {theirs} of the agent, and this one is {ours}.",
+        "To have the newer one, in the environment of this one:\n{line}",
+        means="This one goes on working.",
+    ),
+    "E127": Entry(
+        "Only an operator of this site can let a machine be its relay.",
+        "Ask one of them to approve it.",
+        means="Nothing was approved.",
+    ),
+    "E128": Entry(
         "The run was taken back and opened again with another recipe or text.", "Run the same command again to join it."
     ),
     # 2xx: credentials, sessions and frames
-    "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one."),
-    "E202": Entry("The credential has expired.", "The agent asks for a new one by itself; if not, join the run again."),
-    "E203": Entry("The credential begins {minutes} minutes from now.", "Set this computer's clock, then join again."),
+    "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one.", means=STAYS),
+    "E202": Entry(
+        "The credential has expired.",
+        "The agent asks for a new one by itself; if not, join the run again.",
+        means=STAYS,
+    ),
+    "E203": Entry(
+        "The credential begins {minutes} minutes from now.", "Set this computer's clock, then join again.", means=STAYS
+    ),
     "E204": Entry(
         "This computer's clock differs from the site's by {minutes} minutes.",
         "Set it (turn on automatic time), then join again.",
+        means=STAYS,
     ),
     "E205": Entry(
         "This agent speaks protocol {theirs}, the other side speaks {ours}.",
-        "Update the agent from the site's download page.",
+        "Install the agent that the site offers; its download page has the line.",
+        means=STAYS,
     ),
-    "E206": Entry("A message could not be understood ({reason}).", "Update the agent; if it comes again, report it."),
+    "E206": Entry(
+        "A message could not be understood ({reason}).",
+        "Update the agent; if it comes again, report it.",
+        means=NOTHING_LOST,
+    ),
     "E207": Entry(
         "A frame of {size} bytes came where the plan says {expected}.",
         "Update the agent; if it comes again, report it.",
+        means=NOTHING_LOST,
     ),
     "E208": Entry(
-        "A {message} came where the protocol does not allow one.", "Update the agent from the download page."
+        "A {message} came where the protocol does not allow one.",
+        "Update the agent from the download page.",
+        means=NOTHING_LOST,
     ),
     "E209": Entry(
-        "The proof does not match the key in the credential.", "Run `manyhands login` again on this machine."
+        "The proof does not match the key in the credential.",
+        "Run `manyhands login` again on this machine.",
+        means=STAYS,
     ),
     "E210": Entry(
-        "A message of {size} bytes is longer than {limit}.", "Update the agent; if it comes again, report it."
+        "A message of {size} bytes is longer than {limit}.",
+        "Update the agent; if it comes again, report it.",
+        means=NOTHING_LOST,
     ),
     "E211": Entry(
         "Chunk {chunk} is not what was committed to in the offer.",
-        "This work is left out of the round. Check this machine's memory and disk.",
+        "Check this machine's memory and disk.",
+        means="This work is left out of the round.",
     ),
     "E212": Entry(
         "Chunk {chunk} holds values that are not finite numbers.",
-        "This work is left out of the round and its samples went back. Check this machine's memory and drivers.",
+        "Check this machine's memory and drivers.",
+        means="This work is left out of the round and its samples went back.",
     ),
-    "E213": Entry("The credential is for another run or role.", "Join this run by its own address."),
-    "E214": Entry("This machine was revoked.", "Its owner can approve it again on the machines page."),
-    "E215": Entry("The token is wrong or was used already.", "Make a new one on the site's machines page."),
-    "E216": Entry("The signature of the request does not match this machine's key.", "Run `manyhands login` again."),
+    "E213": Entry(
+        "The credential is for another run or role.", "Join this run by its own address.", means=NOTHING_LOST
+    ),
+    "E214": Entry("This machine was revoked.", "Its owner can approve it again on the machines page.", means=STAYS),
+    "E215": Entry(
+        "The token is wrong or was used already.", "Make a new one on the site's machines page.", means=NOTHING_LOST
+    ),
+    "E216": Entry(
+        "The signature of the request does not match this machine's key.", "Run `manyhands login` again.", means=STAYS
+    ),
     "E217": Entry(
-        "The other side is not the machine it says it is.", "Join again; if it comes again, tell the organizer."
+        "The other side is not the machine it says it is.",
+        "Join again; if it comes again, tell the organizer.",
+        means="Nothing was sent to it.",
     ),
-    "E218": Entry("A commit record was not signed by this site.", "Join again; if it comes again, tell the organizer."),
-    "E219": Entry("The offer claims more than was leased ({claimed} tokens of {leased}).", "Update the agent."),
-    "E220": Entry("This machine is not approved yet.", "Open {url} in a browser and approve it there."),
-    "E221": Entry("The request was declined in the browser.", "If that was a mistake, run the same command again."),
+    "E218": Entry(
+        "A commit record was not signed by this site.",
+        "Join again; if it comes again, tell the organizer.",
+        means="It was not applied, and nothing was lost.",
+    ),
+    "E219": Entry(
+        "The offer claims more than was leased ({claimed} tokens of {leased}).",
+        "Update the agent.",
+        means="This work is left out of the round.",
+    ),
+    "E220": Entry(
+        "This machine is not approved yet.", "Open {url} in a browser and approve it there.", means=NOTHING_LOST
+    ),
+    "E221": Entry(
+        "The request was declined in the browser.",
+        "If that was a mistake, run the same command again.",
+        means="Nothing was begun.",
+    ),
     "E222": Entry(
-        "The code has expired, was used already, or is not known here.", "Run the same command again for a new one."
+        "The code has expired, was used already, or is not known here.",
+        "Run the same command again for a new one.",
+        means="Nothing was lost.",
     ),
-    "E223": Entry("Too many {what} in a short time.", "Nothing was lost. Wait {wait} and try again."),
+    "E223": Entry("Too many {what} in a short time.", "Wait {wait} and try again.", means=NOTHING_LOST),
     "E224": Entry(
         "No machine asks with the code “{shown}”.",
         "Compare it with the one in the terminal: eight letters, no digits. Capitals and the dash do not matter.",
@@ -149,15 +262,23 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "E303": Entry("The file is empty.", "Choose a file with text in it."),
     "E304": Entry("The upload is {size} MB; this site takes up to {limit} MB.", "Upload a smaller file."),
-    "E305": Entry("There is no run at {address}.", "Check the address on the run's page."),
-    "E306": Entry("The run is finished.", "Its model can be downloaded from its page."),
+    "E305": Entry("There is no run at {address}.", "Check the address on the run's page.", means="Nothing was begun."),
+    "E306": Entry(
+        "The run is finished.",
+        "Its model can be downloaded from its page.",
+        means="What was given to it is in its model.",
+    ),
     "E307": Entry("The text gives {samples} samples; a step takes {needed}.", "Upload more text or lower the batch."),
-    "E308": Entry("The run is not open.", "Its organizer opens it on the manage page."),
+    "E308": Entry("The run is not open.", "Its organizer opens it on the manage page.", means="Nothing was begun."),
     "E309": Entry(
         "The text could not be prepared ({reason}).",
         "Open the run again, which tries it again; if it comes again, tell the operator.",
     ),
-    "E310": Entry("The snapshot does not match what the run knows of step {step}.", "The agent loads its copy again."),
+    "E310": Entry(
+        "The snapshot does not match what the run knows of step {step}.",
+        "The agent loads its copy again.",
+        means=NOTHING_LOST,
+    ),
     "E311": Entry("The upload has no length.", "Send a Content-Length header."),
     "E312": Entry(
         "The release could not be made ({reason}).", "Nothing was lost; it is tried again. See the site's log."
@@ -262,6 +383,7 @@ CATALOGUE: dict[str, Entry] = {
     "E348": Entry(
         "“{repository}” is no name that the Hub takes.",
         "Write it as NAMESPACE/NAME, with letters, digits, dots, dashes and underscores.",
+        means="Nothing was begun.",
     ),
     "E349": Entry(
         "{repository} was changed by somebody else each time this was about to be written.",
@@ -273,6 +395,7 @@ CATALOGUE: dict[str, Entry] = {
     "E353": Entry(
         "This machine has no Hub token to publish with.",
         "Set HF_TOKEN or run `hf auth login`, then join again.",
+        means="Nothing was begun.",
     ),
     "E354": Entry(
         "The model of step {step} was not published ({reason}).",
@@ -287,13 +410,23 @@ CATALOGUE: dict[str, Entry] = {
         "The model has diverged. Start again with a lower learning rate.",
     ),
     # 4xx: operating a site
-    "E401": Entry("Port {port} is taken by {holder}.", "Stop that program or choose another port with --port."),
-    "E402": Entry("The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer."),
+    "E401": Entry(
+        "Port {port} is taken by {holder}.",
+        "Stop that program or choose another port with --port.",
+        means="Nothing was begun.",
+    ),
+    "E402": Entry(
+        "The log and the ledger disagree: {reason}.", "Run `manage.py audit RUN` and tell the organizer.", means=STAYS
+    ),
     "E403": Entry("The demo did not finish: {reason}.", "The logs are in {folder}."),
     "E404": Entry("Another site process ({pid}) uses the data folder {folder}.", "Stop it, or choose another folder."),
     "E405": Entry("The setting {name} is not valid: {reason}.", "Correct it and start again."),
     "E406": Entry("The relay did not start: {reason}.", "See {log}."),
-    "E407": Entry("{host}:{port} cannot be listened at ({reason}).", "Choose another --host or --port."),
+    "E407": Entry(
+        "{host}:{port} cannot be listened at ({reason}).",
+        "Choose another --host or --port.",
+        means="Nothing was begun.",
+    ),
 }
 
 
@@ -306,8 +439,7 @@ class Fault(Struct, frozen=True):
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
         """The fault `code` of the catalogue. Raises KeyError where a detail is missing."""
-        cause, remedy = CATALOGUE[code]
-        return cls(code, f"{cause} {remedy}".format(**details))
+        return cls(code, CATALOGUE[code].text.format(**details))
 
     def __str__(self) -> str:
         return f"{self.code}: {self.text}"

@@ -1,5 +1,6 @@
 """The inner loop of a trainer: leased units in, one gradient sum out. It never changes the replica."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import DoneUnit
 from peer_agent.protocol.records import Unit
-from peer_agent.training.data import Shards, Tokens, batch_of, loss_tokens_in
+from peer_agent.training.data import Batch, Shards, Tokens, batch_of, loss_tokens_in
 from peer_agent.training.model import parameters_of
 from peer_agent.training.objective import mean_loss, summed_loss
 from peer_agent.training.replica import Replica
@@ -50,11 +51,14 @@ def pick_device() -> torch.device:
 class Trainer:
     """Adds up gradients of one replica on its device. One call at a time, and none while the replica applies."""
 
-    def __init__(self, replica: Replica, run: RunId, shards: Shards, *, threads: int = 0) -> None:
-        """`threads`: how many CPU threads torch may use in this process; 0 leaves it as it is."""
+    def __init__(self, replica: Replica, run: RunId, shards: Shards, *, threads: int = 0, at_once: int = 0) -> None:
+        """`threads`: how many CPU threads torch may use in this process; 0 leaves it as it is.
+
+        `at_once`: samples computed at a time, where memory is short; 0: a whole unit.
+        """
         if threads:
             torch.set_num_threads(threads)
-        self.replica, self.run, self.shards = replica, run, shards
+        self.replica, self.run, self.shards, self.at_once = replica, run, shards, at_once
         with memory_or_problem():
             self._sum = torch.zeros_like(replica.parameters)
             self._fresh = torch.zeros_like(replica.parameters)
@@ -75,11 +79,16 @@ class Trainer:
         batch = batch_of(unit, run=self.run, tokens=self.shards[unit.shard], context=context)
         with memory_or_problem():
             self._fresh.zero_()
-            loss = summed_loss(self.replica.model, batch, self.replica.device)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if not (torch.isfinite(loss) and torch.isfinite(self._fresh).all()):
+            loss_sum = sum(self._add_gradient(part) for part in _parts(batch, self.at_once or unit.samples))
+            if not (math.isfinite(loss_sum) and torch.isfinite(self._fresh).all()):
                 return NonFinite(unit)
-        return Computed(unit, self.replica.step, float(loss.detach()), loss_tokens_in(batch[1]))
+        return Computed(unit, self.replica.step, loss_sum, loss_tokens_in(batch[1]))
+
+    def _add_gradient(self, batch: Batch) -> float:
+        """Forward and backward of these samples; their loss in nats."""
+        loss = summed_loss(self.replica.model, batch, self.replica.device)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
 
     def keep(self, done: Computed) -> None:
         """Add the gradient that was computed last to the sum."""
@@ -109,6 +118,13 @@ class Trainer:
         """Mean nats over the loss tokens of a held-out text. Raises Problem E107, ValueError for a text without any."""
         with memory_or_problem():
             return mean_loss(self.replica.model, self.replica.recipe, tokens, self.replica.device)
+
+
+def _parts(batch: Batch, samples: int) -> Iterator[Batch]:
+    """The rows of a batch, so many at a time."""
+    ids, labels = batch
+    for start in range(0, len(ids), samples):
+        yield ids[start : start + samples], labels[start : start + samples]
 
 
 @contextmanager

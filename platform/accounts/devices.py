@@ -28,11 +28,20 @@ class Asked(NamedTuple):
     device_code: str
 
 
-def request_approval(*, name: str, public_key: bytes, system: str, run: str, address: str, now: datetime) -> Asked:
+def request_approval(
+    *,
+    name: str,
+    public_key: bytes,
+    system: str,
+    run: str,
+    address: str,
+    now: datetime,
+    kind: Machine.Kind = Machine.Kind.AGENT,
+) -> Asked:
     """Note that a machine asks to be approved."""
     DeviceRequest.objects.filter(expires_at__lt=now - MEMORY).delete()
     device_code = secrets.token_urlsafe(32)
-    facts = {"name": name, "public_key": public_key, "system": system, "run": run, "address": address}
+    facts = {"name": name, "public_key": public_key, "system": system, "run": run, "address": address, "kind": kind}
     times = {"created_at": now, "expires_at": now + LIFETIME}
     for attempt in range(ATTEMPTS):
         try:
@@ -71,9 +80,16 @@ def require_answerable(*, request: DeviceRequest, person: Person, now: datetime)
         raise Problem.of("E226", shown=request.shown_code)
 
 
+def may_approve(*, request: DeviceRequest, person: Person) -> bool:
+    """Others' gradients pass through a relay: operators alone let one in."""
+    return request.kind != Machine.Kind.RELAY or person.is_staff
+
+
 def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now: datetime) -> None:
-    """Approve or decline, once; a second answer of the same person changes nothing. Raises Problem E225, E226."""
+    """Approve or decline, once; a second answer of the same person changes nothing. Raises Problem E225, E226, E127."""
     require_answerable(request=request, person=person, now=now)
+    if approve and not may_approve(request=request, person=person):
+        raise Problem.of("E127")
     state = State.APPROVED if approve else State.DECLINED
     waiting = DeviceRequest.objects.filter(pk=request.pk, state=State.WAITING)
     waiting.update(state=state, person=person, expires_at=max(request.expires_at, now + GRACE))
@@ -101,7 +117,7 @@ def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> M
     with transaction.atomic():
         if not DeviceRequest.objects.filter(pk=request.pk, state=State.APPROVED).update(state=State.USED):
             raise Problem.of("E222")
-        return admit_machine(person=person, name=request.name, public_key=key, kind=Machine.Kind.AGENT)
+        return admit_machine(person=person, name=request.name, public_key=key, kind=Machine.Kind(request.kind))
 
 
 def _who_approved(request: DeviceRequest, url: str, now: datetime) -> Person:

@@ -107,6 +107,7 @@ class DeviceRequest(models.Model):
     name = models.CharField(max_length=60)
     public_key = models.BinaryField(max_length=KEY_BYTES)
     system = models.CharField(max_length=80)
+    kind = models.CharField(max_length=8, choices=Machine.Kind.choices, default=Machine.Kind.AGENT)
     run = models.CharField(max_length=80, blank=True)  # the slug as the machine said it; it may name nothing
     address = models.CharField(max_length=45, blank=True)
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)

@@ -1,7 +1,8 @@
 """What a release's card says about where the model comes from, read from log and ledger."""
 
+import msgspec
 from django.conf import settings
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from peer_agent.publishing.card import Facts, Person
 from runs.models import Dataset, LedgerEntry, NamedHand, Release, Run, Snapshot
@@ -11,22 +12,35 @@ LAST_STEPS = 5
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> Facts:
-    """Facts as of a snapshot."""
-    people = people_of(run)
+    """Facts of a snapshot, with its digests; everybody who ever gave something is in them."""
+    known = facts_at(run, run.head.step)
+    measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
+    return msgspec.structs.replace(
+        known,
+        steps=snapshot.step,
+        heldout_loss=measured[-1].loss if measured else None,
+        heldout_step=measured[-1].step if measured else None,
+        state_digest=snapshot.state_digest,
+        log_digest=snapshot.digest,
+        snapshot=snapshot.file,
+    )
+
+
+def facts_at(run: Run, step: int) -> Facts:
+    """What is known of the model as it was after a step, but for digests. Only those who agreed are named."""
+    people = people_of(run, step)
     agreed = set(NamedHand.objects.filter(run=run).values_list("person__username", flat=True))
     named = tuple(person for person in people if person.name in agreed)
     others = [person for person in people if person.name not in agreed]
-    totals = LedgerEntry.objects.filter(run=run).aggregate(
-        samples=Sum("samples", default=0), tokens=Sum("tokens", default=0)
-    )
-    measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
-    losses = list(run.log.order_by("-index").values_list("loss", flat=True)[:LAST_STEPS])
+    totals = _given(run, step).aggregate(samples=Sum("samples", default=0), tokens=Sum("tokens", default=0))
+    measured = [point for point in heldout_points(run) if point.step <= step]
+    losses = list(run.log.filter(step__lte=step).order_by("-index").values_list("loss", flat=True)[:LAST_STEPS])
     return Facts(
         slug=run.slug,
         title=run.title,
         purpose=run.purpose,
         address=f"{settings.PUBLIC_URL}/runs/{run.slug}/",
-        steps=snapshot.step,
+        steps=step,
         loss=sum(losses) / max(len(losses), 1),
         heldout_loss=measured[-1].loss if measured else None,
         heldout_step=measured[-1].step if measured else None,
@@ -37,14 +51,16 @@ def release_facts(run: Run, snapshot: Snapshot) -> Facts:
         unnamed=len(others),
         unnamed_share=sum(person.share for person in others),
         unnamed_samples=sum(person.samples for person in others),
-        points=tuple((point.step, point.loss) for point in loss_points(run)),
+        points=tuple((point.step, point.loss) for point in loss_points(run) if point.step <= step),
         data_title=run.dataset.filename,
         data_licence=run.dataset.licence,
         data_vouched=vouched(run.dataset),
-        state_digest=snapshot.state_digest,
-        log_digest=snapshot.digest,
-        snapshot=snapshot.file,
     )
+
+
+def _given(run: Run, step: int) -> QuerySet[LedgerEntry]:
+    """The ledger up to a step."""
+    return LedgerEntry.objects.filter(run=run, step__lte=step)
 
 
 def vouched(dataset: Dataset) -> str:
@@ -61,10 +77,10 @@ def is_card_stale(release: Release) -> bool:
     return set(agreed.values_list("person__username", flat=True)) != set(release.named)
 
 
-def people_of(run: Run) -> tuple[Person, ...]:
-    """Everyone in the ledger and their share of all tokens, the largest first."""
+def people_of(run: Run, step: int) -> tuple[Person, ...]:
+    """Everyone in the ledger up to a step, and their share of all tokens, the largest first."""
     rows = (
-        LedgerEntry.objects.filter(run=run)
+        _given(run, step)
         .values_list("person__username")
         .annotate(tokens=Sum("tokens"), samples=Sum("samples"))
         .order_by("-tokens", "person__username")

@@ -13,7 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from accounts import devices
-from accounts.models import DeviceRequest
+from accounts.models import DeviceRequest, Machine
 from peer_agent.protocol.errors import Fault, Problem
 from runs.access import access_run
 from runs.models import Run
@@ -58,7 +58,7 @@ def _request_behind(request: HttpRequest, typed: str) -> DeviceRequest:
 
 
 def _take_answer(request: HttpRequest, asked: DeviceRequest, now: datetime) -> HttpResponse:
-    """Note the answer and show it. Raises Problem E225, E226."""
+    """Note the answer and show it. Raises Problem E225, E226, E127."""
     answer = ANSWERS.get(request.POST.get("answer", ""))
     if answer is not None:
         devices.answer_request(request=asked, person=person_in(request), approve=answer, now=now)
@@ -71,6 +71,8 @@ def _facts(request: HttpRequest, asked: DeviceRequest) -> dict[str, Any]:
         "asked": asked,
         "run": run,
         "run_fault": fault,
+        "is_relay": asked.kind == Machine.Kind.RELAY,
+        "may_approve": devices.may_approve(request=asked, person=person_in(request)),
         "is_waiting": asked.state == DeviceRequest.State.WAITING,
         "is_approved": asked.state in (DeviceRequest.State.APPROVED, DeviceRequest.State.USED),
     }

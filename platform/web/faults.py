@@ -10,6 +10,7 @@ from peer_agent.protocol.errors import Fault
 
 STATUS = {
     "E101": 401,
+    "E127": 403,
     "E201": 401,
     "E202": 401,
     "E203": 401,

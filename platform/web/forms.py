@@ -147,9 +147,8 @@ def form_field(field: RecipeField) -> forms.Field:
     kind = forms.IntegerField if field.is_whole else forms.FloatField
     made = kind(**facts)
     made.widget.attrs |= {"min": field.least, "max": field.most, "step": "1" if field.is_whole else "any"}
-    cause, remedy = CATALOGUE["E301"]
     reason = f"{field.label.lower()} must be from {field.least:,} to {field.most:,}"
-    message = f"E301: {cause.format(reason=reason)} {remedy}"
+    message = f"E301: {CATALOGUE['E301'].text.format(reason=reason)}"
     made.validators += [MinValueValidator(field.least, message), MaxValueValidator(field.most, message)]
     return cast("forms.Field", made)
 

@@ -33,6 +33,11 @@ class Wheel(NamedTuple):
         """Its file name, which pip reads the version from."""
         return self.path.name
 
+    @property
+    def version(self) -> str:
+        """The second part of its name (PEP 427)."""
+        return self.name.split("-")[1]
+
 
 class System(NamedTuple):
     """One kind of computer. `torch` comes before `pip` where a smaller torch than the usual one will do.
@@ -56,6 +61,16 @@ class Install(NamedTuple):
     uv: str
     systems: tuple[System, ...]
     likely: str  # the name of the visitor's own system
+
+    @property
+    def upgrade_pip(self) -> str:
+        """Replaces an older agent, in the environment in which it was installed."""
+        return f"pip install --force-reinstall --no-deps {self.requirement}"
+
+    @property
+    def upgrade_uv(self) -> str:
+        """The same where uv has installed it."""
+        return self.uv.replace("install", "install --reinstall", 1)
 
 
 @require_safe

@@ -67,6 +67,22 @@ class TestContract:
         assert devices.find_request(old.request.user_code) is None
 
 
+class TestRelays:
+    def test_an_operator_lets_one_in(self, operator: Person, key: Ed25519PrivateKey) -> None:
+        asked = ask(key, kind=Machine.Kind.RELAY)
+        answer(asked, operator)
+        assert collect(asked, key).kind == "relay"
+
+    def test_nobody_else_does(self, organizer: Person, key: Ed25519PrivateKey) -> None:
+        asked = ask(key, kind=Machine.Kind.RELAY)
+        with pytest.raises(Problem, match="E127"):
+            answer(asked, organizer)
+        assert asked.request.state == "waiting"
+        answer(asked, organizer, approve=False)
+        with pytest.raises(Problem, match="E221"):
+            collect(asked, key)
+
+
 class TestCodes:
     def test_only_a_digest_of_the_device_code_is_kept(self, db: None, key: Ed25519PrivateKey) -> None:
         asked = ask(key)

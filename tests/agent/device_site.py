@@ -1,9 +1,7 @@
 """A small real site that approves machines by device code, over HTTP on loopback."""
 
-import http.server
 import json
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from peer_agent.protocol.credentials import REQUEST, public_bytes
 from tests.agent.cast import TRAINER
+from tests.agent.program import Answer, Handler, serving
 from tests.protocol.cast import SITE_KEY
 
-Answer = tuple[int, Any]
 NOT_YET = (428, {"code": "E220", "text": "Nobody has approved this machine yet. Ask again."})
 DECLINED = (403, {"code": "E221", "text": "This machine was declined. Ask its owner."})
 EXPIRED = (410, {"code": "E222", "text": "The code has expired. Run the command again."})
@@ -45,7 +43,7 @@ class DeviceSite:
         return 404, {"code": "404", "text": "There is nothing at this address."}
 
     def _begin(self, body: dict[str, Any]) -> Answer:
-        assert set(body) == {"name", "public_key", "system", "run"}
+        assert set(body) == {"name", "public_key", "system", "kind", "run"}
         assert 1 <= len(body["name"]) <= 60
         assert len(body["system"]) <= 80
         self.asked.append(body)
@@ -74,28 +72,10 @@ class DeviceSite:
 def device_site() -> Iterator[DeviceSite]:
     site = DeviceSite()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, said = site.answer(self.path, body)
-            page = said.encode() if isinstance(said, str) else json.dumps(said).encode()
-            self.send_response(status)
-            if status == 429:
-                self.send_header("Retry-After", "7")
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
+    class Approving(Handler):
+        def respond(self, body: bytes) -> None:
+            status, said = site.answer(self.path, json.loads(body or b"{}"))
+            self.reply(status, said, **({"Retry_After": "7"} if status == 429 else {}))
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    site.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with serving(Approving) as site.url:
         yield site
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

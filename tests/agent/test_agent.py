@@ -141,7 +141,7 @@ async def test_a_run_that_was_opened_again_as_another_is_joined_anew_by_its_pers
         await scene.site.hears(m.Hello)
         assert not scene.running.done(), "made longer it is the same"
         await scene.site.says(scene.greeting(recipe=encode_recipe(other)))
-        with pytest.raises(Problem, match="E125"):
+        with pytest.raises(Problem, match="E128"):
             async with asyncio.timeout(PATIENCE_S):
                 await scene.running
 

@@ -1,7 +1,6 @@
 """A machine without a token: its code, its patience, and every answer a site may give."""
 
 import io
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from peer_agent.entrance import code_in_words
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
 from tests.agent.cast import TRAINER
-from tests.agent.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, Answer, DeviceSite, device_site
-from tests.agent.test_cli import MANYHANDS, environment, refusal
+from tests.agent.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, DeviceSite, device_site
+from tests.agent.program import Answer, http_site, manyhands, refusal
 from tests.protocol.cast import SITE_PUBLIC
 
 
@@ -101,22 +100,16 @@ class Terminal(io.StringIO):
 def test_the_code_is_large_on_a_terminal_and_fits_it() -> None:
     address = "https://a.example/device/"
     code = Code("x", "BCDF-GHJK", address, f"{address}?code=BCDF-GHJK", 900, 2)
-    lines = code_in_words(code, Terminal())
+    lines = code_in_words(code, Terminal(), "To let it, open")
     assert max(map(len, lines)) < 80
     assert "    ####    ####  ####   #####          ####  #   #    ###  #   #" in lines
     assert "    BCDF-GHJK" in lines
-    plain = code_in_words(code, io.StringIO())
+    plain = code_in_words(code, io.StringIO(), "To let it, open")
     assert not any("#" in line for line in plain)
     assert f"    {address}?code=BCDF-GHJK" in plain
 
 
 # --- the commands ------------------------------------------------------------------------------------------------
-
-
-def manyhands(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MANYHANDS, *arguments], env=environment(home), capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 def test_login_shows_the_code_waits_and_goes_on(tmp_path: Path, site: DeviceSite) -> None:
@@ -150,3 +143,34 @@ def test_a_machine_that_was_revoked_or_forgotten_asks_again(tmp_path: Path, site
     assert "    BCDF-GHJK\n" in done.stdout
     assert done.stderr.startswith("E306: ")
     assert [asked["public_key"] for asked in site.asked] == [public_bytes(key).hex()] * 2
+
+
+def test_a_relay_is_approved_in_the_same_way(tmp_path: Path, site: DeviceSite) -> None:
+    site.more = lambda path: (401, refusal("E204", minutes=9)) if path.endswith("/relays/credential") else None
+    done = manyhands(tmp_path, "relay", site.url)
+    assert "    BCDF-GHJK\n" in done.stdout
+    assert done.stdout.startswith("To let this machine be a relay of the site, its operator opens\n")
+    assert done.stderr.startswith("E204: ")
+    assert [asked["kind"] for asked in site.asked] == ["relay"]
+
+
+def test_a_machine_that_is_no_relay_yet_asks_to_become_one(tmp_path: Path, site: DeviceSite) -> None:
+    assert manyhands(tmp_path, "login", site.url).returncode == 0
+    answers = [(403, refusal("E213")), (401, refusal("E204", minutes=9))]
+    site.more = lambda path: answers.pop(0) if path.endswith("/relays/credential") else None
+    assert manyhands(tmp_path, "relay", site.url).stderr.startswith("E204: ")
+    assert [asked["kind"] for asked in site.asked] == ["agent", "relay"]
+
+
+def test_a_servers_token_is_spent_once_and_not_asked_for_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def answer(path: str) -> Answer:
+        asked.append(path)
+        known = {"machine": TRAINER, "person": "ann", "site_key": SITE_PUBLIC.hex()}
+        return (200, known) if path == "/api/v1/machines" else (401, refusal("E204", minutes=9))
+
+    with http_site(answer) as url:
+        ends = [manyhands(tmp_path, "relay", url, MANYHANDS_TOKEN="x").stderr[:6] for _ in range(2)]
+    assert ends == ["E204: "] * 2
+    assert asked == ["/api/v1/machines", *["/api/v1/relays/credential"] * 2]

@@ -1,109 +1,38 @@
 """The console script as people run it: one numbered sentence and status 1 for each error, a quick end when asked."""
 
 import asyncio
-import base64
-import http.server
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from peer_agent import cli
-from peer_agent.config import Home, KnownSite
+from peer_agent.config import Home
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
-from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.identifiers import ANY_RUN
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.wire import encode
-from tests.agent.cast import PATIENCE_S, TRAINER
-from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
+from tests.agent.cast import PATIENCE_S
+from tests.agent.program import (
+    MANYHANDS,
+    Answer,
+    complaint,
+    credential,
+    environment,
+    http_site,
+    known_at,
+    manyhands,
+    refusal,
+)
+from tests.protocol.cast import RUN
 
-MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 LEAVE_S = 5.0  # the promise
-Answer = tuple[int, Any]
-
-
-def environment(home: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "MANYHANDS_HOME": str(home), "OMP_NUM_THREADS": "1"}
-
-
-def manyhands(home: Path, *arguments: str) -> str:
-    """What it says on its standard error; it has to end with status 1, without a traceback, and with nothing more."""
-    done = subprocess.run(
-        [MANYHANDS, *arguments], env=environment(home), capture_output=True, text=True, timeout=60, check=False
-    )
-    said = [line for line in done.stderr.splitlines() if " websockets." not in line and " peer_agent." not in line]
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
-    return "\n".join(said)
-
-
-@contextmanager
-def http_site(answer: Callable[[str], Answer]) -> Iterator[str]:
-    """A site that answers a path with a status and an object (text: a page of HTML)."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            status, body = answer(self.path)
-            page = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def known_at(home: Path, url: str) -> None:
-    """This machine has logged in there."""
-    Home(home).remember(KnownSite(url, TRAINER, "ann", SITE_PUBLIC.hex()))
-
-
-def refusal(code: str, **details: object) -> dict[str, str]:
-    fault = Fault.of(code, **details)
-    return {"code": fault.code, "text": fault.text}
-
-
-def credential(home: Path, control: str, role: Role = Role.TRAINER) -> dict[str, str]:
-    """What the site answers to whoever it lets in."""
-    now = int(time.time())
-    own = Credential(
-        person="ann",
-        machine=TRAINER,
-        run=ANY_RUN if role is Role.RELAY else RUN,
-        role=role,
-        key=public_bytes(Home(home).key()),
-        not_before=now - 60,
-        expires=now + LIFETIME_S,
-    )
-    packed = base64.b64encode(msgspec.msgpack.encode(issue(SITE_KEY, own))).decode()
-    return {"credential": packed, "site_key": SITE_PUBLIC.hex(), "control": control, "run": own.run, "title": "A run"}
 
 
 # --- before anybody is asked -------------------------------------------------------------------------------------
@@ -123,12 +52,12 @@ def credential(home: Path, control: str, role: Role = Role.TRAINER) -> dict[str,
     ],
 )
 def test_what_is_wrong_with_the_command(tmp_path: Path, arguments: list[str], code: str) -> None:
-    assert manyhands(tmp_path, *arguments).startswith(f"{code}: ")
+    assert complaint(tmp_path, *arguments).startswith(f"{code}: ")
 
 
 def test_a_second_agent_in_one_home(tmp_path: Path) -> None:
     with Home(tmp_path).locked():
-        said = manyhands(tmp_path, "login", "http://127.0.0.1:9", "--token", "x")
+        said = complaint(tmp_path, "login", "http://127.0.0.1:9", "--token", "x")
     assert said.startswith(f"E102: Another agent (process {os.getpid()})")
 
 
@@ -136,12 +65,12 @@ def test_a_second_agent_in_one_home(tmp_path: Path) -> None:
 def test_files_of_its_own_that_are_damaged(tmp_path: Path, name: str) -> None:
     known_at(tmp_path, "http://127.0.0.1:9")
     (tmp_path / name).write_bytes(b"\xff{}")
-    assert manyhands(tmp_path, "join", "http://127.0.0.1:9/runs/a/").startswith("E113: ")
+    assert complaint(tmp_path, "join", "http://127.0.0.1:9/runs/a/").startswith("E113: ")
 
 
 def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert manyhands(tmp_path / "file" / "home", "relay", "http://127.0.0.1:9").startswith("E106: ")
+    assert complaint(tmp_path / "file" / "home", "relay", "http://127.0.0.1:9").startswith("E106: ")
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +97,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 )
 def test_logging_in_with_a_wrong_token_or_at_no_site(tmp_path: Path, answer: Answer, code: str) -> None:
     with http_site(lambda _: answer) as url:
-        assert manyhands(tmp_path, "login", url, "--token", "x").startswith(f"{code}: ")
+        assert complaint(tmp_path, "login", url, "--token", "x").startswith(f"{code}: ")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +117,7 @@ def test_logging_in_with_a_wrong_token_or_at_no_site(tmp_path: Path, answer: Ans
 def test_a_run_that_cannot_be_joined(tmp_path: Path, answer: Answer, code: str) -> None:
     with http_site(lambda _: answer) as url:
         known_at(tmp_path, url)
-        assert manyhands(tmp_path, "join", f"{url}/runs/a/").startswith(f"{code}: ")
+        assert complaint(tmp_path, "join", f"{url}/runs/a/").startswith(f"{code}: ")
 
 
 async def test_a_site_of_another_protocol(tmp_path: Path) -> None:
@@ -201,8 +130,20 @@ async def test_a_site_of_another_protocol(tmp_path: Path) -> None:
         control = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
         with http_site(lambda _: (200, credential(tmp_path, control, Role.RELAY))) as url:
             known_at(tmp_path, url)
-            said = await asyncio.to_thread(manyhands, tmp_path, "relay", url)
+            said = await asyncio.to_thread(complaint, tmp_path, "relay", url)
     assert said.startswith("E205: ")
+
+
+@pytest.mark.parametrize(("protocol", "ends"), [(m.PROTOCOL, "E306"), (m.PROTOCOL + 1, "E205")])
+def test_a_newer_agent_is_told_of_and_only_another_protocol_ends_it(tmp_path: Path, protocol: int, ends: str) -> None:
+    offer = {"version": "9.0.0", "protocol": protocol, "upgrade_pip": "pip install it", "upgrade_uv": None}
+    answers = {"/api/v1/agent": (200, offer)}
+    with http_site(lambda path: answers.get(path, (409, refusal("E306")))) as url:
+        known_at(tmp_path, url)
+        done = manyhands(tmp_path, "join", f"{url}/runs/a/")
+    assert (done.returncode, done.stderr[:6]) == (1, f"{ends}: ")
+    assert (done.stdout if ends == "E306" else done.stderr).endswith("\npip install it\n")
+    assert ("The site offers version 9.0.0" in done.stdout) == (ends == "E306")
 
 
 @pytest.mark.parametrize(("host", "code"), [("127.0.0.1", "E401"), ("192.0.2.1", "E407")])
@@ -211,7 +152,7 @@ def test_a_relay_that_cannot_listen(tmp_path: Path, host: str, code: str) -> Non
         issued = credential(tmp_path, "ws://127.0.0.1:9/", Role.RELAY)
         known_at(tmp_path, url)
         port = str(taken.getsockname()[1])
-        assert manyhands(tmp_path, "relay", url, "--host", host, "--port", port).startswith(f"{code}: ")
+        assert complaint(tmp_path, "relay", url, "--host", host, "--port", port).startswith(f"{code}: ")
 
 
 def test_several_errors_at_once_are_a_sentence_each(capsys: pytest.CaptureFixture[str]) -> None:

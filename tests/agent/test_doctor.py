@@ -1,26 +1,27 @@
 """Every check with its fault really there: a full disk, a wrong clock, a closed port, torch missing, no memory."""
 
 import asyncio
-import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from peer_agent import doctor
+from peer_agent import __version__, doctor
 from peer_agent.config import Home, KnownSite
 from peer_agent.doctor import Check, check_device, check_disk, check_memory, check_relays, check_site, examine
+from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.status import Status, write_status
 from tests.agent.cast import RELAY, TRAINER, relaying, site
-from tests.agent.test_cli import MANYHANDS, environment
+from tests.agent.program import MANYHANDS, Handler, environment, http_site, serving
 from tests.protocol.cast import SITE_PUBLIC
 
 
@@ -28,29 +29,15 @@ from tests.protocol.cast import SITE_PUBLIC
 def clock_site(ahead_s: float) -> Iterator[str]:
     """A site whose clock is that much ahead."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    class Ahead(Handler):
+        def respond(self, body: bytes) -> None:
+            self.reply(200, "")
 
         def date_time_string(self, timestamp: float | None = None) -> str:
-            import time
-
             return super().date_time_string(time.time() + ahead_s)
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Ahead) as url:
+        yield url
 
 
 def closed_port() -> int:
@@ -64,9 +51,34 @@ def closed_port() -> int:
 )
 async def test_the_clock(ahead_s: float, verdict: str, code: str) -> None:
     with clock_site(ahead_s) as url:
-        reached, clock = await check_site(url)
+        reached, clock, agent = await check_site(url)
+    assert (agent.name, agent.verdict) == ("agent", "ok")
     assert (reached.name, reached.verdict) == ("site", "ok")
     assert (clock.name, clock.verdict, clock.code) == ("clock", verdict, code)
+
+
+OFFERS = {"protocol": PROTOCOL, "upgrade_pip": "pip install that\x1b[2J", "upgrade_uv": None}
+
+
+@pytest.mark.parametrize(
+    ("offer", "verdict", "words"),
+    [
+        ({"version": __version__}, "ok", f"{__version__} fits the site, which offers {__version__}"),
+        ({"version": "0.0.9"}, "ok", "which offers 0.0.9"),
+        ({"version": "9.10.0"}, "warn", f"The site offers version 9.10.0 of the agent, and this one is {__version__}."),
+        ({"version": "9.10.0", "protocol": PROTOCOL + 1}, "fail", f"This agent speaks protocol {PROTOCOL}, the other"),
+        ({"version": "9.10.0", "upgrade_pip": None}, "warn", "see the site's download page"),
+        ({"version": 7}, "ok", "the site does not say which one it offers"),
+    ],
+)
+async def test_the_agent_that_the_site_offers(offer: dict[str, Any], verdict: str, words: str) -> None:
+    with http_site(lambda _: (200, OFFERS | offer)) as url:
+        (agent,) = [check for check in await check_site(url) if check.name == "agent"]
+    assert agent.verdict == verdict
+    assert words in agent.text
+    assert agent.code == {"ok": "", "warn": "E126", "fail": "E205"}[verdict]
+    if verdict != "ok" and "upgrade_pip" not in offer:
+        assert agent.text.endswith("\npip install that[2J"), "a line to copy, and nothing that acts"
 
 
 async def test_a_site_that_is_not_there() -> None:
@@ -193,6 +205,15 @@ async def test_all_of_it_where_all_is_well(tmp_path: Path) -> None:
         home.remember(KnownSite(url, TRAINER, "ann", SITE_PUBLIC.hex()))
         async with asyncio.timeout(120):
             checks = await examine(home)
-    assert [check.name for check in checks] == ["versions", "device", "memory", "disk", "site", "clock", "relay"]
+    assert [check.name for check in checks] == [
+        "versions",
+        "device",
+        "memory",
+        "disk",
+        "site",
+        "clock",
+        "agent",
+        "relay",
+    ]
     assert not [check for check in checks if check.verdict == "fail"]
     assert Check("a", "ok", "b").line() == "ok    a         b"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from peer_agent.config import Home, KnownSite
 from tests.agent.cast import TRAINER
-from tests.agent.test_cli import MANYHANDS, environment
+from tests.agent.program import MANYHANDS, environment
 from tests.protocol.cast import SITE_PUBLIC
 
 ONE, OTHER = "https://one.example", "https://other.example"

@@ -1,11 +1,16 @@
 """A title of a run stands in other people's terminals: it may look odd, it may not act."""
 
 import io
+import logging
+from pathlib import Path
 
 import pytest
 
-from peer_agent.plain import plain
+from peer_agent.complaints import legible
+from peer_agent.plain import PlainFormatter, plain
+from peer_agent.protocol.errors import Fault
 from peer_agent.view import View
+from tests.agent.program import complaint, http_site, known_at
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,24 @@ def test_a_line_of_the_agent_is_one_line() -> None:
     View(stream).say("Joining “A\x1b[2J\nrun”.")
     assert stream.getvalue().endswith("  Joining “A[2J run”.\n")
     assert stream.getvalue().count("\n") == 1
+
+
+ACTS = "\x1b]0;owned\x07\x1b[2J\u202eback\r"
+
+
+def test_an_error_of_somebody_elses_words_acts_no_more_and_its_own_lines_stay() -> None:
+    shown = legible(Fault(f"E999{ACTS}", f"one{ACTS}\ntwo"))
+    assert (shown.code, shown.text) == ("E999]0;owned[2Jback ", "one]0;owned[2Jback \ntwo")
+
+
+def test_a_line_of_the_log_acts_no_more() -> None:
+    said = PlainFormatter().format(logging.makeLogRecord({"msg": "%s", "args": (ACTS,), "name": "peer_agent.agent"}))
+    assert said.endswith("peer_agent.agent: ]0;owned[2Jback ")
+
+
+@pytest.mark.parametrize("command", ["join", "login", "relay"])
+def test_a_sites_error_ends_a_command_without_acting(tmp_path: Path, command: str) -> None:
+    with http_site(lambda _: (409, {"code": "E306", "text": f"The run {ACTS} is finished."})) as url:
+        known_at(tmp_path, url)
+        said = complaint(tmp_path, command, f"{url}/runs/a/")
+    assert said == "E306: The run ]0;owned[2Jback  is finished."

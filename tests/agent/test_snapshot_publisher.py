@@ -1,6 +1,7 @@
 """The organizer's agent publishes beside training: the newest waits, and what goes wrong is said in words."""
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,27 @@ from peer_agent.passport import Passport
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.records import Record
+from peer_agent.publishing.card import Facts, Person, write_card
 from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
 from peer_agent.training.replica import Replica
+from peer_agent.view import View
+from tests.agent.cast import TRAINER, OwnPassport
+from tests.agent.program import Answer, http_site, refusal
 from tests.training.commits import record_after, small_recipe
 
 TOKEN = "hf_of_the_person"
+
+
+class Heard(View):
+    """A view whose words are kept."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(io.StringIO())
+        self.said = said
+
+    def tell(self, event: str, text: str, **facts: Any) -> None:
+        self.said.append(text)
 
 
 class Slow(SnapshotPublisher):
@@ -26,7 +43,7 @@ class Slow(SnapshotPublisher):
 
     def __init__(self, home: Home, said: list[str], fault: Exception | None = None) -> None:
         site = KnownSite("http://127.0.0.1:9", PeerId("0" * 32), "Amina", "0" * 64)
-        super().__init__(home, Passport(home, site, Role.TRAINER, "words"), "amina/live", TOKEN, said.append)
+        super().__init__(home, Passport(home, site, Role.TRAINER, "words"), "amina/live", TOKEN, Heard(said))
         self.let = asyncio.Event()
         self.sent: list[int] = []
         self.fault = fault
@@ -85,7 +102,7 @@ async def test_a_failure_is_said_and_the_next_is_sent(tmp_path: Path, fault: Exc
 
 
 async def test_a_child_that_dies_has_a_number(tmp_path: Path) -> None:
-    publisher = SnapshotPublisher(Home(tmp_path), Slow(Home(tmp_path), []).passport, "no name", TOKEN, print)
+    publisher = SnapshotPublisher(Home(tmp_path), Slow(Home(tmp_path), []).passport, "no name", TOKEN, Heard([]))
     publisher.folder.mkdir(parents=True)
     with pytest.raises(Problem, match="E348"):
         await publisher._child()
@@ -107,3 +124,46 @@ def test_without_a_token_there_is_a_number(monkeypatch: pytest.MonkeyPatch, tmp_
         hub_token()
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert hub_token() == TOKEN
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_its_card_says_what_the_site_knows(tmp_path: Path, is_last: bool) -> None:
+    record = msgspec.structs.replace(
+        commit_of(replica := replica_of()), step=replica.recipe.target_steps if is_last else 3
+    )
+    known = Facts(
+        slug="words", title="Words", steps=record.step, loss=2.0, purpose="To learn.", points=((1, 5.0), (2, 2.0)),
+        people=(Person("Teo", 0.5, 8),), unnamed=1, unnamed_share=0.5, unnamed_samples=8,
+    )  # fmt: skip
+    asked: list[str] = []
+
+    def answer(path: str) -> Answer:
+        asked.append(path)
+        return (200, msgspec.to_builtins(known))
+
+    with http_site(answer) as url:
+        facts = await publisher_at(url, tmp_path)._facts(record, replica.recipe.target_steps)
+    assert asked == [f"/api/v1/runs/a-run/facts?step={record.step}"]
+    assert (facts.people, facts.points, facts.unnamed) == (known.people, known.points, 1)
+    assert facts.purpose.startswith("A snapshot of a run that is still going on") == (not is_last)
+    assert facts.purpose.endswith("To learn.")
+    card = write_card(replica.recipe, facts, parameters=1)
+    assert "| Teo | 8 | 50.0% |" in card
+    assert "![Loss from 5.00 at step 1 to 2.00 at step 2]" in card
+
+
+async def test_a_site_that_knows_no_facts_leaves_the_card_short(tmp_path: Path) -> None:
+    record = commit_of(replica := replica_of())
+    with http_site(lambda _: (404, refusal("E305", address="x"))) as url:
+        facts = await publisher_at(url, tmp_path)._facts(record, replica.recipe.target_steps)
+    assert (facts.steps, facts.loss, facts.people) == (record.step, record.loss, ())
+
+
+def commit_of(replica: Replica) -> Record:
+    return record_after(replica, np.zeros(replica.layout.elements, np.float32))
+
+
+def publisher_at(url: str, folder: Path) -> SnapshotPublisher:
+    passport = OwnPassport(folder, TRAINER, Role.TRAINER, "")
+    passport.site = msgspec.structs.replace(passport.site, url=url)
+    return SnapshotPublisher(Home(folder), passport, "amina/live", TOKEN, Heard([]))

@@ -3,16 +3,18 @@
 import io
 import json
 import logging
+import re
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from peer_agent.config import Home
 from peer_agent.network.traffic import Rates, Traffic
+from peer_agent.protocol.errors import Fault
 from peer_agent.status import (
     SENTENCES,
     Status,
@@ -24,6 +26,8 @@ from peer_agent.status import (
     write_status,
 )
 from peer_agent.terminal import HINT, LiveView, is_terminal, picture
+
+CLEARED = "\x1b[2J"
 
 
 def busy() -> Status:
@@ -43,7 +47,12 @@ def busy() -> Status:
         down_mbps=0.75,
         accepted=41210,
         rank=3,
-        events=["12:04:01  step 412 is made: loss 3.421, 17 hands, 12 of 2048 samples from here", "12:04:02  two", "3"],
+        hands=17,
+        events=[
+            "12:04:01  step 412 is made: loss 3.421, 17 hands, 12 of 2,048 samples from here",
+            "12:04:02  two",
+            "3",
+        ],
     )
 
 
@@ -95,15 +104,52 @@ def shown(width: int, now: Status) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_the_page_fits_and_says_everything(width: int) -> None:
     lines = shown(width, busy())
-    assert len(lines) <= 20
+    assert len(lines) <= 24
     assert max(len(Text.from_ansi(line).plain.rstrip()) for line in lines) <= width
-    text = "\n".join(lines)
-    for part in ("413 of 1,000", "3.421", "12.3 samples/s", "1.2 Mb/s", "0.8 Mb/s", "41,210 samples", "rank", HINT):
+    text = " ".join(" ".join(Text.from_ansi(line).plain for line in lines).split())
+    for part in ("make step 413.", "3.421", "12.3 samples/s", "1.2 and 0.8 Mb/s", "41,210 samples", "3 of 17", HINT):
         assert part in text
-    assert "12 of 16 samples of this step" in text
+    assert "▓" * 3 in text
+    assert "12 of 16 samples" in text
+    assert ("step 413 of 1,000" in text) == (width > 40)
+
+
+def test_an_error_is_read_to_its_end() -> None:
+    """What to do stands there."""
+    now = busy()
+    fault = Fault.of("E108", samples="0-3", shard=2)
+    now.events = [f"12:04:01  {fault}"]
+    assert fault.text in " ".join(" ".join(shown(80, now)).split())
+
+
+def test_colour_says_nothing_alone_and_may_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(file=stream, width=80, force_terminal=True, legacy_windows=False)
+    now = busy()
+    now.events = [f"12:04:01  {Fault.of('E114', step=3)}"]
+    console.print(picture(now, console))
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", stream.getvalue())
+    assert "E114: " in stream.getvalue()
+
+
+def test_a_terminal_of_another_size_gets_a_new_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one was wrapped by the terminal, and lies about in pieces."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    view = LiveView(stream)
+    view.console = Console(file=stream, width=80, height=24, force_terminal=True, legacy_windows=False)
+    with view.live(tmp_path / "agent.log"):
+        view.refresh()
+        assert CLEARED not in stream.getvalue()
+        view.console.size = ConsoleDimensions(60, 24)
+        view.refresh()
+        assert stream.getvalue().count(CLEARED) == 1
+        view.refresh()
+        assert stream.getvalue().count(CLEARED) == 1
 
 
 def test_without_a_terminal_there_are_lines() -> None:

@@ -1,23 +1,24 @@
 """Before work: what a run will ask of this machine, and a numbered sentence where that is too much."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from peer_agent.config import Home
+from peer_agent.memory import needs_of
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Model, Recipe
 from peer_agent.verdict import Facts, Room, facts_of, judge
-from tests.agent.test_approval import manyhands
-from tests.agent.test_cli import Answer, credential, http_site, known_at
+from tests.agent.program import Answer, credential, http_site, known_at, manyhands
 from tests.golden import golden
 
+RECIPE = Recipe(model=Model(layers=4, width=256, heads=4, context=256), micro_batch=8, codec_up="int8")
 FACTS = Facts(
+    recipe=RECIPE,
     parameters=10_000_000,
-    codec_up="int8",
-    codec_down="fp16",
     data_bytes=4_000_000,
     snapshot_bytes=120_000_000,
     log_bytes=60_000_000,
@@ -27,9 +28,9 @@ PLENTY = Room(10**11, 10**12)
 
 
 def test_what_fits_is_said_in_a_line_each() -> None:
-    lines = judge(FACTS, PLENTY, Path("home"))
-    assert lines == [
-        "memory    about 1.1 GB needed, 100.0 GB free: fits",
+    assert judge(FACTS, PLENTY, Path("home"), "CPU").lines() == [
+        "device    CPU",
+        "memory    about 1.4 GB needed, 100.0 GB free: fits",
         "disk      about 344 MB needed, 1000.0 GB free: fits",
         "download  184 MB at most, before the first step",
         "traffic   about 1.0 GB up and 2.0 GB down in an hour, at the run's recent pace",
@@ -37,23 +38,43 @@ def test_what_fits_is_said_in_a_line_each() -> None:
 
 
 def test_a_run_without_a_pace_tells_what_a_step_moves() -> None:
-    facts = Facts(**{name: getattr(FACTS, name) for name in FACTS.__struct_fields__} | {"pace_s": None})
-    assert "10 MB up and 20 MB down in each step" in judge(facts, PLENTY, Path("home"))[-1]
+    facts = msgspec.structs.replace(FACTS, pace_s=None)
+    assert "10 MB up and 20 MB down in each step" in judge(facts, PLENTY, Path("home"), "CPU").lines()[-1]
+
+
+def test_where_memory_is_short_fewer_samples_are_computed_at_a_time() -> None:
+    whole = judge(FACTS, PLENTY, Path("home"), "CPU")
+    least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=False).memory
+    tight = judge(FACTS, Room(least, 10**12), Path("home"), "CPU")
+    assert (whole.at_once, tight.at_once) == (0, 1)
+    assert tight.memory_bytes == least < (whole.memory_bytes or 0)
+    assert "samples   1 at a time instead of 8, so that it fits; slower, and every one counts" in tight.lines()
+    between = needs_of(RECIPE, FACTS.parameters, at_once=4, on_gpu=False).memory
+    assert judge(FACTS, Room(between, 10**12), Path("home"), "CPU").at_once == 4
+
+
+def test_a_gpu_has_a_memory_of_its_own() -> None:
+    on_gpu = judge(FACTS, Room(10**11, 10**12, gpu=10**11), Path("home"), "RTX 4090")
+    assert [line.split()[0] for line in on_gpu.lines()][:3] == ["device", "memory", "GPU"]
+    least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=True).gpu
+    assert judge(FACTS, Room(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").at_once == 1
+    with pytest.raises(Problem, match="E125: This run does not fit into the GPU's memory"):
+        judge(FACTS, Room(10**11, 10**12, gpu=least - 1), Path("home"), "RTX 4090")
 
 
 @pytest.mark.parametrize(
     ("room", "words"),
     [
         (
-            Room(10**9, 10**12),
-            "E123: This run does not fit into this machine's memory: it needs about 1.1 GB, and 1.0 GB",
+            Room(5 * 10**8, 10**12),
+            "E123: This run does not fit into this machine's memory: it needs about 1.1 GB, and 500 MB",
         ),
         (Room(10**11, 10**8), "E124: This run does not fit on the disk of home: it needs about 344 MB, and 100 MB"),
     ],
 )
 def test_what_does_not_fit_says_what_would_be_needed(room: Room, words: str) -> None:
     with pytest.raises(Problem) as raised:
-        judge(FACTS, room, Path("home"))
+        judge(FACTS, room, Path("home"), "CPU")
     assert str(raised.value).startswith(words)
 
 
@@ -73,8 +94,9 @@ def site_of_size(parameters: int) -> Callable[[str], Answer]:
 
 async def test_facts_are_read_from_the_api() -> None:
     with http_site(site_of_size(1000)) as url:
-        facts = await facts_of(f"{url}/api/v1/runs/a")
-    assert facts == Facts(1000, "fp16", "fp16", 400_000, 700, 10 * 1000 * 2, 3.0)
+        facts = await facts_of(f"{url}/api/v1/runs/a", {})
+    recipe = msgspec.convert(golden("api")["runs/SLUG"]["recipe"], Recipe)
+    assert facts == Facts(recipe, 1000, 400_000, 700, 10 * 1000 * 2, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +104,7 @@ async def test_facts_are_read_from_the_api() -> None:
 )
 async def test_a_site_that_does_not_tell(answer: Answer) -> None:
     with http_site(lambda _: answer) as url:
-        assert await facts_of(f"{url}/api/v1/runs/a") is None
+        assert await facts_of(f"{url}/api/v1/runs/a", {}) is None
 
 
 def test_join_stops_before_torch_is_loaded(tmp_path: Path) -> None:
@@ -91,6 +113,6 @@ def test_join_stops_before_torch_is_loaded(tmp_path: Path) -> None:
     with http_site(lambda path: issued if path.endswith("/credential") else tells(path)) as url:
         issued: Answer = (200, credential(tmp_path, "ws://127.0.0.1:9/"))
         known_at(tmp_path, url)
-        done: subprocess.CompletedProcess[str] = manyhands(tmp_path, "join", f"{url}/runs/a/")
+        done = manyhands(tmp_path, "join", f"{url}/runs/a/")
     assert (done.returncode, done.stderr[:6]) == (1, "E123: ")
     assert not (Home(tmp_path).cache / "snapshots").exists()

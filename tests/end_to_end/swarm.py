@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
@@ -94,10 +94,12 @@ class Swarm:
             command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
         )
 
-    def start_site(self, name: str = "site", program: str = "manage.py", port: str = "", **more: str) -> None:
+    def start_site(
+        self, name: str = "site", program: str = "manage.py", port: str = "", host: str = "127.0.0.1", **more: str
+    ) -> None:
         """The whole platform; `program` may be a test's own way of starting it. `port`: where others are in front."""
         own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data), "MANYHANDS_DIE_WITH_PARENT": "1"}
-        command = [sys.executable, str(ROOT / program), "serve", "--port", port or str(self.port)]
+        command = [sys.executable, str(ROOT / program), "serve", "--host", host, "--port", port or str(self.port)]
         self.start(name, command, own | more, self.folder)
         self.wait(lambda: self._announced(name), 60, f"{name} starts")
         self.url = self._announced(name)
@@ -119,11 +121,23 @@ class Swarm:
         if self.processes[name].poll() is not None:
             raise AssertionError(f"{name} ended:\n{self.log(name)[-3000:]}")
 
-    def start_agent(self, name: str, *, token: str = "", threads: int = 1, options: str = "", **more: str) -> None:
-        """An agent in an empty folder, with nothing but PATH, HOME and MANYHANDS_HOME (and what a test adds)."""
+    def start_agent(
+        self,
+        name: str,
+        *,
+        token: str = "",
+        threads: int = 1,
+        options: str = "",
+        inside: Sequence[str] = (),
+        **more: str,
+    ) -> None:
+        """An agent in an empty folder, with nothing but PATH, HOME and MANYHANDS_HOME (and what a test adds).
+
+        `inside`: a command that runs it in another place.
+        """
         home = self.folder / name
         home.mkdir(exist_ok=True)
-        command = [MANYHANDS, "join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached"]
+        command = [*inside, MANYHANDS, "join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached"]
         command += options.split()
         self.start(name, command + (["--token", token] if token else []), bare_environment(home) | more, home)
 

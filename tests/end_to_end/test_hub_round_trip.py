@@ -28,6 +28,7 @@ def test_both_come_back_and_load(tmp_path: Path, english: str, monkeypatch: pyte
         for folder in (released, snapshot):
             check(folder)
         assert_same_logits(released, snapshot)
+        assert_same_card(released, snapshot)
         compare_with_site(swarm, released)
         assert hub.authorizations <= {f"Bearer {SITES}", f"Bearer {AGENTS}", ""}
         assert_nobody_else_saw(swarm)
@@ -43,6 +44,7 @@ def train(swarm: Swarm, hub: Hub, english: str) -> None:
     organizer.submit(page, {"action": "publish", "repository": "amina/words"})
     token = swarm.token_of(organizer)
     swarm.start_agent("publisher", token=token, options="--publish teo/live", HF_TOKEN=AGENTS, HF_ENDPOINT=hub.url)
+    organizer.submit(page, {"agreed": "1"}, action=f"/runs/{swarm.slug}/named/")
     swarm.start_agent("other", token=swarm.token_of(organizer))
     swarm.wait_finished(300)
     swarm.wait(lambda: f"{hub.url}/amina/words" in organizer.read(page), 240, "the release is on the Hub")
@@ -75,6 +77,16 @@ def assert_same_logits(*folders: Path) -> None:
         said.append(model(**tokenizer("Many hands", return_tensors="pt")).logits)
     assert torch.isfinite(said[0]).all()
     assert torch.equal(*said)
+
+
+def assert_same_card(released: Path, snapshot: Path) -> None:
+    """The agent's card has the curve and the people that the release's has, by name where somebody agreed."""
+    cards = [(folder / "README.md").read_text() for folder in (released, snapshot)]
+    people = [card.split("## People")[1].split("##")[0] for card in cards]
+    assert people[0] == people[1]
+    assert "| organizer | " in people[0]
+    assert (released / "loss-curve.svg").read_bytes() == (snapshot / "loss-curve.svg").read_bytes()
+    assert "(loss-curve.svg)" in cards[1]
 
 
 def compare_with_site(swarm: Swarm, folder: Path) -> None:

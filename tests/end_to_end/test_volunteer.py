@@ -1,25 +1,33 @@
 """What a volunteer's machine goes through: sleep, a site that is away, a wish to leave. None of it is an error."""
 
 import json
+import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.memory import peak_of
+from tests.end_to_end.roaming import ALONE
 from tests.end_to_end.swarm import MANYHANDS, Swarm
-from web.demonstration.processes import bare_environment
+from web.demonstration.processes import ROOT, bare_environment
+from web.demonstration.visitor import Visitor
 
+ROAMING = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
 NAP_S, OUTAGE_S = 30.0, 15.0  # what is promised to pass without a word of error
 ENDLESS = 100_000
 
 
-def begin(swarm: Swarm, english: str, *names: str, trainers: int = 1) -> None:
+def begin(swarm: Swarm, english: str, *names: str, trainers: int = 1) -> Visitor:
     swarm.start_site()
     organizer = swarm.sign_up("organizer")
     swarm.open_run(organizer, english, trainers=trainers, steps=ENDLESS)
     for name in names:
         swarm.start_agent(name, token=swarm.token_of(organizer))
+    return organizer
 
 
 def ask(swarm: Swarm, agent: str, *command: str) -> subprocess.CompletedProcess[str]:
@@ -73,6 +81,21 @@ def test_sleep_and_a_site_that_is_away_are_not_errors(tmp_path: Path, english: s
         assert all(swarm.digests("a").get(step, of) == of for step, of in swarm.digests("b").items())
 
 
+def test_a_network_that_is_lost_and_another_one_are_not_errors(tmp_path: Path) -> None:
+    """The cable is pulled for longer than anybody waits; then the laptop wakes up under another address."""
+    command = [*ALONE, sys.executable, "-m", "tests.end_to_end.roaming", str(tmp_path)]
+    done = subprocess.run(command, env=ROAMING, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    facts = json.loads(done.stdout.splitlines()[-1])
+    assert min(facts["went_on"]) >= 1, "the others went on without it"
+    assert facts["alive"]
+    assert facts["away"] == facts["back"]
+    assert 1 <= facts["back"] <= 4, "told once each time, and calmly"
+    assert not re.search(r"^\d\d:\d\d:\d\d  E\d{3}|Traceback", facts["log"], flags=re.MULTILINE)
+    assert facts["differ"] == []
+    assert facts["books"]
+
+
 def head_of(swarm: Swarm, agent: str) -> int:
     return max(swarm.digests(agent))
 
@@ -119,3 +142,34 @@ def test_the_same_command_goes_on_after_a_reboot(tmp_path: Path, english: str) -
         for _ in range(2):  # the second one does not wait for the step
             swarm.processes["a"].send_signal(signal.SIGINT)
         assert swarm.processes["a"].wait(10) == 0
+
+
+def events(swarm: Swarm, agent: str) -> list[dict[str, Any]]:
+    """What it has said to a program; its log lies between the lines."""
+    return [json.loads(line) for line in swarm.log(agent).splitlines() if line.startswith('{"at":')]
+
+
+def test_a_program_hears_everything_also_of_a_run_by_invitation(tmp_path: Path, english: str) -> None:
+    """The size, the pace and the rank are read with the machine's own credential: nobody else may see them."""
+    with Swarm(tmp_path) as swarm:
+        organizer = begin(swarm, english)
+        token = swarm.token_of(organizer)
+        organizer.submit(f"/runs/{swarm.slug}/edit/", {"title": "A run", "purpose": "", "visibility": "private"})
+        assert swarm.facts()["state"] == "away", "strangers do not see it"
+        swarm.start_agent("a", token=token, options="--json")
+        swarm.wait(lambda: any(event.get("rank") for event in events(swarm, "a")), 120, "its rank is told")
+        process = swarm.processes["a"]
+        peak = peak_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(90) == 0
+        told = events(swarm, "a")
+        assert {"verdict", "note", "state", "figures", "step", "left"} <= {event["event"] for event in told}
+        (verdict,) = [event for event in told if event["event"] == "verdict"]
+        assert verdict["memory_bytes"] >= 0.9 * peak
+        steps = [event for event in told if event["event"] == "step"]
+        assert [event["step"] for event in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
+        assert all(event["loss"] > 0 and 0 <= event["from_here"] <= event["samples"] for event in steps)
+        figures = [event for event in told if event["event"] == "figures"]
+        assert (figures[-1]["rank"], figures[-1]["hands"]) == (1, 1)
+        assert max(event["up_mbps"] for event in figures) > 0
+        assert told[-1]["event"] == "left"

@@ -13,17 +13,23 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(p for room in ("peer_agent", "platform", "scripts") for p in (ROOT / room).rglob("*.py"))
 
 
+OF_PAGES = {"E224", "E225", "E226"}  # told on the page where a code is entered
+AGENTS_TOO = {"E305", "E306", "E308", "E310", "E348", "E353", "E401", "E402", "E407"}  # of those told at a site
+
+
 def fields_of(code: str) -> set[str]:
     return {field for text in CATALOGUE[code] for _, field, _, _ in Formatter().parse(text) if field}
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
 def test_each_error_has_a_cause_and_a_remedy_that_can_be_filled_in(code: str) -> None:
-    cause, remedy = CATALOGUE[code]
+    cause, remedy, means = CATALOGUE[code]
     assert re.fullmatch(r"E[1-4]\d\d", code)
     assert cause
     assert remedy
     assert cause.endswith((".", "?", "!"))
+    if (code[1] in "12" or code in AGENTS_TOO) and code not in OF_PAGES:
+        assert means, "whoever reads it in a terminal asks what became of the work"
     details = {name: f"<{name}>" for name in fields_of(code)}
     fault = Fault.of(code, **details)
     assert str(fault).startswith(f"{code}: ")

@@ -49,6 +49,22 @@ def test_the_sum_is_the_gradient_of_the_summed_loss(trainer: Trainer) -> None:
     assert taken.units == (DoneUnit(UNITS[0], 0), DoneUnit(UNITS[1], 0))
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4, 100])
+def test_fewer_samples_at_a_time_are_the_same_work(trainer: Trainer, at_once: int) -> None:
+    """Up to the order in which floats are added."""
+    whole = take_units(trainer, UNITS)
+    few = Trainer(Replica(small_recipe()), RUN, some_shards(), at_once=at_once)
+    sizes: list[int] = []
+    few.replica.model.register_forward_pre_hook(
+        lambda _, __, given: sizes.append(len(given["input_ids"])), with_kwargs=True
+    )
+    parts = take_units(few, UNITS)
+    assert max(sizes) == min(at_once, 6)
+    np.testing.assert_allclose(parts.gradient_sum, whole.gradient_sum, rtol=1e-4, atol=1e-4)
+    assert parts.loss_sum == pytest.approx(whole.loss_sum, rel=1e-6)
+    assert (parts.units, parts.loss_tokens) == (whole.units, whole.loss_tokens)
+
+
 def test_loss_tokens_leave_out_padding_and_first_tokens(trainer: Trainer) -> None:
     whole = trainer.compute(UNITS[0])
     assert isinstance(whole, Computed)

@@ -247,8 +247,9 @@ def post_new_run(asker: Asker, _: World, address: str) -> Any:
 
 def requested(key: Ed25519PrivateKey) -> devices.Asked:
     """A machine that asks to be approved."""
-    facts = {"name": "desk", "system": "Linux", "run": "", "address": "192.0.2.7"}
-    return devices.request_approval(public_key=public_bytes(key), now=timezone.now(), **facts)
+    return devices.request_approval(
+        name="desk", public_key=public_bytes(key), system="Linux", run="", address="192.0.2.7", now=timezone.now()
+    )
 
 
 def request_machine(asker: Asker, _: World, address: str) -> Any:

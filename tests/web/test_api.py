@@ -1,6 +1,7 @@
 """The API: shapes, permissions, lists that go on, files by ranges, what agents ask."""
 
 import hashlib
+import html
 import json
 import time
 from datetime import datetime
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from accounts.keys import site_key
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token, revoke_machine
+from peer_agent import __version__
 from peer_agent.protocol.credentials import (
     LIFETIME_S,
     REQUEST,
@@ -27,9 +29,12 @@ from peer_agent.protocol.credentials import (
     verify,
 )
 from peer_agent.protocol.digests import state_digest
+from peer_agent.protocol.messages import PROTOCOL
+from peer_agent.publishing.card import parse_facts
 from runs import storage
 from runs.membership import add_member, remove_member
-from runs.models import Release, Run, Shard, Snapshot
+from runs.models import Member, Release, Run, Shard, Snapshot
+from runs.named import set_named
 from tests.runs.cast import Owned, committed, opened, owned, state_file
 
 API = "/api/v1/"
@@ -73,6 +78,7 @@ class TestReading:
             "parameters": run.elements,
             "codec_up": run.parsed_recipe.codec_up,
             "codec_down": run.parsed_recipe.codec_down,
+            "recipe": json.loads(run.recipe),
             "data_bytes": 2000,
         }
         assert get("runs").json() == {"items": [get("runs/proverbs").json()], "next": None}
@@ -102,6 +108,39 @@ class TestReading:
         assert get("runs/proverbs/ledger").json()["items"] == [
             {"step": 1, "person": "Teo", "machine": "laptop", "samples": 4, "tokens": 32, "weight": 32}
         ]
+
+    def test_what_a_card_says_names_only_who_agreed(self, run: Run, laptop: Owned, volunteer: Person) -> None:
+        for loss in (5.0, 4.0, 3.0):
+            committed(run, (laptop.machine, 4), loss=loss)
+        facts = get("runs/proverbs/facts").json()
+        assert (facts["steps"], facts["samples"], facts["points"]) == (3, 12, [[1, 5.0], [2, 4.0], [3, 3.0]])
+        assert (facts["people"], facts["unnamed"], facts["unnamed_samples"]) == ([], 1, 12)
+        set_named(run=run, person=volunteer, agreed=True)
+        facts = get("runs/proverbs/facts?step=2").json()
+        assert (facts["steps"], facts["loss"], facts["points"][-1]) == (2, 4.5, [2, 4.0])
+        assert facts["people"] == [{"name": "Teo", "share": 1.0, "samples": 8}]
+        assert facts["data_licence"] == "CC0"
+        assert parse_facts(json.dumps(facts).encode()).hands == 1
+
+    def test_the_agent_that_is_offered(self, db: None, settings: Any) -> None:
+        bare = get("agent").json()
+        assert (bare["version"], bare["protocol"], bare["url"]) == (__version__, PROTOCOL, None)
+        wheel = Path(settings.DOWNLOADS) / "manyhands-0.3.1-py3-none-any.whl"
+        wheel.parent.mkdir()
+        wheel.write_bytes(CONTENT)
+        offered = get("agent").json()
+        digest = hashlib.sha256(CONTENT).hexdigest()
+        url = f"http://testserver/download/{wheel.name}"
+        assert {**bare, "version": "0.3.1", "url": url, "sha256": digest, "size": len(CONTENT)}.items() <= {
+            **offered,
+            "upgrade_pip": None,
+            "upgrade_uv": None,
+        }.items()
+        page = Client().get("/download/").content.decode()
+        for line in (offered["upgrade_pip"], offered["upgrade_uv"]):
+            assert f"{url}#sha256={digest}" in line
+            assert html.escape(line) in page, "the same line as on the page"
+        assert "version 0.3.1" in page
 
     def test_snapshots(self, run: Run) -> None:
         (snapshot,) = get("runs/proverbs/snapshots").json()["items"]
@@ -168,6 +207,23 @@ class TestReadingAsSomebody:
         client = Client()
         client.force_login(organizer)
         assert get("runs/proverbs", client).status_code == 200
+
+    @pytest.mark.parametrize("name", ["", "/steps", "/leaderboard", "/ledger", "/snapshots", "/facts"])
+    def test_a_machine_reads_the_run_that_its_credential_is_for(
+        self, run: Run, organizer: Person, laptop: Owned, volunteer: Person, name: str
+    ) -> None:
+        other = opened(organizer, slug="other", visibility="private")
+        for private in (run, other):
+            add_member(run=private, name=volunteer.username)
+        own, others = (laptop.credential(of, now=int(time.time())) for of in (run, other))
+        assert Client().get(f"{API}runs/proverbs{name}", headers=own).status_code == 200
+        refused = Client().get(f"{API}runs/proverbs{name}", headers=others)
+        assert (refused.status_code, refused.json()["code"]) == (403, "E213")
+        remove_member(member=Member.objects.get(run=run, person=volunteer))
+        assert Client().get(f"{API}runs/proverbs{name}", headers=own).status_code == 404
+        revoke_machine(machine=laptop.machine)
+        refused = Client().get(f"{API}runs/proverbs{name}", headers=own)
+        assert (refused.status_code, refused.json()["code"]) == (403, "E214")
 
     def test_a_token_that_does_not_work_is_an_error_and_not_nobody(self, db: None) -> None:
         answer = get("runs", authorization="Bearer mh_wrong")

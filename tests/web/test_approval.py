@@ -275,3 +275,26 @@ class TestLimits:
         assert [Agent().ask().status_code for _ in range(3)] == [200, 200, 429]
         assert int(Agent().ask()["Retry-After"]) > 0
         assert DeviceRequest.objects.count() == 2
+
+
+class TestRelays:
+    def test_an_operator_reads_what_it_wants_and_approves_it(self, db: None, operator: Person) -> None:
+        asking = Agent(kind="relay")
+        asking.ask()
+        text = page(as_(operator).get(f"/approve/?code={asking.said['user_code']}"))
+        assert "be a relay of this site" in text
+        assert "Approve</button>" in text
+        say(as_(operator), asking, "approve")
+        assert asking.poll().status_code == 200
+        assert Machine.objects.get().kind == "relay"
+
+    def test_others_are_told_whom_to_ask(self, db: None, volunteer: Person) -> None:
+        asking = Agent(kind="relay")
+        asking.ask()
+        text = page(as_(volunteer).get(f"/approve/?code={asking.said['user_code']}"))
+        assert "Only an operator of this site" in text
+        assert "Approve</button>" not in text
+        refused = say(as_(volunteer), asking, "approve")
+        assert refused.status_code == 403
+        assert "E127" in page(refused)
+        assert asking.outcome() == (428, "E220")

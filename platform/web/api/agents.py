@@ -10,12 +10,15 @@ from accounts.keys import site_key
 from accounts.models import Machine
 from accounts.requests import verified_request
 from accounts.services import enrol_machine, issue_credential
+from peer_agent import __version__
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
+from peer_agent.protocol.messages import PROTOCOL
 from runs.access import access_joinable_run
 from web.api.identity import bearer_secret, encoded, site_of
-from web.api.schemas import CredentialOut, FaultOut, MachineIn, MachineOut
+from web.api.schemas import AgentOut, CredentialOut, FaultOut, MachineIn, MachineOut
+from web.install import install_lines
 
 router = Router(tags=["agents"])
 SIGNATURE = "X-Manyhands-Signature"
@@ -40,6 +43,21 @@ SIGNED_BODY = {
         },
     },
 }
+
+
+@router.get("agent", response={200: AgentOut})
+def offered_agent(request: HttpRequest) -> dict[str, Any]:
+    """The agent that this site offers, and how an older one is brought up to date."""
+    install = install_lines(request)
+    return {
+        "version": install.wheel.version if install else __version__,
+        "protocol": PROTOCOL,
+        "url": install.url if install else None,
+        "sha256": install.wheel.sha256 if install else None,
+        "size": install.wheel.size if install else None,
+        "upgrade_pip": install.upgrade_pip if install else None,
+        "upgrade_uv": install.upgrade_uv if install else None,
+    }
 
 
 @router.post("machines", response={200: MachineOut, 400: FaultOut, 401: FaultOut, 422: FaultOut})

@@ -9,6 +9,7 @@ from ninja import Router
 
 from accounts import devices
 from accounts.keys import site_key
+from accounts.models import Machine
 from peer_agent.protocol.credentials import public_bytes
 from web import rates
 from web.api.schemas import DeviceIn, DeviceOut, FaultOut, MachineOut, PollIn
@@ -27,6 +28,7 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
         name=body.name,
         public_key=bytes.fromhex(body.public_key),
         system=body.system,
+        kind=Machine.Kind(body.kind),
         run=body.run,
         address=ip_of(request),
         now=timezone.now(),

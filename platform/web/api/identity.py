@@ -12,7 +12,7 @@ from accounts.selectors import working_machine
 from accounts.services import person_of_token
 from peer_agent.protocol.credentials import Credential, Signed, public_bytes, verify
 from peer_agent.protocol.errors import Fault, Problem
-from runs.access import Viewer
+from runs.access import Viewer, access_run
 from runs.models import Run
 
 BEARER, CREDENTIAL = "Bearer ", "Credential "
@@ -24,6 +24,20 @@ def viewer_of(request: HttpRequest) -> Viewer:
     if header.startswith(BEARER):
         return person_of_token(secret=header.removeprefix(BEARER).strip())
     return request.user
+
+
+def run_for(request: HttpRequest, slug: str) -> Run:
+    """The run, for whoever asks: a person, or a machine by its credential, which opens that one run and no other.
+
+    Raises Problem E305, E215, E213, and as `credential_in`.
+    """
+    header = request.headers.get("Authorization", "")
+    if not header.startswith(CREDENTIAL):
+        return access_run(slug=slug, viewer=viewer_of(request))
+    credential = credential_in(header, site=site_of(request))
+    run = access_run(slug=slug, viewer=working_machine(credential.machine, site="").person)
+    require_run(credential, run)
+    return run
 
 
 def bearer_secret(request: HttpRequest) -> str:

@@ -3,19 +3,21 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router
 
 from runs import selectors
-from runs.access import access_run
 from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.release_facts import facts_at
 from runs.storage import release_path
 from web import presence
-from web.api.identity import viewer_of
+from web.api.identity import run_for, viewer_of
 from web.api.schemas import (
     ITEMS,
     Cursor,
+    FactsOut,
     FaultOut,
     HandList,
     LedgerList,
@@ -32,7 +34,7 @@ Row = TypeVar("Row")
 router = Router(tags=["runs"])
 
 TOKEN_BYTES = 2  # in a shard
-READING: dict[Any, Any] = {401: FaultOut, 404: FaultOut, 422: FaultOut}
+READING: dict[Any, Any] = dict.fromkeys((401, 403, 404, 422), FaultOut)
 
 
 @router.get("runs", response={200: RunList, 401: FaultOut, 422: FaultOut})
@@ -47,14 +49,14 @@ def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict
 @router.get("runs/{slug:slug}", response={200: RunOut, **READING})
 def run(request: HttpRequest, slug: str) -> dict[str, Any]:
     """One run."""
-    found = access_run(slug=slug, viewer=viewer_of(request))
+    found = run_for(request, slug)
     return _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
 
 
 @router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
 def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
     """The run's log."""
-    found = access_run(slug=slug, viewer=viewer_of(request))
+    found = run_for(request, slug)
     rows = selectors.steps(found, after=-1 if cursor is None else cursor)[: limit + 1]
     return _page(list(rows), limit, _step_facts, lambda row: row.index)
 
@@ -62,7 +64,7 @@ def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: 
 @router.get("runs/{slug:slug}/leaderboard", response={200: HandList, **READING})
 def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """People and what the ledger says they gave."""
-    found = access_run(slug=slug, viewer=viewer_of(request))
+    found = run_for(request, slug)
     hands = selectors.leaderboard(found, offset=cursor, limit=limit + 1)
     items = [hand._asdict() for hand in hands[:limit]]
     return {"items": items, "next": str(cursor + limit) if len(hands) > limit else None}
@@ -71,7 +73,7 @@ def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limi
 @router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})
 def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """Every contribution that was ever averaged in."""
-    found = access_run(slug=slug, viewer=viewer_of(request))
+    found = run_for(request, slug)
     rows = selectors.ledger_rows(found, after=cursor)[: limit + 1]
     return _page(list(rows), limit, _ledger_facts, lambda row: row.pk)
 
@@ -79,16 +81,25 @@ def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = I
 @router.get("runs/{slug:slug}/snapshots", response={200: SnapshotList, **READING})
 def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
     """Verified states from which a replica may begin."""
-    found = access_run(slug=slug, viewer=viewer_of(request))
+    found = run_for(request, slug)
     rows = selectors.snapshots(found, after=-1 if cursor is None else cursor)[: limit + 1]
     return _page(list(rows), limit, _snapshot_facts, lambda row: row.index)
+
+
+@router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING})
+def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[str, Any]:
+    """What a model card says of the run as it was after a step, by default the newest: only who agreed is named."""
+    found = run_for(request, slug)
+    newest = found.head.step
+    known: dict[str, Any] = msgspec.to_builtins(facts_at(found, newest if step is None else min(step, newest)))
+    return known
 
 
 @router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 416: None, **READING})
 @router.api_operation(["HEAD"], "runs/{slug:slug}/release/{name}", include_in_schema=False)
 def release_file(request: HttpRequest, slug: str, name: str) -> HttpResponseBase:
     """One file of the release; ranges are served, `X-Sha256` is of the whole file."""
-    found = access_run(slug=slug, viewer=viewer_of(request))
+    found = run_for(request, slug)
     release = Release.objects.filter(run=found, state=Release.State.READY).first()
     file = next((file for file in release.files if file["name"] == name), None) if release else None
     if release is None or file is None:
@@ -111,6 +122,7 @@ def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:
         "parameters": run.elements,
         "codec_up": recipe.codec_up,
         "codec_down": recipe.codec_down,
+        "recipe": msgspec.to_builtins(recipe),
         "data_bytes": TOKEN_BYTES * (run.dataset.tokens or 0),
     }
 

@@ -1,7 +1,7 @@
 """Shapes of the API. They are promises to other people's programs: fields are added, never changed."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from ninja import Schema
 from pydantic import Field
@@ -27,7 +27,8 @@ class FaultOut(Schema):
 class RunOut(Schema):
     """A run. `loss` is of the last step, in nats per token; `unigram_entropy` is what guessing by frequency costs.
 
-    `parameters` is 0 until the run is prepared; `data_bytes` is of all tokens, two bytes each.
+    `parameters` is 0 until the run is prepared; `data_bytes` is of all tokens, two bytes each. `recipe` is everything
+    that was fixed before the first step.
     """
 
     slug: str
@@ -42,6 +43,7 @@ class RunOut(Schema):
     parameters: int
     codec_up: str
     codec_down: str
+    recipe: dict[str, Any]
     data_bytes: int
 
 
@@ -96,6 +98,56 @@ class SnapshotOut(Schema):
     size: int
     created_at: datetime
     heldout_loss: float | None
+
+
+class NamedPerson(Schema):
+    """Somebody who agreed to be named, and their share of all tokens (0 to 1)."""
+
+    name: str
+    share: float
+    samples: int
+
+
+class FactsOut(Schema):
+    """What a model card says. Losses are in nats per token, `points` is the curve: step and loss.
+
+    `unnamed` people gave something and are counted only.
+    """
+
+    slug: str
+    title: str
+    purpose: str
+    address: str
+    steps: int
+    loss: float
+    heldout_loss: float | None
+    heldout_step: int | None
+    unigram_entropy: float | None
+    samples: int
+    tokens: int
+    people: list[NamedPerson]
+    unnamed: int
+    unnamed_share: float
+    unnamed_samples: int
+    points: list[tuple[int, float]]
+    data_title: str
+    data_licence: str
+    data_vouched: str
+
+
+class AgentOut(Schema):
+    """The agent that this site offers. The last five are null until its package has been built.
+
+    An agent of another `protocol` cannot work here. The lines bring an older agent up to date.
+    """
+
+    version: str
+    protocol: int
+    url: str | None
+    sha256: str | None
+    size: int | None
+    upgrade_pip: str | None
+    upgrade_uv: str | None
 
 
 class NamedFile(Schema):
@@ -178,6 +230,7 @@ class DeviceIn(Schema):
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
     public_key: Hex64
     system: Annotated[str, Field(max_length=80, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    kind: Annotated[str, Field(pattern="^(agent|relay)$")] = "agent"
     run: Annotated[str, Field(max_length=80, pattern=r"^[-a-zA-Z0-9_]*$")] = ""
 
 

@@ -1,0 +1,26 @@
+"""What went wrong, as the numbered errors that a person can do something about."""
+
+import errno
+
+from peer_agent.plain import plain
+from peer_agent.protocol.errors import Fault, Problem
+
+DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
+
+
+def faults_in(error: BaseException) -> list[Fault]:
+    """The numbered errors that this is; none where something of it has no number."""
+    match error:
+        case Problem():
+            return [error.fault]
+        case OSError(errno=int(number)) if number in DISK:
+            return [Fault.of("E106", path=error.filename or "your files", reason=error.strerror)]
+        case BaseExceptionGroup():
+            parts = [faults_in(part) for part in error.exceptions]
+            return [fault for part in parts for fault in part] if all(parts) else []
+    return []
+
+
+def legible(fault: Fault) -> Fault:
+    """The same where nothing in it can act in a terminal: its words, or what is filled in, may be somebody else's."""
+    return Fault(plain(fault.code), "\n".join(plain(line) for line in fault.text.split("\n")))

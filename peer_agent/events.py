@@ -1,0 +1,76 @@
+"""What a program hears that has started `manyhands join --json`: one JSON object a line, told in docs/running.md."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+from peer_agent.approval import Code
+from peer_agent.complaints import faults_in, legible
+from peer_agent.plain import plain
+from peer_agent.protocol.errors import Fault
+from peer_agent.verdict import Verdict
+from peer_agent.view import EVERY_S, View
+
+FIGURES = (
+    *("doing", "step", "target_steps", "loss", "samples", "quota", "samples_per_s"),
+    *("up_mbps", "down_mbps", "accepted", "rank", "hands"),
+)
+
+
+class EventView(View):
+    """Every event as it happens; the figures every few seconds, and whenever the agent does something else."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        super().__init__(stream)
+        self._figures_at = 0.0
+        self._doing = ""
+
+    def judged(self, verdict: Verdict) -> None:
+        self._emit("verdict", **msgspec.structs.asdict(verdict))
+
+    def newer(self, fault: Fault) -> None:
+        self._emit("newer", code=fault.code, text=legible(fault).text)
+
+    def tell(self, event: str, text: str, **facts: Any) -> None:
+        super().tell(event, text, **facts)
+        self._emit(event, **facts, text=plain(text))
+
+    def fault(self, fault: Fault) -> None:
+        fault = legible(fault)
+        self._emit("error", code=fault.code, text=fault.text)
+
+    def show(self, line: str) -> None:
+        """It is told as an event."""
+
+    def progress(self, step: int, samples: int, speed: float) -> None:
+        """It is among the figures."""
+
+    def refresh(self) -> None:
+        clock = time.monotonic()
+        if self.now.doing != self._doing or clock - self._figures_at >= EVERY_S:
+            self._doing, self._figures_at = self.now.doing, clock
+            self._emit("figures", **{name: getattr(self.now, name) for name in FIGURES})
+
+    def ask_for_approval(self, code: Code) -> None:
+        """Where a person approves this machine, and the code that is shown there."""
+        facts = {"code": code.user_code, "url": code.verification_uri_complete, "expires_in_s": code.expires_in}
+        self.tell("approval", f"Waiting for approval at {code.verification_uri_complete}", **facts)
+
+    @contextlib.contextmanager
+    def hears_errors(self) -> Iterator[None]:
+        """What ends the command is its last event."""
+        try:
+            yield
+        except Exception as error:
+            for fault in faults_in(error):
+                self.fault(fault)
+            raise
+
+    def _emit(self, event: str, **facts: Any) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        print(msgspec.json.encode({"at": at, "event": event, **facts}).decode(), file=self.stream, flush=True)

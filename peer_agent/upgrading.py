@@ -1,0 +1,52 @@
+"""Whether this agent is the one that a site offers, and the line that brings it up to date."""
+
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from peer_agent import __version__
+from peer_agent.network.site import get_json
+from peer_agent.plain import plain
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.messages import PROTOCOL
+
+
+class Offer(Struct, frozen=True):
+    """The site's agent, as far as it is used here. A line is None where the site has no package."""
+
+    version: str
+    protocol: int
+    upgrade_pip: str | None = None
+    upgrade_uv: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The one for how this agent was installed."""
+        by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
+        return plain((self.upgrade_uv if by_uv else self.upgrade_pip) or "see the site's download page")
+
+
+async def offer_of(site: str) -> Offer | None:
+    """What a site offers; None where it does not say, or is not reached."""
+    try:
+        return msgspec.convert(await get_json(f"{site}/api/v1/agent"), Offer)
+    except (Problem, msgspec.ValidationError):
+        return None
+
+
+def difference(offer: Offer) -> Fault | None:
+    """E205 where this agent cannot work there, E126 where it works and there is a newer one, None where it fits."""
+    if offer.protocol != PROTOCOL:
+        fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
+        return Fault(fault.code, f"{fault.text}\n{offer.line}")
+    if numbers_of(offer.version) > numbers_of(__version__):
+        return Fault.of("E126", theirs=offer.version, ours=__version__, line=offer.line)
+    return None
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """A version as it is compared: 0.10.0 is newer than 0.9.1."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))

@@ -1,0 +1,86 @@
+"""What a program reads of `join --json`: every line is an object, in the words of docs/running.md."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent.approval import Code
+from peer_agent.events import FIGURES, EventView
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.records import open_record
+from peer_agent.verdict import Verdict
+from tests.agent.cast import TRAINER, commits
+from tests.agent.program import Answer, http_site, known_at, manyhands, refusal
+from tests.protocol.cast import SITE_PUBLIC
+
+RUNNING = Path(__file__).resolve().parents[2] / "docs" / "running.md"
+
+
+def read(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def everything() -> list[dict[str, Any]]:
+    """One of each event, in the order in which a stay has them."""
+    stream = io.StringIO()
+    view = EventView(stream)
+    view.newer(Fault.of("E126", theirs="2", ours="1", line="pip install it"))
+    view.ask_for_approval(Code("x", "BCDF-GHJK", "https://a/device/", "https://a/device/?code=BCDF-GHJK", 900, 2))
+    view.judged(Verdict(device="CPU"))
+    view.say("Loading")
+    view.state("running", "")
+    view.refresh()
+    view.step(open_record(commits(1, 8, 8)[0].record, SITE_PUBLIC), TRAINER)
+    view.away(Fault.of("E104", url="u", reason="r"))
+    view.back()
+    view.fault(Fault.of("E109", step=3))
+    view.leaves(3)
+    view.farewell()
+    return read(stream)
+
+
+def test_every_event_is_described() -> None:
+    told = everything()
+    described = set(re.findall(r"^\| `(\w+)` \|", RUNNING.read_text().partition("| event |")[2], flags=re.MULTILINE))
+    assert {event["event"] for event in told} == described
+    for event in told:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", event["at"])
+
+
+def test_figures_and_errors_have_their_numbers() -> None:
+    told = {event["event"]: event for event in everything()}
+    assert set(FIGURES) < set(told["figures"])
+    assert (told["error"]["code"], told["away"]["code"]) == ("E109", "E104")
+    assert {"step": 1, "loss": 1.0, "hands": 0, "samples": 1, "from_here": 0}.items() <= told["step"].items()
+    assert (told["approval"]["code"], told["state"]["state"]) == ("BCDF-GHJK", "running")
+
+
+def test_figures_come_every_few_seconds_and_when_it_does_something_else() -> None:
+    stream = io.StringIO()
+    view = EventView(stream)
+    for doing in ("loading", "loading", "training", "training", "averaging"):
+        view.now.doing = doing
+        view.refresh()
+    assert [event["doing"] for event in read(stream)] == ["loading", "training", "averaging"]
+
+
+def test_what_ends_it_is_an_event_too() -> None:
+    stream = io.StringIO()
+    with pytest.raises(Problem), EventView(stream).hears_errors():
+        raise Problem.of("E214")
+    assert [(event["event"], event["code"]) for event in read(stream)] == [("error", "E214")]
+
+
+def test_the_command_says_nothing_but_objects(tmp_path: Path) -> None:
+    issued: Answer = (409, refusal("E306"))
+    with http_site(lambda _: issued) as url:
+        known_at(tmp_path, url)
+        done = manyhands(tmp_path, "join", f"{url}/runs/a/", "--json")
+    assert done.returncode == 1
+    (last,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (last["event"], last["code"]) == ("error", "E306")
+    assert done.stderr.startswith("E306: ")
