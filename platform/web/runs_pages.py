@@ -20,6 +20,7 @@ from web.feed.looking import seen_of
 from web.feed.picture import bars_of, picture_of
 from web.forms import NewRunForm
 from web.home import home_facts
+from web.own_line import own_words
 from web.texts import stored_text, upload_facts
 from web.visitors import person_in
 
@@ -92,6 +93,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout)),  # noqa: S308
         "bars": bars_of(seen),
+        "you": own_words(run, request.user, [hand.name for hand in picture.hands]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "is_organizer": may_manage(run, request.user),
         "can_join": run.state in (Run.State.OPEN, Run.State.PAUSED),
