@@ -93,7 +93,7 @@ def _headline(pen: Pen, shown: Shown, loss: float | None) -> None:
 def _curve(pen: Pen, shown: Shown, points: Sequence[Point]) -> None:
     left, right, foot = CARD.left, CARD.width - CARD.right, CARD.height - CARD.bottom
     held = [point for point in shown.heldout if point.step <= points[-1].step]
-    low, high = bounds([point.loss for point in [*points, *held]], shown.entropy)
+    low, high = bounds([*(point.loss for point in points), *(point.loss for point in held)], shown.entropy)
     x = Scale(min(points[0].step, 1), max(points[-1].step, 2), left, right)
     y = Scale(low, high, foot, CARD.top)
     for value, words in labelled(ticks(low, high)):

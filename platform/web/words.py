@@ -8,6 +8,7 @@ from runs.selectors import Point, RunPicture
 from runs.standings import Place
 from web.presence import TRAINER, Present
 
+RUNNING = "running"  # the badge of a run that makes steps
 WITHOUT_PACE_S = 3600.0
 SOON_S = 3.0  # the page is a second old
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
@@ -169,5 +170,5 @@ def ordinal(number: int) -> str:
 def state_word(picture: RunPicture, trainers: Sequence[Present]) -> str:
     """The run's state in one word, as its badge shows it."""
     if picture.run.state == Run.State.OPEN:
-        return "running" if trainers and not picture.run.waiting_for else "waiting"
+        return RUNNING if trainers and not picture.run.waiting_for else "waiting"
     return picture.run.state

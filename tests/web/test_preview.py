@@ -106,7 +106,12 @@ def test_a_crowd_gets_one_drawing_until_something_moves(
     client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Shown] = []
-    monkeypatch.setattr(preview, "curve_png", lambda shown: drawn.append(shown) or b"image")
+
+    def draw(shown: Shown) -> bytes:
+        drawn.append(shown)
+        return b"image"
+
+    monkeypatch.setattr(preview, "curve_png", draw)
     path = f"/runs/{run.slug}/curve.png"
     first = client.get(path)
     assert client.get(path).content == b"image"

@@ -40,14 +40,14 @@ def picture_of(seen: Seen) -> Picture:
 
 
 def _words(seen: Seen) -> Picture:
-    run = seen.run.run
+    run, word = seen.run.run, words.state_word(seen.run, _trainers(seen))
     return {
         "slug": run.slug,
         "state": str(run.state),
-        "word": words.state_word(seen.run, _trainers(seen)),
+        "word": word,
         "visibility": str(run.get_visibility_display()).lower(),
         "truth": words.truth(seen.run, seen.peers),
-        "to_go": words.to_go(seen.run),
+        "to_go": words.to_go(seen.run) if word == words.RUNNING else "",
         "can_join": run.state in JOINABLE,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
