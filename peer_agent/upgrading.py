@@ -24,9 +24,11 @@ class Offer(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The one for how this agent was installed."""
+        """The one for how this agent was installed, so that it works in a new terminal."""
         by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
-        return plain((self.upgrade_uv if by_uv else self.upgrade_pip) or "see the site's download page")
+        if not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
+            return "see the site's download page"
+        return plain(line if by_uv else line.replace("pip", f"{sys.executable} -m pip", 1))
 
 
 async def offer_of(site: str) -> Offer | None:

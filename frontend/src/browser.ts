@@ -13,9 +13,17 @@ export function browserOf(slug: string): Browser {
   };
 }
 
+/** The reader's own line; empty where there is none. */
+export async function ownPlace(slug: string): Promise<string> {
+  const answer = await fetch(`/runs/${slug}/you.json`, { cache: "no-store", signal: AbortSignal.timeout(10_000) });
+  if (!answer.ok) throw new Error(`${answer.status}`);
+  return ((await answer.json()) as { you: string }).you;
+}
+
 /** Call `wake` whenever the reader, the network or the machine comes back. */
 export function onReturn(wake: () => void): void {
   document.addEventListener("visibilitychange", () => document.hidden || wake());
+  document.addEventListener("resume", wake); // a page that was frozen
   addEventListener("online", wake);
   addEventListener("pageshow", (event) => event.persisted && wake());
 }

@@ -9,7 +9,10 @@ export function addCopyButtons(part: ParentNode): void {
     button.className = "second copy";
     button.textContent = "Copy";
     button.addEventListener("click", () => void copied(code, button));
-    code.after(button);
+    const row = document.createElement("div");
+    row.className = "copyrow";
+    code.replaceWith(row);
+    row.append(code, button);
   }
 }
 

@@ -5,6 +5,8 @@ import type { Measured, Point } from "./picture";
 /** Of the range of losses: beyond them, and below the dotted line where it is lowest. */
 const [MARGIN, MARGIN_FOR_NOTE] = [0.05, 0.15];
 
+const LEAST = 1e-3; // nats per token, of a logarithmic axis
+
 export type Axis = "step" | "time";
 
 export interface Columns {
@@ -42,8 +44,11 @@ export function smoothed(values: readonly number[], weight: number): number[] {
   });
 }
 
-/** The range of the vertical axis: all values and the line to beat, with a margin; as the standing chart has it. */
-export function bounds(values: readonly number[], entropy: number | null): [number, number] {
+/**
+ * The range of the vertical axis: all values and the line to beat, with a margin; as the standing chart has it.
+ * A logarithmic one does not reach down to zero.
+ */
+export function bounds(values: readonly number[], entropy: number | null, isLog = false): [number, number] {
   const all = entropy === null ? values : [...values, entropy];
   let low = Infinity;
   let high = -Infinity;
@@ -53,5 +58,6 @@ export function bounds(values: readonly number[], entropy: number | null): [numb
   }
   const below = entropy === low ? MARGIN_FOR_NOTE : MARGIN;
   const spread = high - low;
-  return [Math.max(0, low - Math.max(below * spread, 0.05)), high + Math.max(MARGIN * spread, 0.05)];
+  const foot = Math.max(0, low - Math.max(below * spread, 0.05));
+  return [isLog ? Math.max(foot, low / 2, LEAST) : foot, high + Math.max(MARGIN * spread, 0.05)];
 }

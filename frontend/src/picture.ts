@@ -23,6 +23,10 @@ export interface Hand {
   readonly machines: number;
   readonly tint: number;
   readonly now: boolean;
+  /** Samples in the last steps. */
+  readonly lately: number;
+  /** Their parts, oldest first, from 0 to 8. */
+  readonly heights: readonly number[];
 }
 
 export interface Happening {
@@ -77,6 +81,7 @@ export interface Values {
   readonly machines: number;
   readonly samples: number;
   readonly tokens: number;
+  readonly lately_steps: number;
 }
 
 export interface Picture extends Values, Lists {

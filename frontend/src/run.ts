@@ -1,11 +1,12 @@
 /** The run page, live. The page is complete before this runs; from then on the feed keeps it up. */
 
 import "./run.css";
-import { browserOf, onReturn } from "./browser";
+import { browserOf, onReturn, ownPlace } from "./browser";
 import { addCopyButtons } from "./copy";
 import { Feed } from "./feed";
 import { renewStanding } from "./page";
 import type { Picture } from "./picture";
+import { Place } from "./place";
 import { showHands } from "./views/hands";
 import { showHappened } from "./views/happened";
 import { showHead, showLink } from "./views/head";
@@ -14,13 +15,22 @@ import { showStep } from "./views/step";
 
 function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
+  const slug = root.dataset["slug"] ?? "";
+  const place = new Place(me, root.dataset["you"] ?? "", () => ownPlace(slug), () => performance.now(), showPlace);
   let standing = root.dataset["standingAs"] ?? "";
+  let latest: Picture | null = null;
+
+  function showPlace(): void {
+    if (latest) showHands(latest, me, place.words(latest));
+  }
 
   function show(picture: Picture): void {
     showHead(picture);
     showLoss(picture);
     showStep(picture);
-    showHands(picture, me);
+    latest = picture;
+    place.look(picture);
+    showPlace();
     showHappened(picture);
     const now = `${picture.state} ${picture.release} ${picture.text}`;
     if (now === standing) return;
@@ -28,7 +38,7 @@ function begin(root: HTMLElement): void {
     void renewStanding(addCopyButtons).catch(() => (standing = ""));
   }
 
-  const feed = new Feed(browserOf(root.dataset["slug"] ?? ""), show, showLink);
+  const feed = new Feed(browserOf(slug), show, showLink);
   onReturn(() => feed.wake());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLoss);
   addCopyButtons(document);

@@ -21,6 +21,12 @@ it("the axis holds the curve and the line to beat", () => {
   expect(bounds([0.01], null)[0]).toBe(0);
 });
 
+it("a logarithmic axis never reaches zero, and otherwise is the same", () => {
+  expect(bounds([3, 5], 6, true)).toEqual(bounds([3, 5], 6));
+  expect(bounds([0.01, 2], null, true)[0]).toBe(0.005);
+  expect(bounds([0], null, true)[0]).toBeGreaterThan(0);
+});
+
 it("held-out losses stand at their step, or at the time their snapshot came in", () => {
   const points = [[1, 6, 1000] as const, [2, 5, 1010] as const];
   const heldout = [

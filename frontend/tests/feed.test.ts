@@ -98,6 +98,14 @@ describe("by socket", () => {
     expect(browser.sockets.length).toBe(2);
   });
 
+  it("a page that wakes while its socket opens says nothing into it", () => {
+    feed.wake();
+    expect([browser.last.said, browser.sockets.length]).toEqual([[], 1]);
+    browser.last.hears(first);
+    feed.wake();
+    expect([shown, browser.last.said]).toEqual([[before], ["again"]]);
+  });
+
   it("silence is asked whether anybody is there", async () => {
     browser.last.hears(first);
     await pass(QUIET_MS);
@@ -149,7 +157,7 @@ describe("when the socket is lost", () => {
 });
 
 describe("where sockets are blocked", () => {
-  it.each([true, false])("polls every three seconds, with what it has (throws: %s)", async (throws) => {
+  it.each([true, false])("polls every second and a half, with what it has (throws: %s)", async (throws) => {
     browser.answer = polled(200);
     browser.isBlocked = throws;
     browser.last.breaks();

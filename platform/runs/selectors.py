@@ -5,11 +5,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Sum, Window
-from django.db.models.functions import Mod, Rank
+from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Mod
 
 from runs.access import Viewer, listed_runs
 from runs.models import Dataset, Happening, LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.standings import Hand, Lately, lately, leaderboard, totals
 
 POINTS = 1200  # of the curve, thinned in the database; the chart takes fewer
 MEASURED = 300  # held-out losses of snapshots
@@ -34,17 +35,6 @@ class Measured(NamedTuple):
     step: int
     loss: float
     at: datetime
-
-
-class Hand(NamedTuple):
-    """One row of the leaderboard. Equal samples share a rank."""
-
-    rank: int
-    name: str
-    samples: int
-    tokens: int
-    rounds: int
-    machines: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +68,7 @@ class RunPicture:
     happenings: list[Happening]
     release: Release | None
     heldout: list[Measured] = field(default_factory=list)
+    lately: Lately = field(default_factory=lambda: Lately(0, {}))
 
     @property
     def loss(self) -> float | None:
@@ -101,15 +92,10 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
-    """Everything of a run's page that rows know: ten queries at any length of the run."""
+    """Everything of a run's page that rows know: twelve queries at any length of the run."""
     recipe = run.parsed_recipe
     newest = list(run.log.order_by("-index")[:20])
-    totals = LedgerEntry.objects.filter(run=run).aggregate(
-        people=Count("person", distinct=True),
-        machines=Count("machine", distinct=True),
-        samples=Sum("samples", default=0),
-        tokens=Sum("tokens", default=0),
-    )
+    board = leaderboard(run, limit=hands)
     return RunPicture(
         run=run,
         dataset=run.dataset,
@@ -120,11 +106,12 @@ def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
         last=newest[0] if newest else None,
         pace_s=pace([entry.at for entry in newest]),
         points=loss_points(run),
-        hands=leaderboard(run, limit=hands),
+        hands=board,
+        lately=lately(run, [hand.name for hand in board]),
         happenings=happenings(run),
         release=Release.objects.filter(run=run).first(),
         heldout=heldout_points(run),
-        **totals,
+        **totals(run)._asdict(),
     )
 
 
@@ -169,24 +156,6 @@ def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
     ]
     stride = max(1, -(-len(rows) // most))
     return rows[::-stride][::-1]
-
-
-def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[Hand]:
-    """People by samples, read from the ledger and nothing else."""
-    summed = (
-        LedgerEntry.objects.filter(run=run)
-        .values("person__username")
-        .annotate(
-            all_samples=Sum("samples"),
-            all_tokens=Sum("tokens"),
-            rounds=Count("entry", distinct=True),
-            machines=Count("machine", distinct=True),
-            rank=Window(Rank(), order_by=F("all_samples").desc()),
-        )
-        .order_by("rank", "person__username")
-        .values_list("rank", "person__username", "all_samples", "all_tokens", "rounds", "machines")
-    )
-    return [Hand(*row) for row in summed[offset : offset + limit]]
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:

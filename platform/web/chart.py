@@ -52,8 +52,8 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     if len(points) <= most:
         return list(points)
     inner = points[1:-1]
-    bounds = [round(part * len(inner) / (most - 2)) for part in range(most - 1)]
-    groups = [inner[start:stop] for start, stop in pairwise(bounds)]
+    edges = [round(part * len(inner) / (most - 2)) for part in range(most - 1)]
+    groups = [inner[start:stop] for start, stop in pairwise(edges)]
     return [points[0], *(_mean(group) for group in groups), points[-1]]
 
 
@@ -77,7 +77,7 @@ def loss_chart(
         return ""
     x = Scale(min(shown[0].step, 1), max(shown[-1].step, 2), frame.left, frame.width - frame.right)
     held = [point for point in heldout if point.step <= shown[-1].step]
-    low, high = _bounds([*(point.loss for point in shown), *(point.loss for point in held)], entropy)
+    low, high = bounds([*(point.loss for point in shown), *(point.loss for point in held)], entropy)
     y = Scale(low, high, frame.height - frame.bottom, frame.top)
     parts = [
         *(_level(text, y(value), frame) for value, text in labelled(ticks(low, high))),
@@ -116,7 +116,8 @@ def _mean(group: Sequence[Point]) -> Point:
     return Point(middle.step, sum(point.loss for point in group) / len(group))
 
 
-def _bounds(losses: Sequence[float], entropy: float | None) -> tuple[float, float]:
+def bounds(losses: Sequence[float], entropy: float | None) -> tuple[float, float]:
+    """The range of the vertical axis: all losses and the line to beat, with a margin."""
     values = [*losses, *([] if entropy is None else [entropy])]
     spread = max(values) - min(values)
     below = MARGIN_FOR_NOTE if entropy == min(values) else MARGIN

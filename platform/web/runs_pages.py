@@ -16,11 +16,12 @@ from runs.access import access_run, may_manage
 from runs.models import Run
 from web import install, rates
 from web.chart import NARROW, WIDE, loss_chart
-from web.curve_image import curve_svg
+from web.curve_image import CARD as PREVIEW
 from web.feed.looking import seen_of
 from web.feed.picture import bars_of, picture_of
 from web.forms import NewRunForm
 from web.home import home_facts
+from web.own_line import own_words
 from web.texts import stored_text, upload_facts
 from web.visitors import person_in
 
@@ -67,14 +68,6 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "web/run.html", run_facts(request, run))
 
 
-@require_safe
-def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
-    """The curve as a picture of its own, for those who show a link with what is behind it."""
-    run = found(access_run, request, slug)
-    drawn = curve_svg(selectors.loss_points(run), run.dataset.unigram_entropy, selectors.heldout_points(run))
-    return HttpResponse(drawn, content_type="image/svg+xml", headers={"Cache-Control": "max-age=60"})
-
-
 def found(door: Any, request: HttpRequest, slug: str) -> Run:
     """The run behind a door; what the viewer may not see is not there. Raises Http404."""
     try:
@@ -101,9 +94,11 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout)),  # noqa: S308
         "bars": bars_of(seen),
+        "you": own_words(run, request.user, [hand.name for hand in picture.hands]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "is_organizer": may_manage(run, request.user),
         "can_join": run.state in (Run.State.OPEN, Run.State.PAUSED),
+        "preview": PREVIEW,
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "site": site_of(request),
         **home_facts(request, run),

@@ -17,8 +17,10 @@ from web import (
     operators,
     outside,
     people,
+    preview,
     publish_page,
     runs_pages,
+    standings,
     upload_pages,
 )
 from web.feed.polling import polled_feed
@@ -50,8 +52,10 @@ urlpatterns = [
     path("approve/", approval.approve, name="approve"),
     path("download/", install.download_page, name="download"),
     path("download/<str:name>", install.wheel_file, name="wheel"),
-    path("runs/<slug:slug>/curve.svg", runs_pages.curve_image, name="curve"),
+    path("runs/<slug:slug>/curve.png", preview.curve_image, name="curve"),
     path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
+    path("runs/<slug:slug>/hands/", standings.standings_page, name="standings"),
+    path("runs/<slug:slug>/you.json", standings.own_place, name="you"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/tokens/", machines.personal_tokens, name="tokens"),

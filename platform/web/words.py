@@ -1,12 +1,18 @@
 """The one sentence of truth at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
+from runs.standings import Place
 from web.presence import TRAINER, Present
 
+RUNNING = "running"  # the badge of a run that makes steps
 WITHOUT_PACE_S = 3600.0
+SOON_S = 3.0  # the page is a second old
+HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
+FEW = 5  # steps in an hour that say nothing of it yet
 
 
 def truth(picture: RunPicture, peers: Sequence[Present]) -> str:
@@ -57,8 +63,21 @@ def open_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
         return f"Nobody is training right now. The run {rest} and moves as soon as a machine joins."
     if picture.run.waiting_for:
         return f"{company(trainers)} here. {sentence(picture.run.waiting_for)}"
-    pace = f" A step takes about {duration(picture.pace_s)}." if picture.pace_s else ""
-    return f"{company(trainers)} making step {picture.step + 1:,}.{pace}"
+    return f"{company(trainers)} making step {picture.step + 1:,}. {next_commit(picture, trainers)}".rstrip()
+
+
+def next_commit(picture: RunPicture, trainers: Sequence[Present]) -> str:
+    """When the step will be made; how long steps take where that is too soon to be told."""
+    if not picture.pace_s:
+        return ""
+    if picture.pace_s < SOON_S:
+        return f"A step takes about {duration(picture.pace_s)}."
+    rate = sum(peer.samples_per_s for peer in trainers)
+    left = picture.target_batch - sum(peer.done for peer in trainers)
+    gathering_s = picture.target_batch / rate if rate else picture.pace_s
+    averaging_s = max(0.0, picture.pace_s - gathering_s)
+    wait_s = averaging_s + (max(0, left) / rate if rate else gathering_s)
+    return f"Next commit in about {duration(max(1, round(wait_s)))}."
 
 
 def ending_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
@@ -90,7 +109,7 @@ def sentence(text: str) -> str:
 def duration(seconds: float) -> str:
     """A length of time as people say it, rounded to what is known."""
     if seconds < 10:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -110,19 +129,46 @@ def to_go(picture: RunPicture) -> str:
     return f"about {duration(left * picture.pace_s)} to go"
 
 
-def trend(points: Sequence[Point], steps: int = 100) -> str:
-    """How the loss moved over the last steps: “↓ 0.11 in 100 steps”."""
+def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
+    """How the loss moved: “↓ 0.11 in the last hour”, or over the last steps of a run that is younger or slow."""
     if len(points) < 2:
         return ""
     last = points[-1]
-    before = next((point for point in reversed(points) if point.step <= last.step - steps), points[0])
+    if before := _before_hour(points):
+        span = "in the last hour" if last.at and now - last.at < AGO else "in its last hour"
+    else:
+        before = next((point for point in reversed(points) if point.step <= last.step - steps), points[0])
+        span = f"in {counted(last.step - before.step, 'step', 'steps')}"
     change = last.loss - before.loss
     arrow = "↓" if change < 0 else "↑"
-    return f"{arrow} {abs(change):.2f} in {counted(last.step - before.step, 'step', 'steps')}"
+    return f"{arrow} {abs(change):.2f} {span}"
+
+
+def _before_hour(points: Sequence[Point]) -> Point | None:
+    """The newest point from before the last hour of steps; None where there was none, or hardly a step since."""
+    last = points[-1]
+    if last.at is None:
+        return None
+    before = next((point for point in reversed(points) if point.at and point.at <= last.at - HOUR), None)
+    return before if before and last.step - before.step >= FEW else None
+
+
+def standing(place: Place) -> str:
+    """“you: 14th, 212 samples short of 13th”."""
+    if place.short is None:
+        return f"you: {ordinal(place.rank)}"
+    short = counted(place.short, "sample", "samples")
+    return f"you: {ordinal(place.rank)}, {short} short of {ordinal(place.next_rank)}"
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 11th."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
 
 
 def state_word(picture: RunPicture, trainers: Sequence[Present]) -> str:
     """The run's state in one word, as its badge shows it."""
     if picture.run.state == Run.State.OPEN:
-        return "running" if trainers and not picture.run.waiting_for else "waiting"
+        return RUNNING if trainers and not picture.run.waiting_for else "waiting"
     return picture.run.state

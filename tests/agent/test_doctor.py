@@ -78,7 +78,7 @@ async def test_the_agent_that_the_site_offers(offer: dict[str, Any], verdict: st
     assert words in agent.text
     assert agent.code == {"ok": "", "warn": "E126", "fail": "E205"}[verdict]
     if verdict != "ok" and "upgrade_pip" not in offer:
-        assert agent.text.endswith("\npip install that[2J"), "a line to copy, and nothing that acts"
+        assert agent.text.endswith("-m pip install that[2J"), "a line to copy, and nothing that acts"
 
 
 async def test_a_site_that_is_not_there() -> None:

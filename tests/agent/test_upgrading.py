@@ -25,6 +25,6 @@ def test_a_site_that_is_older_is_nothing_to_speak_of() -> None:
 def test_the_line_is_for_the_tool_that_installed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = Offer("9.0.0", PROTOCOL, "pip install it", "uv tool install --reinstall it")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert offer.line == "pip install it"
+    assert offer.line == f"{sys.executable} -m pip install it"
     (tmp_path / "uv-receipt.toml").touch()
     assert offer.line == "uv tool install --reinstall it"

@@ -58,6 +58,8 @@ PAGES = [
     Page("{done}publish/", who="Amina"),
     Page("{run}", wait=LIVE),
     Page("{run}", who="Amina", wait=LIVE),
+    Page("{run}hands/"),
+    Page("{run}hands/?of=machines", who="Amina"),
     Page("{run}manage/", who="Amina"),
     Page("{run}edit/", who="Amina"),
     Page("{run}finish/", who="Amina"),

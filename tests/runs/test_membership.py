@@ -13,7 +13,7 @@ from runs import membership
 from runs.access import access_joinable_run, access_peer_run, access_run, helped_runs, listed_runs, shut_out
 from runs.drafts import change_visibility
 from runs.models import Invitation, Member, Run
-from runs.selectors import leaderboard
+from runs.standings import leaderboard
 from tests.runs.cast import Owned, committed, owned
 
 PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.Visibility.PRIVATE

@@ -5,17 +5,14 @@ import json
 import os
 import re
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from django.test import Client
 
 from runs.models import Run
-from runs.selectors import Point
 from tests.runs.cast import Owned, committed
 from web import built
 from web.built import Entry, built_entry
-from web.curve_image import curve_svg
 
 MOST_BYTES = 120_000
 
@@ -56,23 +53,3 @@ def test_the_built_page_has_its_script_and_it_is_small(client: Client, run: Run)
     (script,) = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', text)
     parts = [gzip.compress(path.read_bytes()) for path in (built.FOLDER / script).parent.glob("*.js")]
     assert 10_000 < sum(map(len, parts)) <= MOST_BYTES
-
-
-def test_a_link_to_a_run_shows_what_is_behind_it(client: Client, run: Run, laptop: Owned) -> None:
-    committed(run, (laptop.machine, 4), loss=6.5)
-    text = client.get(f"/runs/{run.slug}/").content.decode()
-    named = dict(re.findall(r'<meta property="og:(\w+)" content="([^"]*)">', text))
-    assert named["title"] == "A model of proverbs"
-    assert named["description"].startswith("Nobody is training right now.")
-    answer = client.get(named["image"].removeprefix("http://testserver"))
-    assert answer["Content-Type"] == "image/svg+xml"
-    assert ET.fromstring(answer.content).tag.endswith("svg")
-    Run.objects.update(visibility="private")
-    assert client.get(f"/runs/{run.slug}/curve.svg").status_code == 404
-
-
-def test_a_curve_of_its_own_needs_no_style_sheet() -> None:
-    drawn = curve_svg([Point(1, 8.0), Point(2, 7.0)], 7.5)
-    assert "class=" not in drawn
-    assert ET.fromstring(drawn).find(".//{http://www.w3.org/2000/svg}polyline") is not None
-    assert ET.fromstring(curve_svg([], 7.5)) is not None

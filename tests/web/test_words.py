@@ -1,15 +1,18 @@
 """The sentence of truth in every state, and how long things take."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
+from runs.standings import Place
 from web.presence import Present
 from web.step_bars import step_bars, tint_of
-from web.words import duration, state_word, to_go, trend, truth
+from web.words import duration, ordinal, standing, state_word, to_go, trend, truth
 
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TEO, NOOR = (Present("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))
 RELAY = Present("b" * 32, "operator", "relay", "ready", 0, 0.0)
 
@@ -45,7 +48,12 @@ def ending(shown: RunPicture) -> RunPicture:
         (picture("open", step=0), [RELAY], "waits for its first hands"),
         (picture("open"), [TEO, RELAY], "1 person on 1 machine is making step 13."),
         (picture("open"), [TEO, NOOR, NOOR], "2 people on 3 machines are making step 13."),
-        (picture("open", pace_s=4.2), [TEO], "A step takes about 4.2 s."),
+        (picture("open", pace_s=1.2), [TEO], "A step takes about 1.2 s."),
+        # At 10 samples a second it takes 4.8 s to gather 48, of which 3 are there, and 1.2 s more to average them.
+        (picture("open", pace_s=6.0), [TEO], "Next commit in about 6 s."),
+        (picture("open", pace_s=600.0, target_batch=6000), [TEO], "Next commit in about 10 min."),
+        (picture("open", pace_s=4.0, target_batch=3), [TEO], "Next commit in about 4 s."),
+        (picture("open", pace_s=4.0), [TEO._replace(samples_per_s=0.0)], "Next commit in about 4 s."),
         (picture("open", waiting_for="no relay is here"), [TEO], "No relay is here."),
         (picture("open", step=100), [TEO], "All 100 steps are made."),
         (ending(picture("open")), [TEO], "Amina ends the run here, at step 12. The model is being handed in."),
@@ -63,7 +71,15 @@ def test_one_sentence_says_what_moves_or_why_nothing_does(shown: RunPicture, pee
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.44, "0.4 s"), (42, "42 s"), (100, "2 min"), (3600, "60 min"), (7800, "2 h 10 min"), (400_000, "5 days")],
+    [
+        (0.44, "0.4 s"),
+        (4.0, "4 s"),
+        (42, "42 s"),
+        (100, "2 min"),
+        (3600, "60 min"),
+        (7800, "2 h 10 min"),
+        (400_000, "5 days"),
+    ],
 )
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
@@ -75,11 +91,28 @@ def test_the_rest_is_estimated_only_while_it_moves() -> None:
     assert to_go(picture("open")) == ""
 
 
-def test_the_trend_looks_a_hundred_steps_back() -> None:
+def test_the_trend_of_a_young_run_looks_a_hundred_steps_back() -> None:
     points = [Point(step, 8 - step / 100) for step in range(1, 301)]
-    assert trend(points) == "↓ 1.00 in 100 steps"
-    assert trend([Point(1, 4.0), Point(2, 4.5)]) == "↑ 0.50 in 1 step"
-    assert trend(points[:1]) == ""
+    assert trend(points, NOON) == "↓ 1.00 in 100 steps"
+    assert trend([Point(1, 4.0), Point(2, 4.5)], NOON) == "↑ 0.50 in 1 step"
+    assert trend(points[:1], NOON) == ""
+
+
+def test_the_trend_of_an_older_run_is_that_of_an_hour() -> None:
+    points = [Point(step, 8 - step / 100, NOON - timedelta(minutes=5 * (100 - step))) for step in range(1, 101)]
+    assert trend(points, NOON) == "↓ 0.12 in the last hour"
+    assert trend(points, NOON + timedelta(days=1)) == "↓ 0.12 in its last hour"
+    slow = [Point(step, 8.0 - step, NOON - timedelta(minutes=20 * (10 - step))) for step in range(1, 11)]
+    assert trend(slow, NOON) == "↓ 9.00 in 9 steps", "three steps say little of an hour"
+
+
+def test_a_place_is_told_with_what_is_missing_to_the_next() -> None:
+    assert standing(Place(14, 13, 212)) == "you: 14th, 212 samples short of 13th"
+    assert standing(Place(4321, 4318, 1)) == "you: 4,321st, 1 sample short of 4,318th"
+    assert standing(Place(1, 1, None)) == "you: 1st"
+    assert [ordinal(number) for number in (2, 3, 11, 12, 13, 22, 111)] == [
+        "2nd", "3rd", "11th", "12th", "13th", "22nd", "111th",
+    ]  # fmt: skip
 
 
 def test_a_run_that_waits_is_not_called_running() -> None:

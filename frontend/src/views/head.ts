@@ -1,13 +1,13 @@
 /** The sentence of truth, the badge and the bar of steps. */
 
 import { fill, place } from "../page";
-import type { Link } from "../feed";
+import { type Link, POLL_MS } from "../feed";
 import type { Picture } from "../picture";
 import { grouped } from "../words";
 
 const LINKS: Record<Link, string> = {
   live: "",
-  polling: "· looked at every 3 s, since live sockets do not get through here",
+  polling: `· looked at every ${POLL_MS / 1000} s, since live sockets do not get through here`,
   away: "· the site does not answer; this is how it was, and we try again",
   gone: "· this run is not to be seen any more",
 };

@@ -8,15 +8,18 @@ import "uplot/dist/uPlot.min.css";
 import { type Axis, bounds, circles, columns, noteSide } from "../curve";
 import { fill } from "../page";
 import type { Picture } from "../picture";
-import { clock, grouped } from "../words";
+import { clock, grouped, label } from "../words";
 
 const SMOOTHING: Record<string, number> = { none: 0, some: 0.8, much: 0.95 };
 const NARROW_PX = 400;
 const WHOLE = rounded([1, 10, 100, 1e3, 1e4, 1e5, 1e6]);
+// uPlot's own logarithmic axis knows powers of ten only; a loss lies between two of them.
+const LOGARITHMIC = { distr: 100, fwd: Math.log, bwd: Math.exp } as const;
 const FINE = rounded([1e-4, 1e-3, 0.01, 0.1, 1, 10]);
 
 let axis: Axis = "step";
 let smoothing = "none";
+let isLog = false;
 let latest: Picture | null = null;
 let chart: uPlot | null = null;
 let shape = "";
@@ -47,9 +50,11 @@ function empty(picture: Picture) {
 function choices() {
   const chooseAxis = (event: Event) => ((axis = chosen(event) as Axis), draw());
   const chooseSmoothing = (event: Event) => ((smoothing = chosen(event)), draw());
+  const chooseLog = (event: Event) => ((isLog = (event.target as HTMLInputElement).checked), draw());
   return html`<p class="choices">
     <label>along <select @change=${chooseAxis}><option value="step">steps</option><option value="time">time</option></select></label>
-    <label>smoothed <select @change=${chooseSmoothing}><option value="none">not</option><option value="some">some</option><option value="much">much</option></select></label>
+    <label>smooth <select @change=${chooseSmoothing}><option value="none">not</option><option value="some">some</option><option value="much">much</option></select></label>
+    <label><input type="checkbox" @change=${chooseLog}> log</label>
     <span class="readout" aria-hidden="true"></span></p>`;
 }
 
@@ -70,7 +75,7 @@ function mount(element?: Element): void {
 function draw(): void {
   const element = document.querySelector<HTMLElement>(".curve");
   if (!element || !latest?.points.length || !element.clientWidth) return;
-  const wanted = [axis, element.clientWidth, latest.unigram, smoothing].join();
+  const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog].join();
   const data = dataOf(latest);
   if (chart && shape === wanted) return chart.setData(data);
   chart?.destroy();
@@ -104,20 +109,20 @@ function inks(element: Element): Inks {
 
 function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
   const isSmooth = smoothing !== "none";
-  const label: uPlot.Axis = { stroke: ink.soft, font: "12px system-ui, sans-serif", grid: { show: false }, ticks: { show: false } };
+  const quiet: uPlot.Axis = { stroke: ink.soft, font: "12px system-ui, sans-serif", grid: { show: false }, ticks: { show: false } };
   return {
     width,
     height: width < NARROW_PX ? 210 : 280,
     legend: { show: false },
     cursor: { y: false, drag: { x: true, y: false } },
-    padding: [12, 8, 0, 0],
+    padding: [12, 20, 0, 0], // at the right half of a number under the last step
     scales: {
       x: { time: axis === "time" },
-      y: { range: () => bounds(lossesOf(latest), picture.unigram) },
+      y: { range: () => bounds(lossesOf(latest), picture.unigram, isLog), ...(isLog ? LOGARITHMIC : {}) },
     },
     axes: [
-      { ...label, size: 28, ...(axis === "step" ? { incrs: WHOLE } : {}) },
-      { ...label, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => alike(levels) },
+      { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE } : { values: times }) },
+      { ...quiet, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => alike(levels), filter: (_, levels) => levels },
     ],
     series: [
       {},
@@ -127,6 +132,10 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     ],
     hooks: { drawAxes: [(plot) => note(plot, picture.unigram, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read] },
   };
+}
+
+function times(_: uPlot, seconds: number[], _axis: number, _space: number, step: number): string[] {
+  return seconds.map((at) => label(new Date(at * 1000), step));
 }
 
 /** 1, 2 and 5 times each power of ten. */

@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router
 
-from runs import selectors
+from runs import selectors, standings
 from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.release_facts import facts_at
 from runs.storage import release_path
@@ -65,7 +65,7 @@ def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: 
 def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """People and what the ledger says they gave."""
     found = run_for(request, slug)
-    hands = selectors.leaderboard(found, offset=cursor, limit=limit + 1)
+    hands = standings.leaderboard(found, offset=cursor, limit=limit + 1)
     items = [hand._asdict() for hand in hands[:limit]]
     return {"items": items, "next": str(cursor + limit) if len(hands) > limit else None}
 

@@ -2,6 +2,8 @@
 
 from uuid import UUID
 
+from django.utils import timezone
+
 from runs import selectors
 from runs.models import Run
 from web import presence
@@ -16,6 +18,7 @@ def seen_of(run: Run) -> Seen:
         peers=presence.online(run),
         phase=step["phase"] if step else "",
         void_rounds=selectors.void_rounds(run),
+        now=timezone.now(),
     )
 
 

@@ -6,10 +6,12 @@
 import hashlib
 import math
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from runs.models import Happening, Run
-from runs.selectors import Hand, Measured, Point, RunPicture
+from runs.selectors import Measured, Point, RunPicture
+from runs.standings import Hand, Lately
 from web import words
 from web.chart import summary
 from web.presence import TRAINER, Present
@@ -17,7 +19,8 @@ from web.step_bars import StepBars, step_bars, tint_of
 
 Picture = dict[str, Any]
 
-HANDS = 50
+HANDS = 10  # rows; `web.standings` has them all
+TALLEST = 8  # of a bar of what somebody gave lately
 JOINABLE = (Run.State.OPEN, Run.State.PAUSED)
 
 
@@ -28,6 +31,7 @@ class Seen(NamedTuple):
     peers: Sequence[Present]
     phase: str
     void_rounds: int
+    now: datetime
 
 
 def picture_of(seen: Seen) -> Picture:
@@ -36,14 +40,14 @@ def picture_of(seen: Seen) -> Picture:
 
 
 def _words(seen: Seen) -> Picture:
-    run = seen.run.run
+    run, word = seen.run.run, words.state_word(seen.run, _trainers(seen))
     return {
         "slug": run.slug,
         "state": str(run.state),
-        "word": words.state_word(seen.run, _trainers(seen)),
+        "word": word,
         "visibility": str(run.get_visibility_display()).lower(),
         "truth": words.truth(seen.run, seen.peers),
-        "to_go": words.to_go(seen.run),
+        "to_go": words.to_go(seen.run) if word == words.RUNNING else "",
         "can_join": run.state in JOINABLE,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
@@ -57,7 +61,7 @@ def _loss(seen: Seen) -> Picture:
         "step": seen.run.step,
         "target_steps": seen.run.target_steps,
         "loss": loss if loss is not None and math.isfinite(loss) else None,
-        "trend": words.trend(points),
+        "trend": words.trend(points, seen.now),
         "summary": summary(points, entropy, seen.run.heldout),
         "unigram": entropy,
         "points": [_point(point) for point in points if math.isfinite(point.loss)],
@@ -84,14 +88,15 @@ def bars_of(seen: Seen) -> StepBars:
 
 
 def _totals(run: RunPicture) -> Picture:
-    return {"people": run.people, "machines": run.machines, "samples": run.samples, "tokens": run.tokens}
+    given = {"people": run.people, "machines": run.machines, "samples": run.samples, "tokens": run.tokens}
+    return {**given, "lately_steps": run.lately.steps}
 
 
 def _lists(seen: Seen) -> Picture:
     here = {peer.name for peer in _trainers(seen)}
     return {
         "bars": _bars(seen),
-        "hands": [_hand(hand, here) for hand in seen.run.hands],
+        "hands": [_hand(hand, here, seen.run.lately) for hand in seen.run.hands],
         "happenings": [_happening(line) for line in seen.run.happenings],
         "heldout": [_measured(point) for point in seen.run.heldout],
     }
@@ -113,8 +118,18 @@ def _bars(seen: Seen) -> list[Picture]:
     ]
 
 
-def _hand(hand: Hand, here: Collection[str]) -> Picture:
-    return {"key": hand.name, **hand._asdict(), "tint": tint_of(hand.name), "now": hand.name in here}
+def _hand(hand: Hand, here: Collection[str], lately: Lately) -> Picture:
+    """`lately` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
+    given = lately.given.get(hand.name, [])
+    tallest = max((part for parts in lately.given.values() for part in parts), default=0)
+    return {
+        "key": hand.name,
+        **hand._asdict(),
+        "tint": tint_of(hand.name),
+        "now": hand.name in here,
+        "lately": sum(given),
+        "heights": [-(-TALLEST * part // tallest) if part else 0 for part in given],
+    }
 
 
 def _happening(line: Happening) -> Picture:

@@ -1,4 +1,4 @@
-"""The same picture for pages whose sockets are blocked: one look a second, however many ask."""
+"""The same picture for pages whose sockets are blocked: one look a second and one for each step, however many ask."""
 
 import hashlib
 import time
@@ -18,13 +18,15 @@ from web.runs_pages import found
 from web.visitors import address_of
 
 KEEP_S = 1.0
+REST_S = 0.25  # between looks at least, however fast steps are made
 MOST = 256  # runs of which a picture is kept
 
 
 class Kept(NamedTuple):
-    """A picture as it is sent, and when it was made."""
+    """A picture as it is sent, when it was made, and at which entry of the log."""
 
     at_s: float
+    entry: int
     content: bytes
     etag: str
 
@@ -47,12 +49,12 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def recent_picture(run: Run) -> Kept:
-    """The picture of a second ago, or a new one."""
-    now = time.monotonic()
+    """The picture of a second ago, or a new one; nobody waits that second for a step."""
+    now, index = time.monotonic(), run.head.index
     kept = _kept.get(run.pk)
-    if kept is None or now - kept.at_s >= KEEP_S:
+    if kept is None or now - kept.at_s >= (KEEP_S if kept.entry == index else REST_S):
         content = picture_message(0, picture_of(seen_of(run))).encode()
-        kept = Kept(now, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        kept = Kept(now, index, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
         if len(_kept) >= MOST:
             _kept.clear()
         _kept[run.pk] = kept

@@ -1,10 +1,14 @@
 """The picture for pages whose sockets are blocked."""
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from accounts.models import Person
-from runs.models import Run
+from coordination.models import Presence
+from runs.models import LogEntry, Run
 from tests.golden import golden
 from tests.runs.cast import Owned, committed
 from web.feed import polling
@@ -14,6 +18,7 @@ from web.feed.looking import look
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "KEEP_S", 0.0)
+    monkeypatch.setattr(polling, "REST_S", 0.0)
 
 
 def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Owned) -> None:
@@ -27,6 +32,17 @@ def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Own
     for rows in ("hands", "happenings", "heldout"):
         named = golden("feed")["messages"][0]["run"][rows][0]
         assert all(set(row) == set(named) for row in answer["run"][rows])
+
+
+def test_how_long_it_takes_is_said_only_while_somebody_makes_steps(client: Client, run: Run, laptop: Owned) -> None:
+    for _ in range(3):
+        committed(run, (laptop.machine, 4))
+    LogEntry.objects.filter(index=1).update(at=timezone.now() - timedelta(seconds=60))
+    path = f"/runs/{run.slug}/feed.json"
+    assert client.get(path).json()["run"]["to_go"] == ""
+    teo = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 1, "samples_per_s": 2.0}
+    Presence.objects.create(run=run, phase="accumulate", done=1, target=4, void_rounds=0, members=[teo])
+    assert client.get(path).json()["run"]["to_go"].endswith("to go")
 
 
 def test_what_has_not_changed_is_not_sent_again(client: Client, run: Run, laptop: Owned) -> None:
@@ -46,10 +62,28 @@ def test_a_private_run_is_its_organizers(client: Client, run: Run, organizer: Pe
     assert client.get(f"/runs/{run.slug}/feed.json").status_code == 200
 
 
-def test_a_crowd_shares_one_look(client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_shares_one_look_until_a_step_is_made(
+    client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/runs/{run.slug}/feed.json"
     monkeypatch.setattr(polling, "KEEP_S", 3600.0)
-    first = client.get(f"/runs/{run.slug}/feed.json").content
+    first = client.get(path).content
+    run.happenings.create(kind="joined", text="Teo joined")
+    assert client.get(path).content == first
     committed(run, (laptop.machine, 4))
-    assert client.get(f"/runs/{run.slug}/feed.json").content == first
-    monkeypatch.setattr(polling, "KEEP_S", 0.0)
-    assert client.get(f"/runs/{run.slug}/feed.json").json()["run"]["step"] == 1
+    second = client.get(path)
+    assert second.json()["run"]["step"] == 1
+    assert "Teo joined" in second.content.decode()
+
+
+def test_steps_faster_than_looks_share_one_too(
+    client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/runs/{run.slug}/feed.json"
+    monkeypatch.setattr(polling, "KEEP_S", 3600.0)
+    monkeypatch.setattr(polling, "REST_S", 3600.0)
+    first = client.get(path).content
+    committed(run, (laptop.machine, 4))
+    assert client.get(path).content == first
+    monkeypatch.setattr(polling, "REST_S", 0.0)
+    assert client.get(path).json()["run"]["step"] == 1

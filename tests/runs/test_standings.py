@@ -1,0 +1,126 @@
+"""Who has given how much: sums of the ledger that are kept and go on, ranks, places, and what was given lately."""
+
+from typing import Any
+
+import pytest
+from django.db.models import Count, Sum
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from accounts.models import Machine, Person
+from runs import standings
+from runs.models import LedgerEntry, Run
+from runs.standings import Place
+from tests.runs.cast import Owned, committed, opened, owned
+
+PEOPLE = 4
+
+
+@pytest.fixture
+def machines(db: None) -> list[Machine]:
+    """Of four people; the first has two."""
+    people = [Person.objects.create_user(f"hand {number}", None) for number in range(PEOPLE)]
+    return [owned(person).machine for person in [*people, people[0]]]
+
+
+ROUNDS = st.lists(st.dictionaries(st.integers(0, PEOPLE), st.integers(1, 9), min_size=1), min_size=1, max_size=6)
+
+
+class TestContract:
+    """What every database must do alike."""
+
+    def test_sums_go_on_where_they_were(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
+        run, other = opened(machines[0].person), opened(machines[0].person, slug="other")
+        committed(run, (machines[0], 3), (machines[4], 4), (machines[1], 6))
+        assert standings.totals(run) == (2, 3, 13, 8 * 13)
+        committed(other, (machines[0], 50))
+        committed(run, (machines[2], 1), (machines[1], 2))
+        assert standings.totals(run) == (3, 4, 16, 8 * 16)
+        board = standings.leaderboard(run)
+        assert [(hand.rank, hand.name, hand.samples, hand.rounds, hand.machines) for hand in board] == [
+            (1, "hand 1", 8, 2, 1),
+            (2, "hand 0", 7, 1, 2),
+            (3, "hand 2", 1, 1, 1),
+        ]
+
+    def test_machines_are_ranked_under_their_peoples_names(
+        self, any_database: str, data_folder: Any, machines: list[Machine]
+    ) -> None:
+        run = opened(machines[0].person)
+        committed(run, (machines[0], 3), (machines[4], 4), (machines[1], 4))
+        board = standings.machine_board(run)
+        assert [(row.rank, row.name, row.samples) for row in board] == [
+            (1, "hand 0", 4),
+            (1, "hand 1", 4),
+            (3, "hand 0", 3),
+        ]
+        assert {row.machine for row in board} == {"laptop"}
+
+    def test_what_was_given_lately(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
+        run = opened(machines[0].person)
+        for step in range(1, 63):
+            committed(run, (machines[0], 1), (machines[4], 1), *([(machines[1], step)] if step > 57 else []))
+        known = standings.lately(run, ["hand 0", "hand 1", "hand 3"])
+        # Stretches of five steps: the last one, of steps 61 and 62, is being filled.
+        assert known.steps == 57
+        assert known.given["hand 0"] == [10] * 11 + [4]
+        assert known.given["hand 1"] == [0] * 10 + [58 + 59 + 60, 61 + 62]
+        assert known.given["hand 3"] == [0] * 12
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(rounds=ROUNDS, looks=st.sets(st.integers(0, 5)))
+def test_kept_sums_are_those_of_the_ledger(
+    machines: list[Machine], data_folder: Any, rounds: list[dict[int, int]], looks: set[int]
+) -> None:
+    run = opened(machines[0].person, slug=f"run-{Run.objects.count()}")
+    for number, parts in enumerate(rounds):
+        committed(run, *((machines[place], samples) for place, samples in parts.items()))
+        if number in looks:
+            standings.sums(run)
+    asked = LedgerEntry.objects.filter(run=run).values_list("person__username")
+    rounds_of, machines_of = Count("entry", distinct=True), Count("machine", distinct=True)
+    truth = set(asked.annotate(Sum("samples"), Sum("tokens"), r=rounds_of, m=machines_of))
+    board = standings.leaderboard(run, limit=100)
+    assert {(hand.name, hand.samples, hand.tokens, hand.rounds, hand.machines) for hand in board} == truth
+    for hand in board:
+        assert hand.rank == 1 + sum(other.samples > hand.samples for other in board)
+        place = standings.place_of(run, Person.objects.get(username=hand.name))
+        above = [other for other in board if other.samples > hand.samples]
+        expected = Place(hand.rank, above[-1].rank, above[-1].samples - hand.samples) if above else Place(1, 1, None)
+        assert place == expected
+
+
+def test_who_gave_nothing_has_no_place(run: Run, laptop: Owned, stranger: Person) -> None:
+    assert standings.place_of(run, stranger) is None
+    committed(run, (laptop.machine, 4))
+    assert standings.place_of(run, stranger) is None
+
+
+def test_a_ledger_that_was_summed_is_not_read_again(
+    run: Run, laptop: Owned, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        committed(run, (laptop.machine, 4))
+    standings.sums(run)
+    committed(run, (laptop.machine, 5))
+    added: list[int] = []
+    monkeypatch.setattr(standings.Sum, "add", lambda _, entry, samples, tokens: added.append(samples))
+    with django_assert_num_queries(1):
+        standings.sums(run)
+    assert added == [5, 5], "once for the person and once for the machine"
+
+
+def test_a_new_run_has_nothing_lately(run: Run) -> None:
+    assert standings.lately(run, []) == (0, {})
+
+
+def test_sums_of_many_runs_are_not_kept_for_ever(run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standings, "_kept", {})
+    monkeypatch.setattr(standings, "MOST", 1)
+    committed(run, (laptop.machine, 4))
+    other = opened(laptop.machine.person, slug="other")
+    assert standings.totals(run).samples == 4
+    assert standings.totals(other).samples == 0
+    assert list(standings._kept) == [other.pk]
+    assert standings.totals(run).samples == 4

@@ -1,0 +1,93 @@
+"""Everybody's standing: the board on the run's page, the page of all, and the line of the one who asks."""
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.models import Person
+from runs.models import Run
+from tests.runs.cast import committed, owned
+from web import standings
+from web.feed.picture import HANDS, TALLEST
+
+
+def page(answer: Any) -> str:
+    assert answer.status_code == 200
+    return re.sub(r"\s+", " ", answer.content.decode())
+
+
+def as_(name: str) -> Client:
+    client = Client()
+    client.force_login(Person.objects.get(username=name))
+    return client
+
+
+@pytest.fixture
+def crowd(run: Run) -> Run:
+    """Fourteen people; each has given ten samples more than the next, the last one by two machines."""
+    machines = [owned(Person.objects.create_user(f"hand {number:02}", None)).machine for number in range(1, 15)]
+    second = owned(machines[-1].person, "tower").machine
+    parts = [(machine, 10 * (20 - number)) for number, machine in enumerate(machines, start=1)]
+    committed(run, *parts[:-1], (machines[-1], 59), (second, 1))
+    return run
+
+
+def test_whoever_is_not_among_the_rows_has_a_line_of_their_own(crowd: Run) -> None:
+    text = page(as_("hand 14").get("/runs/proverbs/"))
+    assert text.count("<tr") == 1 + HANDS
+    assert '<p class="you">you: 14th, 10 samples short of 13th</p>' in text
+    assert 'data-you="you: 14th, 10 samples short of 13th"' in text
+
+
+@pytest.mark.parametrize("name", ["hand 02", "Noor"])
+def test_whoever_has_a_row_or_gave_nothing_has_none(crowd: Run, stranger: Person, name: str) -> None:
+    text = page(as_(name).get("/runs/proverbs/"))
+    assert "you:" not in text
+    assert ('<tr class="mine">' in text) == (name == "hand 02")
+
+
+def test_a_page_asks_for_its_readers_line_alone(crowd: Run, stranger: Person) -> None:
+    path = "/runs/proverbs/you.json"
+    assert as_("hand 12").get(path).json() == {"you": "you: 12th, 10 samples short of 11th"}
+    assert as_("hand 01").get(path).json() == {"you": "you: 1st"}
+    assert as_("Noor").get(path).json() == {"you": ""}
+    answer = Client().get(path)
+    assert answer.json() == {"you": ""}
+    assert answer["Cache-Control"] == "private, no-store"
+
+
+def test_the_feed_does_not_grow_with_the_people(crowd: Run, client: Client) -> None:
+    shown = client.get("/runs/proverbs/feed.json").json()["run"]
+    assert (len(shown["hands"]), shown["people"], shown["machines"]) == (HANDS, 14, 15)
+
+
+def test_what_was_given_lately_is_drawn_and_said(crowd: Run, client: Client) -> None:
+    text = page(client.get("/runs/proverbs/"))
+    assert 'aria-label="190 in the last 1 steps"' in text
+    assert f'<rect x="0" width="3" height="{TALLEST}"/>' in text
+    assert not re.search(r'<rect x="4" width="3"', text), "one step, one bar"
+
+
+def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standings, "PAGE", 10)
+    first = page(client.get("/runs/proverbs/hands/"))
+    assert first.count("<tr") == 11
+    assert "page=2" in first
+    rest = page(as_("hand 12").get("/runs/proverbs/hands/?of=people&page=2"))
+    assert [f"hand {number}" in rest for number in (10, 11, 14)] == [False, True, True]
+    assert ("page=1" in rest, "page=3" in rest, "you:" in rest) == (True, False, False)
+    assert '<tr class="mine">' in rest
+    machines = page(client.get("/runs/proverbs/hands/?of=machines&page=2"))
+    assert ("tower" in machines, machines.count("<tr")) == (True, 6)
+    assert "you: 12th" in page(as_("hand 12").get("/runs/proverbs/hands/"))
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "x", "²", "9" * 30, "999999"])
+def test_a_page_that_there_is_not(crowd: Run, client: Client, number: str) -> None:
+    page(client.get("/runs/proverbs/hands/", {"page": number}))
+
+
+def test_before_the_first_sample(run: Run, client: Client) -> None:
+    assert "Nobody has given a sample yet." in page(client.get("/runs/proverbs/hands/"))
