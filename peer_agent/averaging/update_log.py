@@ -147,10 +147,6 @@ class UpdateLog:
         """Index of the newest record; 0 where there is none."""
         return self._head(run).index
 
-    def head_digest(self, run: RunId) -> str:
-        """What the next record calls `previous`."""
-        return self._head(run).digest
-
     # --- spans that records name ---
 
     def span(self, run: RunId, index: int, span: int) -> StoredSpan | None:

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
@@ -82,11 +82,6 @@ class Connection:
             raise self._refused
         self.session.send(body)
         await self._flush()
-
-    async def send_many(self, bodies: Iterable[Message | Frame]) -> None:
-        """Send in order."""
-        for body in bodies:
-            await self.send(body)
 
     async def receive(self) -> AnyMessage | Frame:
         """What comes next. Raises LinkLost, Refused."""

@@ -110,11 +110,6 @@ class Server:
             task.cancel()
         await self._listening.wait_closed()
 
-    async def dismiss(self, peer: PeerId, fault: Fault) -> None:
-        """Close all links of one peer with a numbered reason: a ban is felt at once."""
-        links = [link for link in self._doors.links.values() if link.credential and link.credential.peer == peer]
-        await asyncio.gather(*(link.close(fault) for link in links))
-
     async def listen(self, host: str, port: int) -> None:
         """Start. Raises Problem E401 where the port is taken, E407 where there is no listening there."""
         options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}

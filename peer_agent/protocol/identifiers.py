@@ -10,7 +10,6 @@ AccumulatorId = NewType("AccumulatorId", str)
 
 ANY_RUN = RunId("*")  # the run of a relay's credential: a relay serves every run of its site
 
-Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Run = Annotated[RunId, Meta(pattern=r"^([0-9a-f]{32}|\*)$")]
 Peer = Annotated[PeerId, Meta(pattern="^[0-9a-f]{32}$")]
 Accumulator = Annotated[AccumulatorId, Meta(pattern="^[0-9a-f]{32}$")]

@@ -79,7 +79,8 @@ class Site:
 
     async def says(self, *messages: m.Message) -> None:
         """In order."""
-        await self.link.send_many(messages)
+        for message in messages:
+            await self.link.send(message)
 
     async def hears(self, kind: type[Said]) -> Said:
         """The next message of this kind; what came before it lies in `heard`."""

@@ -80,7 +80,8 @@ async def test_chunks_are_put_in_order_and_a_span_that_is_on_its_way_is_not_aske
         while True:
             asked.append(await link.receive())
             await may_answer.wait()
-            await link.send_many([logged(1), logged(1), logged(0)])
+            for index in (1, 1, 0):
+                await link.send(logged(index))
 
     identity = (await a_relay(tmp_path)).identity()
     async with listening(give, who=identity, identity_of=lambda: identity, **REAL) as server:

@@ -94,7 +94,8 @@ def greeting(fence: int, step: int, **changes: Any) -> m.Greeting:
 async def send_all(link: Connection, plan: m.Plan, slot: int, sending: Sending, leaves: bytes | None = None) -> None:
     place: dict[str, Any] = {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
     await link.send(m.Leaves(**place, slot=slot, leaves=leaves or pack_leaves(sending.leaves)))
-    await link.send_many(frames_of(plan, slot, sending))
+    for frame in frames_of(plan, slot, sending):
+        await link.send(frame)
 
 
 class Silent:

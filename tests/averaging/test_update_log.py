@@ -63,13 +63,13 @@ def log(tmp_path: Path) -> UpdateLog:
 
 
 def test_an_empty_log(log: UpdateLog) -> None:
-    assert (log.last_index(RUN), log.head_digest(RUN), log.records(RUN, 1, 10)) == (0, GENESIS, [])
+    assert (log.last_index(RUN), log.records(RUN, 1, 10)) == (0, [])
     assert log.span(RUN, 1, 0) is None
 
 
 def test_records_follow_one_another(log: UpdateLog) -> None:
     assert [log.append(record).index for record in CHAIN] == [1, 2, 3, 4]
-    assert (log.last_index(RUN), log.head_digest(RUN)) == (4, digest_of(CHAIN[3]))
+    assert log.last_index(RUN) == 4
     assert log.records(RUN, 2, 2) == CHAIN[1:3]
     assert log.records(RUN, 0, 100) == CHAIN
     assert log.records(RUN, 5, 100) == []
@@ -323,7 +323,7 @@ def test_a_damaged_newest_record_is_fetched_again(
     path = tmp_path / RUN / "records" / "00000003.json"
     path.write_bytes(damage(path.read_bytes()))
     reopened = UpdateLog(tmp_path, SITE_KEY)
-    assert (reopened.last_index(RUN), reopened.head_digest(RUN)) == (2, digest_of(CHAIN[1]))
+    assert reopened.last_index(RUN) == 2
     reopened.append(CHAIN[2])
     assert reopened.records(RUN, 1, 10) == CHAIN[:3]
 

@@ -61,7 +61,8 @@ async def test_a_link_opens_and_carries_both_kinds_of_body() -> None:
 
     async with listening(relay_side, clock=lambda: NOW + 5) as server:
         link = await dial_relay(server)
-        await link.send_many([frame(3), FETCH])
+        await link.send(frame(3))
+        await link.send(FETCH)
         assert await link.receive() == frame(7, kind=Kind.AVERAGE)
         assert await link.receive() == NOTHING
         assert seen == [TRAINERS_CREDENTIAL, frame(3), FETCH]

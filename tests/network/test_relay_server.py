@@ -12,7 +12,7 @@ from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.relay_server import CAPS, CREDENTIAL_S, Caps
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import MAX_HANDSHAKE, Challenge, Refusal
 from peer_agent.protocol.wire import decode
 from tests.network.cast import (
@@ -184,19 +184,6 @@ async def test_a_renewed_credential_is_used_at_once() -> None:
         with pytest.raises(Refused, match="E202"):
             await dial_relay(server)
         await dial_relay(server)
-
-
-async def test_dismissing_a_peer_closes_all_of_its_links_and_no_others() -> None:
-    async with listening() as server:
-        banned = [await dial_relay(server), await dial_relay(server)]
-        other = await dial_relay(server, trainer(machine=PeerId("03" * 16)))
-        await server.dismiss(TRAINER, Fault.of("E214"))
-        for link in banned:
-            end = await how_it_ends(link)
-            assert isinstance(end, Refused)
-            assert end.fault.code == "E214"
-        await other.send(FETCH)
-        assert await other.receive() == NOTHING
 
 
 async def test_a_handler_that_fails_is_logged_and_costs_only_its_link(caplog: pytest.LogCaptureFixture) -> None:

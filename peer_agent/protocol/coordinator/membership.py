@@ -21,9 +21,7 @@ AHEAD = 2.0  # rounds' worth of units leased in advance
 def join(state: RunState, event: Joined, now: float) -> list[Command]:
     """A hello, new or repeated: it states everything the peer holds, so taking it twice changes nothing."""
     hello, known = event.hello, state.members.get(event.peer)
-    member = known or Member(
-        event.peer, event.person, event.machine, event.role, hello.accumulator, joined_at=now, heard_at=now
-    )
+    member = known or Member(event.peer, event.person, event.machine, event.role, hello.accumulator, heard_at=now)
     state.members = dict(sorted({**state.members, event.peer: member}.items()))
     member.log_index, member.heard_at, member.silent = hello.log_index, now, False
     commands: list[Command] = []

@@ -34,7 +34,6 @@ class Member(Struct):
     machine: str
     role: Role
     accumulator: AccumulatorId
-    joined_at: float
     heard_at: float
     silent: bool = False  # it let a round wait for nothing and was not heard since; no round waits for it
     step: int = -1
