@@ -234,14 +234,14 @@ class TestARun:
 
     async def test_goes_on_without_somebody_who_is_removed_from_a_public_run(self, cast: Cast) -> None:
         async with hosts(), at_work(cast) as (teo, noor):
-            await until_step(2)
+            credit = LedgerEntry.objects.filter(person=cast.noor.machine.person)
+            await until(credit.exists, "Noor's machine has given something")
             await in_thread(remove_person)(run=cast.run, name="Noor")
             await until(lambda: noor.refused == "E324", "it is cut off")
             at = (await in_thread(head)()).step
             await steps_on(5)
             last = await in_thread(lambda: LogEntry.objects.filter(step__gt=at + 1).values_list("peers", flat=True))()
             assert (set(await in_thread(list)(last)), teo.refused) == ({1}, ""), "from the next round on"
-            credit = LedgerEntry.objects.filter(person=cast.noor.machine.person)
             assert await in_thread(credit.exists)(), "what it gave stays counted"
             identity = identity_of(await in_thread(credential_of)(cast.noor, cast.run), cast.noor.key)
             async with taking_part(Contributor, identity, cast.run.run_id) as back:

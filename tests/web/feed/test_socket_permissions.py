@@ -31,8 +31,8 @@ private   404    404      in     404     in        404      404     404
 
 TAKING_PART = """
           nobody stranger member removed organizer operator revoked relay
-public    E201   in       in     in      in        in       E214    in
-unlisted  E201   in       in     in      in        in       E214    in
+public    E201   in       in     E324    in        in       E214    in
+unlisted  E201   in       in     E324    in        in       E214    in
 private   E201   E305     in     E305    in        E305     E214    in
 """  # each with a credential of the run that the site had signed, were it before they lost the run
 
