@@ -31,7 +31,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 DESCRIPTION = api.get_openapi_schema()
-NEEDS_NO_PROOF = {("post", "/api/v1/devices")}  # a machine that nobody knows yet asks to be known
+NEEDS_NO_PROOF = {("get", "/api/v1/agent"), ("post", "/api/v1/devices")}  # a machine that nobody knows yet asks these
 COUNTED = {("post", "/api/v1/devices"), ("post", "/api/v1/devices/poll")}
 OPERATIONS = [(method, path) for path, methods in DESCRIPTION["paths"].items() for method in methods]
 EXAMPLES = settings(
@@ -121,7 +121,7 @@ def test_every_refusal_is_described_in_one_shape(method: str, path: str) -> None
         status: answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
         for status, answer in refusals.items()
     }
-    assert set(shapes.values()) == {"FaultOut"}
+    assert set(shapes.values()) <= {"FaultOut"}
     assert (401 in shapes) == ((method, path) not in NEEDS_NO_PROOF)
     assert (422 in shapes) == takes_anything(method, path)
     assert (429 in shapes) == ((method, path) in COUNTED)
