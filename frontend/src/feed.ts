@@ -30,7 +30,7 @@ export interface Polled {
 
 export type Link = "live" | "polling" | "away" | "gone";
 
-export const POLL_MS = 1_500; // with what it takes to answer, within two seconds of each step
+export const POLL_MS = 1_200; // with what it takes to answer, within two seconds of each step
 export const FIRST_POLL_MS = 500; // at most, after a socket was lost: not all of a crowd at once
 export const ANSWER_MS = 5_000; // until the first picture, or an answer to "again"
 export const QUIET_MS = 45_000; // without a word, before we ask whether anybody is there

@@ -157,7 +157,7 @@ describe("when the socket is lost", () => {
 });
 
 describe("where sockets are blocked", () => {
-  it.each([true, false])("polls every second and a half, with what it has (throws: %s)", async (throws) => {
+  it.each([true, false])("polls again and again, with what it has (throws: %s)", async (throws) => {
     browser.answer = polled(200);
     browser.isBlocked = throws;
     browser.last.breaks();

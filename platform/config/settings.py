@@ -140,7 +140,7 @@ RATES = {
     "wrong invitations": (30, 900),  # per person
     "wrong invitations of one address": (300, 900),  # before anybody has logged in
     "log-ins by another site": (300, 900),  # per address; there and back are two
-    "looks at a run": (12_000, 60),  # per address: three hundred pages whose sockets are blocked ask every 1.5 seconds
+    "looks at a run": (12_000, 60),  # per address: 240 pages whose sockets are blocked ask every 1.2 seconds
 }
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}

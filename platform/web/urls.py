@@ -6,6 +6,7 @@ from django.views.decorators.http import require_http_methods
 from web import (
     account,
     approval,
+    curve_table,
     draft_pages,
     health,
     help_pages,
@@ -53,6 +54,7 @@ urlpatterns = [
     path("download/", install.download_page, name="download"),
     path("download/<str:name>", install.wheel_file, name="wheel"),
     path("runs/<slug:slug>/curve.png", preview.curve_image, name="curve"),
+    path("runs/<slug:slug>/curve.csv", curve_table.curve_table, name="curve_table"),
     path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
     path("runs/<slug:slug>/hands/", standings.standings_page, name="standings"),
     path("runs/<slug:slug>/you.json", standings.own_place, name="you"),

@@ -38,6 +38,9 @@ POST  /runs/<slug>/manage/                           private   login  404      4
 GET   /runs/<slug>/curve.png                         public    200    200      200    200       200      200
 GET   /runs/<slug>/curve.png                         unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/curve.png                         private   404    404      200    200       404      404
+GET   /runs/<slug>/curve.csv                         public    200    200      200    200       200      200
+GET   /runs/<slug>/curve.csv                         unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/curve.csv                         private   404    404      200    200       404      404
 GET   /runs/<slug>/feed.json                         public    200    200      200    200       200      200
 GET   /runs/<slug>/feed.json                         unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/feed.json                         private   404    404      200    200       404      404
