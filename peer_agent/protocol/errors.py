@@ -146,7 +146,9 @@ CATALOGUE: dict[str, Entry] = {
         means="Nothing was approved.",
     ),
     "E128": Entry(
-        "The run was taken back and opened again with another recipe or text.", "Run the same command again to join it."
+        "The run was taken back and opened again with another recipe or text.",
+        "Run the same command again to join it.",
+        means="What was given before is not part of it.",
     ),
     # 2xx: credentials, sessions and frames
     "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one.", means=STAYS),

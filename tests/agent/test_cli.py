@@ -142,7 +142,7 @@ def test_a_newer_agent_is_told_of_and_only_another_protocol_ends_it(tmp_path: Pa
         known_at(tmp_path, url)
         done = manyhands(tmp_path, "join", f"{url}/runs/a/")
     assert (done.returncode, done.stderr[:6]) == (1, f"{ends}: ")
-    assert (done.stdout if ends == "E306" else done.stderr).endswith("\npip install it\n")
+    assert (done.stdout if ends == "E306" else done.stderr).endswith("-m pip install it\n")
     assert ("The site offers version 9.0.0" in done.stdout) == (ends == "E306")
 
 

@@ -38,7 +38,7 @@ def ending(shown: RunPicture) -> RunPicture:
 @pytest.mark.parametrize(
     ("shown", "peers", "words"),
     [
-        (picture("draft"), [], "its organizer opens it"),
+        (picture("draft"), [], "its organizer can open it"),
         (picture("draft", dataset="preparing"), [], "the text is being prepared"),
         (picture("draft", dataset="failed"), [], "E302: The text is not UTF-8."),
         (picture("draft", waiting_for="E307: Too short."), [], "could not be opened. E307"),
