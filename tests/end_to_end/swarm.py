@@ -199,7 +199,7 @@ class Swarm:
             **recipe,
         }
         organizer.submit("/runs/new/", fields, {"text": ("text.txt", text.encode())})
-        self.slug = organizer.address.rstrip("/").rsplit("/", 1)[-1]
+        self.slug = organizer.slug
 
     # --- looking ------------------------------------------------------------------------------------------------
 

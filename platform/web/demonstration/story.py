@@ -109,7 +109,7 @@ class Demo:
             "minimum_trainers": str(self.peers),
         }
         organizer.submit("/runs/new/", fields, {"text": ("python.txt", text.encode())})
-        self.slug = organizer.address.split("/runs/")[1].split("/")[0]
+        self.slug = organizer.slug
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
         self.say(f"The run is at {self.site}/runs/{self.slug}/")
         ready = "the text could not be prepared"

@@ -29,6 +29,11 @@ class Visitor:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
         self.address = site
 
+    @property
+    def slug(self) -> str:
+        """The run that one has landed at, on whichever of its pages."""
+        return self.address.split("/runs/")[1].split("/")[0]
+
     def read(self, path: str) -> str:
         """A page."""
         return self._open(urllib.request.Request(self.site + path)).decode()  # noqa: S310 (our own site)
