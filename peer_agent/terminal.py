@@ -87,10 +87,14 @@ def picture(now: Status, console: Console) -> RenderableType:
         Text(""),
         _events(now),
         Text(""),
-        Text(HINT, style="dim"),
+        Text(_last_line(now), style="dim"),
     ):
         page.add_row(part)
     return Group(Text(""), page)
+
+
+def _last_line(now: Status) -> str:
+    return f"The model: {now.site}/runs/{now.run}/" if now.doing == "finished" else HINT
 
 
 def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:

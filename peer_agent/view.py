@@ -66,6 +66,8 @@ class View:
         self._state = state, reason
         self.is_moving = state in {"running", "finishing"}
         self.now.reason = reason
+        if state == "finished":  # nobody looks at the agent again
+            self.now.doing = state
         words = {
             "running": "The run is moving.",
             "waiting": f"The run waits: {reason}.",

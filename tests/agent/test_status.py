@@ -161,6 +161,22 @@ def test_without_a_terminal_there_are_lines() -> None:
     assert view.now.events[-1].endswith("  one")
 
 
+def test_the_last_page_says_that_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nobody looks at the agent any more once it has heard so."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    view = LiveView(stream)
+    view.now = busy()
+    view.now.site, view.now.run = "https://train.example.org", "proverbs"
+    with view.live(tmp_path / "agent.log"):
+        before = stream.tell()
+        view.state("finished", "")
+    page = stream.getvalue()[before:]
+    assert "The run is finished. Thank you" in page
+    assert "The model: https://train.example.org/runs/proverbs/" in page
+    assert "Ctrl-C" not in page
+
+
 def test_what_is_logged_does_not_tear_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdin", io.StringIO())
