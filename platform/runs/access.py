@@ -20,8 +20,9 @@ def person_of(viewer: Viewer) -> Person | None:
 
 
 def listed_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Runs that belong on a list: the public ones, one's own, and those one was invited to."""
-    return Run.objects.filter(Q(visibility=Run.Visibility.PUBLIC) | _joined(person_of(viewer)))
+    """Runs that belong on a list: the public ones once they were opened, one's own, and those one was invited to."""
+    opened = Q(visibility=Run.Visibility.PUBLIC) & ~Q(state=Run.State.DRAFT)
+    return Run.objects.filter(opened | _joined(person_of(viewer)))
 
 
 def visible_runs(viewer: Viewer) -> QuerySet[Run]:

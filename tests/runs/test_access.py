@@ -28,6 +28,13 @@ def test_an_unlisted_run_is_seen_by_its_address_only(run: Run, stranger: Person)
     assert list(listed_runs(stranger)) == []
 
 
+def test_a_draft_is_on_its_organizers_list_alone(run: Run, organizer: Person, stranger: Person) -> None:
+    assert list(listed_runs(stranger)) == [run]
+    Run.objects.filter(pk=run.pk).update(state=Run.State.DRAFT)
+    assert list(listed_runs(stranger)) == []
+    assert list(listed_runs(organizer)) == [run]
+
+
 def test_a_private_run_is_its_organizers_alone(run: Run, organizer: Person, stranger: Person, operator: Person) -> None:
     make(run, PRIVATE)
     assert access_run(slug=run.slug, viewer=organizer) == run
