@@ -6,6 +6,7 @@ what came of it as one JSON object on its last line.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,13 @@ SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"
 CUT_S = 25.0  # longer than a link waits for a pong, and than the run waits for a trainer that says nothing
 AWAY, BACK = "The site does not answer", "The site answers again."
 ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--net")
+
+
+def networks_can_be_made() -> bool:
+    """Not on macOS, without ip(8), or where the system keeps namespaces from all but root."""
+    if not all(shutil.which(program) for program in ("ip", "unshare", "nsenter")):
+        return False
+    return subprocess.run([*ALONE, "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode == 0
 
 
 class Laptop:

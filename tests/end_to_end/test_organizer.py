@@ -65,7 +65,7 @@ def test_a_run_by_invitation_from_the_first_link_to_the_release(tmp_path: Path, 
         members = dict(REMOVE.findall(organizer.read(manage)))
         organizer.submit(manage, {}, action=members["zoe"])
         swarm.wait(lambda: swarm.processes["zoe"].poll() is not None, 30, "the removed member's agent ends")
-        assert "E305" in swarm.log("zoe")
+        assert "E324" in swarm.log("zoe")
         with pytest.raises(Refused, match="HTTP 404"):
             zoe.read(f"/runs/{swarm.slug}/")
         swarm.start_agent("zoe")

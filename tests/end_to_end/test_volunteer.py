@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.benchmarks.memory import peak_of
-from tests.end_to_end.roaming import ALONE
+from tests.end_to_end.roaming import ALONE, networks_can_be_made
 from tests.end_to_end.swarm import MANYHANDS, Swarm
 from web.demonstration.processes import ROOT, bare_environment
 from web.demonstration.visitor import Visitor
@@ -81,6 +83,7 @@ def test_sleep_and_a_site_that_is_away_are_not_errors(tmp_path: Path, english: s
         assert all(swarm.digests("a").get(step, of) == of for step, of in swarm.digests("b").items())
 
 
+@pytest.mark.skipif(not networks_can_be_made(), reason="this system lets no test make a network (ip, unshare)")
 def test_a_network_that_is_lost_and_another_one_are_not_errors(tmp_path: Path) -> None:
     """The cable is pulled for longer than anybody waits; then the laptop wakes up under another address."""
     command = [*ALONE, sys.executable, "-m", "tests.end_to_end.roaming", str(tmp_path)]

@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -19,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from scripts import build_wheel
 from tests.end_to_end.swarm import PASSWORD, Swarm
-from web.demonstration.processes import bare_environment
 from web.demonstration.visitor import Visitor
 
 LIMIT_S = 120
@@ -37,8 +37,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A new environment outside the clone that is lent the heavy packages, and nothing of ours."""
-    place = tmp_path / "env"
+    """The page's own: in a home outside the clone, lent the heavy packages, and nothing of ours."""
+    place = tmp_path / "home" / "manyhands"
     subprocess.run([sys.executable, "-m", "venv", place], check=True, timeout=LIMIT_S)
     lent = tmp_path / "lent"
     lent.mkdir()
@@ -50,24 +50,24 @@ def environment(tmp_path: Path) -> Path:
     return place
 
 
-def told(command: list[str], home: Path) -> str:
+def told(line: str, home: Path) -> str:
+    """What a line says that is typed into a new shell."""
+    environment = {"PATH": os.defpath, "HOME": str(home)}
     done = subprocess.run(
-        command, cwd=home, env=bare_environment(home), timeout=LIMIT_S, check=True, capture_output=True, text=True
+        ["sh", "-c", line], cwd=home, env=environment, timeout=LIMIT_S, check=True, capture_output=True, text=True
     )
     return done.stdout
 
 
 def test_the_line_of_the_page_installs_the_agent(site: str, environment: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    found = re.search(r"<pre><code>(pip install (?!torch|--).*?)</code></pre>", Visitor(site).read("/download/"))
+    home = environment.parent
+    found = re.search(r"<pre><code>(~/\S+/pip install (?!torch).*?)</code></pre>", Visitor(site).read("/download/"))
     assert found
-    line = shlex.split(html.unescape(found[1]))
-    assert line[-1].startswith(f"manyhands[train] @ {site}/download/manyhands-")
-    # Everything else is lent, so that no index has to be asked.
-    told([str(environment / "bin" / line[0]), *line[1:-1], "--quiet", "--no-deps", line[-1]], home)
-    assert "join" in told([str(environment / "bin" / "manyhands"), "--help"], home)
-    where = told([str(environment / "bin" / "python"), "-c", "import peer_agent; print(peer_agent.__file__)"], home)
+    line = html.unescape(found[1])
+    assert shlex.split(line)[-1].startswith(f"manyhands[train] @ {site}/download/manyhands-")
+    told(f"{line} --quiet --no-deps", home)  # everything else is lent, so that no index has to be asked
+    assert "join" in told("~/manyhands/bin/manyhands --help", home)
+    where = told("~/manyhands/bin/python -c 'import peer_agent; print(peer_agent.__file__)'", home)
     assert Path(where.strip()).is_relative_to(environment)
 
 
