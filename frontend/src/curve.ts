@@ -28,9 +28,11 @@ export function circles(heldout: readonly Measured[], points: readonly Point[], 
   return shown.map((row) => ({ x: axis === "step" ? row.step : Math.min(row.at, at), loss: row.loss }));
 }
 
-/** Above the dotted line, or below it where the curve ends close above; `end` and `level` in pixels from the top. */
-export function noteSide(end: number, level: number, room: number): "above" | "below" {
-  return level - end >= 0 && level - end < room ? "below" : "above";
+/** On which side of the dotted line fewer of the `near` points of the curve are in the way; in pixels from the top. */
+export function noteSide(near: readonly number[], level: number, room: number): "above" | "below" {
+  const above = near.filter((y) => y <= level && level - y < room).length;
+  const below = near.filter((y) => y > level && y - level < room).length;
+  return above > below ? "below" : "above";
 }
 
 /** Exponential mean, corrected for its beginning so that it starts at the first value. */

@@ -40,7 +40,9 @@ it("held-out losses stand at their step, or at the time their snapshot came in",
 });
 
 it("the words of the dotted line keep clear of the curve's end", () => {
-  expect(noteSide(50, 100, 24)).toBe("above");
-  expect(noteSide(90, 100, 24)).toBe("below");
-  expect(noteSide(110, 100, 24)).toBe("above");
+  expect(noteSide([50], 100, 24)).toBe("above");
+  expect(noteSide([90], 100, 24)).toBe("below");
+  expect(noteSide([110], 100, 24)).toBe("above");
+  expect(noteSide([80, 90, 110], 100, 24)).toBe("below");
+  expect(noteSide([40, 90, 110, 120], 100, 24)).toBe("above");
 });

@@ -53,14 +53,14 @@ def current_step(run: Run) -> Step | None:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
-    """What pages show of a coordinator's state."""
+    """What pages show of a coordinator's state. For a moment after each commit everybody is one step behind."""
     members = sorted(state.members.values(), key=lambda p: (p.role is Role.RELAY, p.person, p.peer))
     seen = [
         Seen(
             peer=member.peer,
             name=member.person,
             role=member.role.value,
-            state="ready" if member.role is Role.RELAY or member.step == state.step else "syncing",
+            state="syncing" if member.role is not Role.RELAY and member.step < max(state.step - 1, 0) else "ready",
             done=member.done_samples,
             samples_per_s=round(member.samples_per_s, 2),
         )

@@ -170,9 +170,18 @@ function mark(plot: uPlot, ink: Inks): void {
 
 /** Where the newest point is drawn. */
 function endOf(plot: uPlot): { x: number; y: number } {
-  const [x, y] = [plot.data[0], plot.data[smoothing === "none" ? 1 : 2]];
-  const last = x.length - 1;
-  return { x: plot.valToPos(x[last] ?? 0, "x", true), y: plot.valToPos(y?.[last] ?? 0, "y", true) };
+  const last = plot.data[0].length - 1;
+  return { x: plot.valToPos(plot.data[0][last] ?? 0, "x", true), y: height(plot, last) };
+}
+
+/** How far down the points are drawn that lie right of `x`. */
+function behind(plot: uPlot, x: number): number[] {
+  const first = plot.valToIdx(plot.posToVal((x - plot.bbox.left) / devicePixelRatio, "x"));
+  return Array.from(plot.data[0].slice(first), (_, at) => height(plot, first + at));
+}
+
+function height(plot: uPlot, at: number): number {
+  return plot.valToPos(plot.data[smoothing === "none" ? 1 : 2]?.[at] ?? 0, "y", true);
 }
 
 /** Nothing beyond the plot, but for half a circle at its edge. */
@@ -217,11 +226,11 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   const text = `unigram ${entropy.toFixed(2)}`;
   const [level, right] = [plot.valToPos(entropy, "y", true), bbox.left + bbox.width];
   const hasRoom = level + 20 * ratio <= bbox.top + bbox.height;
-  const side = hasRoom ? noteSide(endOf(plot).y, level, 24 * ratio) : "above";
-  const y = side === "above" ? level - 6 * ratio : level + 16 * ratio;
   ctx.save();
   ctx.font = letters();
   const width = ctx.measureText(text).width + 6 * ratio;
+  const side = hasRoom ? noteSide(behind(plot, right - width), level, 24 * ratio) : "above";
+  const y = side === "above" ? level - 6 * ratio : level + 16 * ratio;
   ctx.fillStyle = ink.sheet;
   ctx.fillRect(right - width, y - 12 * ratio, width, 16 * ratio);
   ctx.fillStyle = ink.soft;
