@@ -27,6 +27,7 @@ PYTHON = VENV / "bin" / "python"
 OLDEST_PYTHON = (3, 11)
 FREE_GB = 4
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+DEBIANS = ("chromium", "libatomic1")  # the second for Playwright's own program
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # What a profile installs; the stamp of a profile also covers the rest of INPUTS.
@@ -280,13 +281,13 @@ def browser_on_path() -> str | None:
 
 
 def ensure_browser() -> None:
-    if browser_on_path() or playwright_browser_starts():
+    if browser_starts():
         return
     say("Installing Chromium for the browser tests")
     debian = is_debian()
     for command in browser_commands(is_root=os.geteuid() == 0, is_debian=debian):
         subprocess.run(command, check=False)
-    if not (browser_on_path() or playwright_browser_starts()):
+    if not browser_starts():
         raise SetupError(
             "E907 browser: the browser tests need Chromium, and it could not be installed without further rights. "
             f"Run: {browser_remedy(is_debian=debian)}"
@@ -296,14 +297,14 @@ def ensure_browser() -> None:
 def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
     """Debian's own package where we may install it; Ubuntu's is a snap, so Playwright's build elsewhere."""
     if is_root and is_debian:
-        return [["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]]
+        return [["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *DEBIANS]]
     return [[str(PYTHON), "-m", "playwright", "install", *(["--with-deps"] if is_root else []), "chromium"]]
 
 
 def browser_remedy(*, is_debian: bool) -> str:
     """What a person types who may use sudo; Playwright asks for it by itself, for the libraries of its build."""
     if is_debian:
-        return "sudo apt-get update && sudo apt-get install -y chromium"
+        return f"sudo apt-get update && sudo apt-get install -y {' '.join(DEBIANS)}"
     return f"{PYTHON} -m playwright install --with-deps chromium"
 
 
@@ -312,13 +313,15 @@ def is_debian() -> bool:
     return release.exists() and bool(re.search(r"^ID=debian$", release.read_text(), re.MULTILINE))
 
 
-def playwright_browser_starts() -> bool:
-    """Whether Playwright's own build is there with the libraries that it needs."""
+def browser_starts() -> bool:
+    """Whether Playwright drives the browser on the path, else its own, with the libraries that both need."""
     script = (
-        "from playwright.sync_api import sync_playwright\n"
-        "with sync_playwright() as p: p.chromium.launch(args=['--no-sandbox']).close()"
+        "import sys; from playwright.sync_api import sync_playwright\n"
+        "with sync_playwright() as p:\n"
+        "    p.chromium.launch(executable_path=sys.argv[1] or None, args=['--no-sandbox', '--disable-gpu']).close()"
     )
-    return subprocess.run([PYTHON, "-c", script], check=False, capture_output=True).returncode == 0
+    command = [PYTHON, "-c", script, shutil.which(browser_on_path() or "") or ""]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 # The front end: its stamp stands apart, so that an edit of a page builds pages and installs nothing

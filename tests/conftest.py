@@ -1,6 +1,7 @@
 """Fixtures for every room. Whatever is started here ends with the tests, also when they are killed."""
 
 import os
+import sys
 
 # Two workers share two cores: more threads would only wait for each other. Set before torch and numpy load.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
@@ -18,6 +19,12 @@ from tests.servers import private_postgres, private_redis
 settings.register_profile("explore")
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Python 3.11.2, as Debian 12 has it, ends a test's loop before it lets go of a socket that was just cut."""
+    if sys.version_info < (3, 11, 7):  # the oldest with which that was not seen
+        config.addinivalue_line("filterwarnings", "ignore:unclosed (transport|<socket):ResourceWarning")
 
 
 @pytest.fixture(scope="session")

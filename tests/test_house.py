@@ -247,7 +247,7 @@ def test_only_root_on_debian_installs_debians_browser() -> None:
     assert setup.browser_commands(is_root=True, is_debian=True)[0][0] == "apt-get"
     assert "--with-deps" in setup.browser_commands(is_root=True, is_debian=False)[0]
     assert "--with-deps" not in setup.browser_commands(is_root=False, is_debian=True)[0]
-    assert setup.browser_remedy(is_debian=True).endswith("apt-get install -y chromium")
+    assert setup.browser_remedy(is_debian=True).endswith("apt-get install -y chromium libatomic1")
     assert setup.browser_remedy(is_debian=False).endswith("playwright install --with-deps chromium")
 
 
