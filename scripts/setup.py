@@ -320,7 +320,7 @@ def browser_starts() -> bool:
         "with sync_playwright() as p:\n"
         "    p.chromium.launch(executable_path=sys.argv[1] or None, args=['--no-sandbox', '--disable-gpu']).close()"
     )
-    command = [PYTHON, "-c", script, shutil.which(browser_on_path() or "") or ""]
+    command = [str(PYTHON), "-c", script, shutil.which(browser_on_path() or "") or ""]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
