@@ -1,6 +1,7 @@
 """A peer's control link at the site: a session, and a post box to the host of its run. Decides nothing."""
 
 import asyncio
+import contextlib
 import secrets
 import time
 from typing import Any
@@ -51,7 +52,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._give_up)
 
     def _give_up(self) -> None:
-        self.giving_up = asyncio.ensure_future(self.close(code=4000))
+        self.giving_up = asyncio.ensure_future(self._hang_up(4000))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Bytes of the peer. Text is no message of the protocol."""
@@ -64,7 +65,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self._forward(body, bytes_data or b"")
         await self._flush()
         if isinstance(event, Failed):
-            await self.close(code=4001)
+            await self._hang_up(4001)
 
     async def _opened(self, credential: Credential) -> None:
         if self.patience is not None:
@@ -122,7 +123,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def host_said(self, letter: dict[str, Any]) -> None:
         """What the coordinator says to this peer, encoded once by the host."""
-        await self.send(bytes_data=letter["data"])
+        await self._say(letter["data"])
 
     async def machine_revoked(self, note: dict[str, Any]) -> None:
         """The machine's owner (E214) or the organizer (E308, E324) has cut it off."""
@@ -131,11 +132,21 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def _refuse(self, fault: Fault) -> None:
         self.session.refuse(fault)
         await self._flush()
-        await self.close(code=4001)
+        await self._hang_up(4001)
 
     async def _flush(self) -> None:
         for data in self.session.outgoing():
+            await self._say(data)
+
+    # A peer that has gone meanwhile hears nothing. An error here would end this before `disconnect` tells the hosts.
+
+    async def _say(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
             await self.send(bytes_data=data)
+
+    async def _hang_up(self, code: int) -> None:
+        with contextlib.suppress(OSError):
+            await self.close(code=code)
 
     async def disconnect(self, code: int) -> None:
         """Tell the hosts; they decide what it means."""

@@ -5,7 +5,9 @@ import time
 from typing import Any
 
 import pytest
+from channels.generic.websocket import AsyncWebsocketConsumer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from uvicorn.protocols.utils import ClientDisconnected
 
 from accounts.services import revoke_machine
 from coordination import claims, consumers
@@ -219,6 +221,24 @@ class TestMessages:
             await link.hear()
         letter = await received(layer, host)
         assert (letter["type"], letter["peer"]) == ("peer.lost", cast.teo.machine.peer_id)
+
+    async def test_the_host_learns_of_a_peer_that_goes_while_it_is_spoken_to(
+        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def gone(*_: Any, **__: Any) -> None:
+            told.set()
+            raise ClientDisconnected  # what the server raises where the other side has closed
+
+        told = asyncio.Event()
+        async with linked(teo) as link:
+            host = await self.announce(layer, cast.run, 1)
+            await link.hear()
+            await link.say(hello(cast.run))
+            back = (await received(layer, host))["channel"]
+            monkeypatch.setattr(AsyncWebsocketConsumer, "send", gone)
+            await layer.send(back, {"type": "host.said", "data": b"anything"})
+            await asyncio.wait_for(told.wait(), PATIENCE_S)
+        assert (await received(layer, host))["type"] == "peer.lost"
 
     async def test_a_relay_hears_of_every_run(self, cast: Cast, layer: Any) -> None:
         relay = identity_of(credential_of(cast.noor, None, Role.RELAY), cast.noor.key)
