@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,12 +65,12 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
         thread.join()
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler, ABC):
     """Answers whatever is asked by `respond`; `body` is empty for a GET."""
 
+    @abstractmethod
     def respond(self, body: bytes) -> None:
         """To be said by each site."""
-        raise NotImplementedError
 
     def do_GET(self) -> None:
         self.respond(b"")
