@@ -32,6 +32,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.status import status_facts, status_lines
 from peer_agent.terminal import LiveView, is_terminal
+from peer_agent.tokens import refuse_argument, take_variable, token_in
 from peer_agent.upgrading import difference, offer_of
 from peer_agent.verdict import verdict
 from peer_agent.view import View
@@ -40,9 +41,14 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
 )
 
-Token = Annotated[
-    str, typer.Option(help="One-time token of the site's machines page, instead of your approval in a browser.")
+TokenFile = Annotated[
+    str,
+    typer.Option(
+        help="A file with a one-time token of the site's machines page (- for standard input), instead of your "
+        "approval in a browser. MANYHANDS_TOKEN holds one, too."
+    ),
 ]
+Token = Annotated[str, typer.Option(hidden=True, callback=refuse_argument)]
 Attached = Annotated[bool, typer.Option(hidden=True, help="Leave when standard input ends.")]
 Json = Annotated[bool, typer.Option("--json", help="Facts for programs, as JSON.")]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
@@ -51,11 +57,11 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (no address of it can be told to anyb
 
 
 @app.command()
-def login(site: str, *, token: Token = "") -> None:
+def login(site: str, *, token_file: TokenFile = "", token: Token = "") -> None:  # noqa: ARG001 (refused if given)
     """Make this machine known to SITE; without a token you approve it in your browser."""
-    home = _home()
+    secret, home = token_in(token_file), _home()
     with home.locked():
-        _run(_login(home, site, token), Parting(home))
+        _run(_login(home, site, secret), Parting(home))
 
 
 async def _login(home: Home, site: str, token: str) -> None:
@@ -67,7 +73,8 @@ async def _login(home: Home, site: str, token: str) -> None:
 def join(
     run_url: str,
     *,
-    token: Token = "",
+    token_file: TokenFile = "",
+    token: Token = "",  # noqa: ARG001 (refused if given)
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; default: all cores but one.")] = 0,
     publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
     attached: Attached = False,
@@ -82,7 +89,7 @@ def join(
         limits = usual_limits(threads or None)
         apply_limits(limits)
         home = _home()
-        door = Door(run=_slug(run_url), token=token)
+        door = Door(run=_slug(run_url), token=token_in(token_file))
         if isinstance(view, EventView):
             door = msgspec.structs.replace(door, show=view.ask_for_approval, say=view.say)
         with home.locked():
@@ -166,7 +173,8 @@ def doctor(
 def relay(
     site: str,
     *,
-    token: Token = "",
+    token_file: TokenFile = "",
+    token: Token = "",  # noqa: ARG001 (refused if given)
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: any free one.")] = 0,
     advertise: Annotated[str, typer.Option(help="ws(s):// address under which agents reach this relay.")] = "",
@@ -175,9 +183,9 @@ def relay(
     """Average and keep the log for the runs of SITE."""
     if host in ANYWHERE and not advertise:
         raise Problem.of("E112", thing="The address under which agents reach this relay (--advertise)")
-    home = _home()
+    secret, home = token_in(token_file), _home()
     with home.locked():
-        work = _relay(home, site, token, host=host, port=port, advertise=advertise)
+        work = _relay(home, site, secret, host=host, port=port, advertise=advertise)
         _run(work, Parting(home), attached=attached)
 
 
@@ -187,6 +195,24 @@ async def _relay(home: Home, site: str, token: str, *, host: str, port: int, adv
     show = partial(show_code, lead="To let this machine be a relay of the site, its operator opens")
     passport = await passport_for(home, site, Door(role=Role.RELAY, token=token, show=show))
     await Relay(home, passport, host=host, port=port, advertise=advertise).run()
+
+
+@app.command()
+def simulate(
+    *,
+    peers: Annotated[int, typer.Option(min=1, max=10_000, help="Trainers.")] = 50,
+    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Updates to make.")] = 100,
+    churn: Annotated[float, typer.Option(min=0, max=100, help="How bad the weather is; 0: nothing goes wrong.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 1,
+    relays: Annotated[int, typer.Option(min=1, max=100)] = 2,
+    json: Json = False,
+) -> None:
+    """Make a run of virtual peers on a virtual clock, in which everything goes wrong, and judge it."""
+    from peer_agent.simulating import command_of, judged, report
+
+    figures = judged(peers, rounds, churn, seed, relays)
+    if report(figures, command_of(peers, rounds, churn, seed, relays), json=json):
+        raise typer.Exit(1)
 
 
 def _home() -> Home:
@@ -247,6 +273,7 @@ def _wait_for_end_of_input(leave: Any) -> None:
 
 def main() -> None:
     """Entry point. Every error a person can do something about ends as one numbered sentence."""
+    take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

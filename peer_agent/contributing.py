@@ -11,81 +11,55 @@ from peer_agent.network.sender import send_chunks
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.merkle import pack_leaves
-from peer_agent.protocol.records import Record
+from peer_agent.protocol.records import RecordHead
 from peer_agent.protocol.wire import Frame, Kind
 
 GATHER_S = 0.05  # at most, for reducers that open at about the same time to be served together
-EARLY_OPENS = 1000  # that wait for their plan; as many as there can be relays
+OPENS = 1000  # that wait to be served; as many as there can be relays
 
 
 class OpenRound:
-    """From the cut to commit or void. Attempts may follow one another on the same offer."""
+    """The bytes of a round, from the cut to commit or void: ours on their way out, averaged ones as they come."""
 
     def __init__(self, cut: m.Cut, assembly: Assembly) -> None:
         self.cut, self.assembly = cut, assembly
-        self.attempt = cut.attempt
         self.sending: Sending | None = None
-        self.plan: m.Plan | None = None
+        self.plan: m.PlanHead | None = None
         self.slot: int | None = None
         self.task: asyncio.Task[Any] | None = None
-        self.opens: asyncio.Queue[tuple[PeerId, m.Open]] = asyncio.Queue()
+        self.opens: asyncio.Queue[tuple[PeerId, m.Open]] = asyncio.Queue(OPENS)
         self.arrived = asyncio.Event()
-        self._early: list[tuple[PeerId, m.Open]] = []
         self._early_frames: list[Frame] = []
 
-    def doubt(self) -> m.InDoubt:
-        """The attempt whose outcome is not known here yet (rule 4)."""
-        return m.InDoubt(self.cut.step, self.cut.fence, self.attempt)
-
-    def is_of(self, message: m.Attempted) -> bool:
-        """Whether a message is about this round's current attempt."""
-        return (message.step, message.fence, message.attempt) == (self.cut.step, self.cut.fence, self.attempt)
-
-    def is_ended_by(self, void: m.Void) -> bool:
-        """Whether this round is over. An attempt that was never heard of here followed ours, so ours is over too."""
-        return (void.step, void.fence) == (self.cut.step, self.cut.fence) and void.attempt >= self.attempt
-
-    def is_behind(self, record: Record) -> bool:
-        """Whether a record is the commit of this round."""
+    def is_of(self, record: RecordHead) -> bool:
+        """Whether the record's averages are those that come in here."""
         return (record.step, record.fence) == (self.cut.step + 1, self.cut.fence) and self.plan is not None
 
-    def follow(self, plan: m.Plan, me: PeerId) -> bool:
-        """Take up an attempt's plan; what came before it, from a relay that was told earlier, is looked at again.
-
-        Whether it is this round's newest.
-        """
-        if plan.fence != self.cut.fence or plan.attempt < self.attempt:
-            return False
+    def follow(self, plan: m.PlanHead, slot: int | None) -> None:
+        """Take an attempt's averages from now on, and those that came before the plan; send what `slot` is asked."""
         self._stop_sending()
-        self.plan, self.attempt = plan, plan.attempt
-        self.slot = next((i for i, slot in enumerate(plan.slots) if slot.peer == me), None)
+        self.plan, self.slot = plan, slot
         self.assembly.follow(plan)
-        early, self._early = self._early, []
-        for peer, message in early:
-            self.opened(peer, message)
         frames, self._early_frames = self._early_frames, []
         for frame in frames:
             self.take(frame)
-        return True
 
     def take(self, frame: Frame) -> bool:
         """Keep an averaged chunk. One that is ahead of our plan waits for it."""
         if (frame.step, frame.fence) != (self.cut.step, self.cut.fence):
             return False
-        if self.plan is None or frame.attempt > self.attempt:
+        if self.plan is None or frame.attempt > self.plan.attempt:
             if len(self._early_frames) < self.assembly.grid.chunks:
                 self._early_frames.append(frame)
             return False
         return self.assembly.take(frame)
 
-    def opened(self, peer: PeerId, message: m.Open) -> None:
-        """A reducer is ready for our chunks."""
-        if self.plan is not None and self.is_of(message):
+    def serve(self, peer: PeerId, message: m.Open) -> None:
+        """Send to this reducer what it has not. One that opens without end is served when the link is anew."""
+        with contextlib.suppress(asyncio.QueueFull):
             self.opens.put_nowait((peer, message))
-        elif (message.step, message.fence) == (self.cut.step, self.cut.fence) and message.attempt >= self.attempt:
-            self._early = [*self._early, (peer, message)][-EARLY_OPENS:]
 
-    async def settle(self, record: Record, patience_s: float) -> None:
+    async def settle(self, record: RecordHead, patience_s: float) -> None:
         """Wait for averaged chunks that are on their way, as long as they keep coming."""
         while self.assembly.missing(record):
             self.arrived.clear()
@@ -95,7 +69,7 @@ class OpenRound:
             except TimeoutError:
                 return
 
-    def material(self) -> tuple[Sending, m.Plan, int]:
+    def material(self) -> tuple[Sending, m.PlanHead, int]:
         """What is sent, by which plan, from which slot. Only for a contributor of the plan."""
         if self.sending is None or self.plan is None or self.slot is None:
             raise RuntimeError("this machine contributes nothing to the round")
@@ -104,7 +78,7 @@ class OpenRound:
     def stop(self) -> None:
         """The round is over: let go of what it held."""
         self._stop_sending()
-        self._early, self._early_frames = [], []
+        self._early_frames = []
 
     def _stop_sending(self) -> None:
         if self.task is not None:

@@ -9,23 +9,34 @@ from random import Random
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
 from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.records import RecordHead, SpanEntry
 from peer_agent.protocol.wire import LOGGED, Frame
 
 log = logging.getLogger(__name__)
 
 FETCH_S = 30.0  # without a new chunk of a span that was asked for
+Keep = Callable[[list[bytes]], Awaitable[bool]]
 Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
 
 
 class _Wanted:
-    """A span on its way from a relay's log."""
+    """A span on its way from a relay's log. `largest`: bytes of a chunk; whoever sends more does not have it."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: SpanEntry, largest: int) -> None:
+        self.entry, self.largest = entry, largest
         self.payloads: dict[int, bytes] = {}  # by chunk
         self.news = asyncio.Event()
         self.is_missing = False
+
+    def take(self, chunk: int, payload: bytes | memoryview) -> None:
+        """A chunk of it, or so it says."""
+        if self.entry.first <= chunk < self.entry.stop and len(payload) <= self.largest:
+            self.payloads[chunk] = bytes(payload)
+        else:
+            self.is_missing = True
 
 
 class DataLinks:
@@ -34,7 +45,7 @@ class DataLinks:
     def __init__(self, passport: Passport, hear: Hear) -> None:
         self.passport, self.hear = passport, hear
         self.open: dict[PeerId, Connection] = {}
-        self._tasks: dict[m.RelayAddress, asyncio.Task[None]] = {}
+        self._tasks: dict[m.Listener, asyncio.Task[None]] = {}
         self._wanted: dict[tuple[PeerId, RunId, int, int], _Wanted] = {}
 
     @property
@@ -42,7 +53,7 @@ class DataLinks:
         """Of the relays it keeps links to."""
         return sorted(relay.url for relay in self._tasks)
 
-    def follow(self, relays: tuple[m.RelayAddress, ...]) -> None:
+    def follow(self, relays: tuple[m.Listener, ...]) -> None:
         """Keep a link to each of these, and to no other."""
         for relay in [relay for relay in self._tasks if relay not in relays]:
             self._tasks.pop(relay).cancel()
@@ -57,7 +68,7 @@ class DataLinks:
         self.follow(())
         await asyncio.gather(*ending, return_exceptions=True)
 
-    async def _keep(self, relay: m.RelayAddress) -> None:
+    async def _keep(self, relay: m.Listener) -> None:
         def told(state: Connected | Waiting) -> None:
             if isinstance(state, Waiting):
                 log.info("relay %s: %s", relay.url, state.fault)
@@ -92,7 +103,7 @@ class DataLinks:
             case Frame(run=run, step=index, span=span) if body.fence == LOGGED:
                 wanted = self._wanted.get((peer, run, index, span))
                 if wanted is not None:
-                    wanted.payloads[body.chunk] = bytes(body.payload)
+                    wanted.take(body.chunk, body.payload)
             case m.SpanMissing(run=run, index=index, span=span):
                 wanted = self._wanted.get((peer, run, index, span))
                 if wanted is not None:
@@ -103,23 +114,26 @@ class DataLinks:
             wanted.news.set()
         return True
 
-    async def fetch(self, run: RunId, index: int, span: int, chunks: int, first: PeerId | None) -> list[bytes] | None:
-        """A span of the log from whoever has it, asking its reducer first. None where nobody gives it."""
-        for peer in sorted(self.open, key=lambda peer: (peer != first, peer)):
-            payloads = await self._ask(peer, run, index, span, chunks)
-            if payloads is not None:
-                return payloads
-        return None
+    async def fetch(self, record: RecordHead, entry: SpanEntry, keep: Keep) -> bool:
+        """A span of the log from whoever has it whole, asking its reducer first: where `keep` does not take what one
+        relay has, the next is asked. False where nobody gives it."""
+        for peer in sorted(self.open, key=lambda peer: (peer != entry.reducer, peer)):
+            payloads = await self.ask(peer, record, entry)
+            if payloads is not None and await keep(payloads):
+                return True
+        return False
 
-    async def _ask(self, peer: PeerId, run: RunId, index: int, span: int, chunks: int) -> list[bytes] | None:
+    async def ask(self, peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
+        """What one relay has for a span of the log, in the order of its chunks; None where it gives nothing."""
+        run, index, span = record.run, record.index, entry.span
         link, place = self.open.get(peer), (peer, run, index, span)
         if link is None or place in self._wanted:
             return None
-        wanted = self._wanted[place] = _Wanted()
+        wanted = self._wanted[place] = _Wanted(entry, encoded_size(record.codec, record.chunk_elements))
         try:
             async with asyncio.timeout(FETCH_S):
                 await link.send(m.FetchSpan(run=run, index=index, span=span))
-            while len(wanted.payloads) < chunks and not wanted.is_missing:
+            while len(wanted.payloads) < entry.stop - entry.first and not wanted.is_missing:
                 async with asyncio.timeout(FETCH_S):
                     await wanted.news.wait()
                 wanted.news.clear()

@@ -17,11 +17,12 @@ from peer_agent.passport import Passport, log_in, site_of
 from peer_agent.plain import plain
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
+from peer_agent.tokens import token_of_environment
 
-VARIABLE = "MANYHANDS_TOKEN"  # of the environment: for servers, where nobody approves anything
 KINDS = {Role.TRAINER: "agent", Role.RELAY: "relay"}
-# A person can mend these by approving the machine (again); E213: it was approved, and not as a relay.
-ASK_AGAIN = {Role.TRAINER: frozenset({"E101", "E214"}), Role.RELAY: frozenset({"E101", "E213", "E214"})}
+# A person can mend these by approving the machine (again); E213: it was approved, and not as a relay. Not E214: whoever
+# revoked it takes that back where it was done, for a key that was shut out gets no second approval (E227).
+ASK_AGAIN = {Role.TRAINER: frozenset({"E101"}), Role.RELAY: frozenset({"E101", "E213"})}
 
 
 def show_code(code: Code, lead: str = "To let this machine work for you, open") -> None:
@@ -47,7 +48,7 @@ class Door(Struct, frozen=True):
     async def enter(self, home: Home, url: str) -> KnownSite:
         """Make this machine known to the site of `url`, by a token or else by a person's approval. Raises Problem."""
         kind = KINDS[self.role]
-        if token := self.token or os.environ.get(VARIABLE, ""):
+        if token := self.token or token_of_environment():
             return await log_in(home, url, token, kind=kind, name="relay" if self.role is Role.RELAY else "")
         return await get_approved(home, url, kind=kind, run=self.run, show=self.show)
 
@@ -55,7 +56,7 @@ class Door(Struct, frozen=True):
 async def passport_for(home: Home, url: str, door: Door) -> Passport:
     """A passport with a fresh credential.
 
-    A machine that is new to the site, or was revoked there, or was no relay yet, asks for approval first. Raises
+    A machine that is new to the site, or was no relay there yet, asks for approval first. Raises
     Problem.
     """
     known = home.sites().get(site_of(url))

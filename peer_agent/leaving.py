@@ -58,10 +58,9 @@ async def see_through(agent: "Agent") -> None:
 
     It goes on with its part of the step: the others count on it, and would do it again if it were dropped.
     """
-    follower = agent.follower
-    if follower is None or not _has_something(agent):
+    if not agent.core.has_state or not _has_something(agent):
         return
-    step, until = follower.step, time.monotonic() + FINISH_S
+    step, until = agent.core.step, time.monotonic() + FINISH_S
     agent.view.leaves(step)
     while agent.view.made <= step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)  # any of several things may end it, and none of them is waited for elsewhere
@@ -69,10 +68,10 @@ async def see_through(agent: "Agent") -> None:
 
 def _has_something(agent: "Agent") -> bool:
     """Whether a round is open, or samples are done or in the thread, and the run is moving."""
-    work = agent.work
-    if work is None or agent.control is None or not agent.view.is_moving:
+    core = agent.core
+    if agent.control is None or not agent.view.is_moving:
         return False
-    return agent.round is not None or bool(work.done or work.computing)
+    return core.round is not None or bool(core.done or core.in_hand)
 
 
 def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:

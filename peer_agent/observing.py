@@ -53,13 +53,14 @@ class Observer:
         agent, now = self.agent, self.now
         now.doing, now.title = doing(agent), agent.passport.title
         now.up_mbps, now.down_mbps = self._rates.read()
-        if agent.follower is not None:
-            now.step = max(agent.follower.step, 0) + 1
-            now.target_steps = agent.follower.replica.recipe.target_steps
-            now.step = min(now.step, now.target_steps)
+        core = agent.core
+        if core.recipe is not None:
+            now.target_steps = core.recipe.target_steps
+            now.step = min(max(core.step, 0) + 1, now.target_steps)
         now.relays = agent.links.addresses
-        if agent.work is not None:
-            now.samples, now.quota, now.samples_per_s = agent.work.samples, agent.work.quota, agent.work.speed
+        now.samples, now.quota = core.samples, core.quota
+        if agent.jobs.work is not None:
+            now.samples_per_s = agent.jobs.work.speed
         now.accepted = max(now.accepted, self.view.accepted)
 
     async def _ask_for_rank(self) -> None:
@@ -81,19 +82,19 @@ class Observer:
 
 def doing(agent: Agent) -> str:
     """One of the words of `status.SENTENCES`."""
-    view, work = agent.view, agent.work
+    view, core = agent.view, agent.core
     if view.run_state == "finished":
         return "finished"
     if view.is_leaving:
         return "leaving"
     if view.is_away:
         return "away"
-    if agent.follower is None or work is None:
-        return "loading" if agent.greeting is not None else "joining"
-    if agent.round is not None:
+    if not core.has_state:
+        return "loading" if core.greeting is not None else "joining"
+    if core.round is not None:
         return "averaging"
-    if agent.follower.index < agent.head:
+    if not core.is_at_head:
         return "catching up"
     if view.run_state in {"waiting", "paused"}:
         return view.run_state
-    return "resting" if work.quota and work.is_full else "training"
+    return "resting" if core.quota and core.is_full else "training"

@@ -18,6 +18,7 @@ from peer_agent.plain import plain
 from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Role, Signed, public_bytes, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Peer, PeerId, Run, RunId
+from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.protocol.session import Identity, Link
 
 RENEW_S = LIFETIME_S / 2
@@ -104,7 +105,7 @@ class Passport:
         if self.credential is not None and age_s < RENEW_S:
             return
         where = f"runs/{self.slug}" if self.role is Role.TRAINER else "relays"
-        request = {"machine": self.peer, "role": self.role.value, "issued_at": time.time()}
+        request = {"machine": self.peer, "role": self.role.value, "issued_at": time.time(), "protocol": PROTOCOL}
         body = msgspec.json.encode(request)
         url = f"{self.site.url}/api/v1/{where}/credential"
         issued = understood(await post_json(url, body, headers=sign_request(self.key, body)), Issued, url)

@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from random import Random
-
-import msgspec
 
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.config import Home
@@ -15,16 +14,18 @@ from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.identifiers import ANY_RUN, AccumulatorId, PeerId, RunId
-from peer_agent.protocol.records import Record
+from peer_agent.protocol.identifiers import ANY_RUN, PeerId, RunId
+from peer_agent.protocol.messages import MAX_HANDSHAKE
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.opened import open_message, run_of
 from peer_agent.protocol.wire import Frame
-from peer_agent.relayed_run import RelayedRun
+from peer_agent.relayed_run import INLINE_BYTES, Around, RelayedRun
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S = 1.0
+TICK_S = 0.5
 RENEW_S = 60.0  # between looks at the credential's age
-NOBODY = AccumulatorId("0" * 32)  # a relay accumulates nothing
+SAID_WAITING = 4096  # messages for the site; what is beyond is lost, and what matters is said again
 
 
 class Relay:
@@ -35,23 +36,30 @@ class Relay:
         self.host, self.port, self.url = host, port, advertise
         self.log = UpdateLog(home.folder / "log", passport.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
-        self.control: Connection | None = None
+        self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: under which fence, and why
         self.others = DataLinks(passport, self._ignore)
-        self._addresses: dict[RunId, tuple[m.RelayAddress, ...]] = {}
-        self._asked_from: dict[RunId, int] = {}  # index after which commits were asked for on this link
+        self._around = Around(self.say, self.others.ask, self._follow, self._set_aside)
+        self._addresses: dict[RunId, tuple[m.Listener, ...]] = {}
+        self._said: asyncio.Queue[m.Message] = asyncio.Queue(SAID_WAITING)
+        self._closing: set[asyncio.Task[None]] = set()
         self._broken: asyncio.Queue[Problem] = asyncio.Queue()  # this machine's own, met while serving others
 
     async def run(self) -> None:
         """Listen, and speak to the site, until cancelled. Raises Problem (or a group) where going on cannot help."""
         await self.passport.renew()
         server = await serve_data(
-            self.host, self.port, identity_of=self.passport.identity, handle=self._serve, admit=self._admit
+            self.host,
+            self.port,
+            identity_of=self.passport.identity,
+            handle=self._serve,
+            admit=self._admit,
+            message_bytes=MAX_HANDSHAKE,
         )
         self.url = self.url or f"ws://{self.host}:{server.port}/"
         log.info("listening at %s", self.url)
         control = keep(self.passport.dial_control, self._hear_site, on_state=_told, random=Random())
         async with asyncio.TaskGroup() as tasks:
-            for part in (control, self._report(), self._renew(), self._break(), self._close_at_the_end(server)):
+            for part in (control, self._tick(), self._renew(), self._break(), self._close_at_the_end(server)):
                 tasks.create_task(part)
 
     async def _close_at_the_end(self, server: Server) -> None:
@@ -59,94 +67,111 @@ class Relay:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.gather(self.others.close(), server.close())
+            await asyncio.gather(self.others.close(), server.close(), *(run.close() for run in self.runs.values()))
 
     def _admit(self, credential: Credential) -> Fault | None:
-        if credential.role is Role.RELAY or credential.run in self.runs:
-            return None
-        return Fault.of("E213") if credential.run == ANY_RUN else None
+        if credential.run in self.aside:
+            return self.aside[credential.run][1]
+        is_strange = credential.role is not Role.RELAY and credential.run == ANY_RUN
+        return Fault.of("E213") if is_strange else None
 
     # --- control link -------------------------------------------------------------------------------------------
 
     async def _hear_site(self, link: Connection) -> None:
-        self.control = link
+        while not self._said.empty():
+            self._said.get_nowait()  # said to nobody
+        speaking = asyncio.create_task(self._speak(link))
         try:
             while True:
-                await self._take(await link.receive())
+                body = await link.receive()
+                if isinstance(body, m.TO_PEER):
+                    await self._take(body)
         finally:
-            self.control = None
+            speaking.cancel()
+            for run in list(self.runs):
+                await self._guarded(run, lambda run: run.take(e.ControlLost()))
 
-    async def say(self, message: m.Message) -> None:
-        """To the coordinator; while the link is down nothing is said, and the next hello says it all."""
-        if self.control is not None:
+    async def _speak(self, link: Connection) -> None:
+        while True:
             try:
-                await self.control.send(message)
+                await link.send(await self._said.get())
             except (LinkLost, Refused):
-                return
+                return  # noticed by whoever reads it
+
+    def say(self, message: m.TO_SITE) -> None:
+        """To the coordinator, in order, in its own time."""
+        if not self._said.full():
+            self._said.put_nowait(message)
 
     def run_of(self, run: RunId) -> RelayedRun:
         """The run, from its first mention on."""
         if run not in self.runs:
-            self.runs[run] = RelayedRun(
-                run, self.passport.peer, self.passport.site_key, self.log, say=self.say, fetch=self._fetch
-            )
+            self.runs[run] = RelayedRun(run, self.passport.peer, self.log, self._around, url=self.url)
         return self.runs[run]
 
-    async def _take(self, body: m.AnyMessage | Frame) -> None:
-        match body:
-            case m.Rehello(run=run):
-                self._asked_from.pop(run, None)
-                await self._hello(run)
-            case m.Planned():
-                await self._plan(body)
-            case m.Drop():
-                await self.run_of(body.run).drop(body)
-            case m.Void():
-                await self.run_of(body.run).void(body)
-            case m.Commit():
-                await self._commit(body)
-            case m.Greeting():
-                self._follow(body.run, body.relays)
-                self.run_of(body.run).greeted(body)
-            case m.Relays():
-                self._follow(body.run, body.relays)
-            case m.Snapshotted():
-                await self.run_of(body.run).forget(body.keep_after)
-            case m.State(state="finished"):
-                self.run_of(body.run).end()
+    async def _take(self, body: m.TO_PEER) -> None:
+        """What the site says about a run. A run that cannot go on costs no other."""
+        try:
+            run = run_of(body)
+        except Problem as problem:
+            log.warning("site: %s", problem)
+            return
+        if self._is_aside(run, body):
+            return
+        await self._guarded(run, lambda relayed: self._hear(relayed, body))
 
-    def _follow(self, run: RunId, relays: tuple[m.RelayAddress, ...]) -> None:
+    async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
+        """A plan that cannot be opened is passed over; what was committed, and cannot be, ends the run here."""
+        large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
+        try:
+            opened = await asyncio.to_thread(open_message, body, self.passport.site_key) if large else None
+            opened = opened or open_message(body, self.passport.site_key)
+        except Problem as problem:
+            if isinstance(body, m.Commit):
+                raise
+            log.warning("run %s: %s", run.run, problem)
+            return
+        await run.take(e.Heard(opened))
+
+    def _is_aside(self, run: RunId, body: m.TO_PEER) -> bool:
+        """It is tried again when a new host has it."""
+        if run in self.aside and isinstance(body, m.Rehello) and body.fence > self.aside[run][0]:
+            del self.aside[run]
+        return run in self.aside
+
+    async def _guarded(self, run: RunId, do: Callable[[RelayedRun], Awaitable[None]]) -> None:
+        """Do something for a run; whatever goes wrong in it is its own."""
+        try:
+            await do(self.run_of(run))
+        except Exception as error:  # noqa: BLE001 - the edge of a run: it is set aside, and the others go on
+            self._set_aside(run, error)
+
+    def _set_aside(self, run: RunId, error: Exception) -> None:
+        """Let go of a run that cannot go on here, and say why. A disk that is full concerns all of them."""
+        if isinstance(error, Problem) and error.fault.code == "E106":
+            self._broken.put_nowait(error)
+            return
+        relayed = self.runs.pop(run, None)
+        if relayed is None:
+            return
+        fault = error.fault if isinstance(error, Problem) else Fault.of("E408", run=run[:8], reason=repr(error))
+        self.aside[run] = relayed.state.fence, fault
+        log.error("run %s is set aside until its host changes: %s", run, fault, exc_info=error)
+        self.say(m.Leave(run=run))
+        closing = asyncio.create_task(relayed.close(fault))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _follow(self, run: RunId, relays: tuple[m.Listener, ...]) -> None:
         """Keep a link to every relay of any run: they come to a site's runs one after another."""
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
-    async def _plan(self, body: m.Planned) -> None:
-        run = msgspec.msgpack.decode(body.plan.payload, type=m.Plan).run
-        await self.run_of(run).plan(body)
-
-    async def _commit(self, body: m.Commit) -> None:
-        try:
-            await self.run_of(body.run).commit(body)
-        except Problem as problem:
-            if problem.fault.code == "E106":
-                raise
-            log.warning("run %s: %s", body.run, problem)
-            # A gap heals by hello, which brings the commits since; a fork needs a person, and the log keeps its own.
-            last = await asyncio.to_thread(self.log.last_index, body.run)
-            if last + 1 < _index(body) and self._asked_from.get(body.run) != last:
-                await self._hello(body.run)
-
-    async def _hello(self, run: RunId) -> None:
-        self.run_of(run)
-        last = await asyncio.to_thread(self.log.last_index, run)
-        self._asked_from[run] = last
-        await self.say(m.Hello(run=run, accumulator=NOBODY, url=self.url, log_index=last))
-
-    async def _report(self) -> None:
+    async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(PROGRESS_S)
-            for run in list(self.runs.values()):
-                await run.report_progress()
+            await asyncio.sleep(TICK_S)
+            for run in list(self.runs):
+                await self._guarded(run, lambda relayed: relayed.take(e.Ticked()))
 
     async def _renew(self) -> None:
         while True:
@@ -164,35 +189,43 @@ class Relay:
     # --- data links ---------------------------------------------------------------------------------------------
 
     async def _serve(self, link: Connection) -> None:
+        """One data link. What is wrong with it costs nobody else."""
         try:
             await self._give_and_take(link)
         except Problem as problem:
             if problem.fault.code == "E106":
                 self._broken.put_nowait(problem)
             log.warning("%s", problem)
+            await link.close(problem.fault)
 
     async def _give_and_take(self, link: Connection) -> None:
-        """A trainer's link is for its run; another relay asks for spans of any run."""
+        """A trainer's link is for its run; another relay and the site's reader ask for what is in the log."""
         assert link.credential is not None
-        if link.credential.run != ANY_RUN:
+        if link.credential.role is Role.TRAINER:
             await self.run_of(link.credential.run).serve(link.credential.peer, link.credential.role, link)
             return
         while True:
             body = await link.receive()
-            if isinstance(body, m.FetchSpan | m.FetchRecords):
-                await self.run_of(body.run).give(link, body)
+            if isinstance(body, m.FetchSpan | m.FetchRecords) and link.credential.covers(body.run):
+                await self._give(link, body, is_reader=link.credential.role is Role.READER)
 
-    async def _fetch(self, run: RunId, index: int, span: int) -> list[bytes] | None:
-        record = await asyncio.to_thread(self.log.record, run, index)
-        entry = next(entry for entry in record.spans if entry.span == span)
-        return await self.others.fetch(run, index, span, entry.stop - entry.first, entry.reducer)
+    async def _give(self, link: Connection, body: m.FetchSpan | m.FetchRecords, *, is_reader: bool) -> None:
+        """Of any run that is served here; to the site's reader also of one that no host speaks of any more."""
+        run = self.run_of(body.run) if is_reader else self.runs.get(body.run)
+        if isinstance(body, m.FetchRecords):
+            if run is not None:
+                await run.give_records(link, body.first)
+        elif run is not None:
+            await run.give_span(link, body.index, body.span)
+        else:
+            await link.send(m.SpanMissing(run=body.run, index=body.index, span=body.span))
 
     async def _ignore(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
         """Other relays' averages come by the log, whole spans at a time."""
 
 
-def _index(body: m.Commit) -> int:
-    return msgspec.json.decode(body.record.payload, type=Record).index
+def _size(body: m.Planned | m.Commit) -> int:
+    return len(body.plan.payload if isinstance(body, m.Planned) else body.record.payload)
 
 
 def _told(state: Connected | Waiting) -> None:

@@ -1,309 +1,363 @@
-"""One run as a relay serves it: reduces its spans of each plan, gives out the averages, keeps the log.
+"""The shell of one run at a relay: carries what happens to `protocol.relay` and does what it asks for.
 
-Ties `averaging` to `network`; decides nothing: plans, drops, voids and commits come from the coordinator.
+Ties `averaging` to `network`; decides nothing. Events are taken in turn, each with all its actions but those that wait
+for a disk or for another machine; these run beside it, the writes in order, and their outcomes are events again.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
-import msgspec
+from msgspec import Struct
 
-from peer_agent.averaging.reducer import Closed, ClosedChunk, ClosedSpan, Reduction
+from peer_agent.averaging.reducer import Reduction
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.outbox import Outbox
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import PLAN, Role, is_signed_by
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.records import Record
-from peer_agent.protocol.wire import LOGGED, Frame, Kind
+from peer_agent.protocol.merkle import LEAF
+from peer_agent.protocol.records import RecordHead, SpanEntry
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.advance import advance
+from peer_agent.protocol.relay.opened import OpenPlan
+from peer_agent.protocol.relay.reducing import OUTBOX_VECTORS
+from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState
+from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 
 log = logging.getLogger(__name__)
 
 INLINE_BYTES = 256 * 1024  # larger chunks are hashed and added in a thread, so that the loop stays awake (rule 37)
 RECORDS_AT_ONCE = 64
-COPY_TRIES, COPY_PAUSE_S, COPIES_AT_ONCE = 5, 1.0, 4
-Say = Callable[[m.Message], Awaitable[None]]
+BESIDE_A_CHUNK = 1024  # bytes of a message that are not its chunk or leaves
+Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]
+Answer = e.Tell | e.GiveSpan | e.GiveRecords
+Check = e.KeepLeaves | e.AddChunk
+Write = e.WriteSpan | e.Append | e.Discard | e.Forget | e.Scan
+Doing = e.Say | e.Follow | e.Begin | e.End | Check | e.CloseChunk | e.CutLink | e.CopySpan | Write
 Speak = Callable[[], Awaitable[Any]]
-Held = tuple[m.Plan, ClosedSpan, list[bytes]]
-Fetch = Callable[[RunId, int, int], Awaitable[list[bytes] | None]]
+
+
+class Around(Struct, frozen=True):
+    """What a run asks of the process around it. `say` speaks to the coordinator and may lose it; `ask` asks another
+    relay for a span of its log; `failed` is told what went wrong beside any event."""
+
+    say: Callable[[m.TO_SITE], None]
+    ask: Ask
+    follow: Callable[[RunId, tuple[m.Listener, ...]], None]
+    failed: Callable[[RunId, Exception], None]
 
 
 class RelayedRun:
-    """`say` speaks to the coordinator, `fetch` asks another relay for a span of the log."""
+    """One run; `update_log` is that of all runs."""
 
     def __init__(
-        self, run: RunId, me: PeerId, site_key: bytes, update_log: UpdateLog, *, say: Say, fetch: Fetch
+        self,
+        run: RunId,
+        me: PeerId,
+        update_log: UpdateLog,
+        around: Around,
+        *,
+        url: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.run, self.me, self.site_key, self.log = run, me, site_key, update_log
-        self.say, self.fetch = say, fetch
+        self.run, self.log, self.around = run, update_log, around
+        index = update_log.last_index(run)
+        keeper = Keeper(index=index, appending=index)
+        self.state = RelayState(run=run, me=me, url=url, reducer=Reducer(), keeper=keeper)
         self.reduction: Reduction | None = None
         self.outbox: Outbox | None = None
         self.links: dict[PeerId, Connection] = {}
-        self.covered = 0  # a snapshot covers the log up to this index: nobody needs those bytes
-        self.newest = (0, 0, 0)  # step, fence, attempt: anything lower is dropped (rule 2)
-        self._payloads: dict[int, bytes] = {}  # by chunk, of the open attempt's spans
-        self._refused: set[int] = set()  # slots; the coordinator was told and does without them
+        self._clock = clock
+        self._limit = 0  # bytes of a message that a contributor may send by the plan
+        self._turn = asyncio.Lock()
+        self._disk = asyncio.Lock()  # writes happen in the order in which they were asked for
+        self._tasks: set[asyncio.Task[None]] = set()
         self._openers: dict[PeerId, asyncio.Task[None]] = {}
         self._followers: dict[PeerId, asyncio.Task[None]] = {}
-        self._closing = asyncio.Lock()  # chunks are given out in the order in which they close
-        self._copies: dict[int, asyncio.Task[None]] = {}  # by index
-        self._copying = asyncio.Semaphore(COPIES_AT_ONCE)  # else a relay that was away would hold all it missed at once
 
-    # --- what the coordinator says ------------------------------------------------------------------------------
+    async def take(self, event: e.Event) -> None:
+        """Something happened. What is to be told to peers is told beside it: none of them may hold up the others."""
+        answers: dict[PeerId, list[Answer]] = {}
+        for answer in await self._take(event):
+            answers.setdefault(answer.peer, []).append(answer)
+        for peer in answers.keys() & self.links.keys():
+            self._replace(self._openers, peer, partial(self._give_all, self.links[peer], answers[peer]))
 
-    async def plan(self, planned: m.Planned) -> None:
-        """Begin an attempt: open to its contributors."""
-        if not is_signed_by(self.site_key, PLAN, planned.plan):
-            raise Problem.of("E218")
-        plan = msgspec.msgpack.decode(planned.plan.payload, type=m.Plan)
-        if not self._is_news(plan.step, plan.fence, plan.attempt):
-            return
-        if self.outbox is None or self.reduction is None or self.reduction.plan.step != plan.step:
-            self._new_outbox(plan)
-        self._begin(Reduction(plan, self.me))
-        for peer, link in self.links.items():
-            # Not in our own time: one contributor that takes nothing, or is lost now, must not hold up the others.
-            _replace(self._openers, peer, partial(self._open, peer, link))
+    async def close(self, fault: Fault | None = None) -> None:
+        """End everything that runs for it; where there is a reason, its links are told."""
+        tasks = [*self._tasks, *self._openers.values(), *self._followers.values()]
+        for task in tasks:
+            task.cancel()
+        self._end(silent=True)
+        links = list(self.links.values()) if fault is not None else []
+        await asyncio.gather(*tasks, *(link.close(fault) for link in links), return_exceptions=True)
 
-    def _is_news(self, step: int, fence: int, attempt: int) -> bool:
-        """Fences count first: after a restart of the host the same step is planned anew."""
-        place = (fence, step, attempt)
-        if place <= self.newest:
-            return False
-        self.newest = place
-        return True
-
-    def _begin(self, reduction: Reduction | None) -> None:
-        """Whatever was reduced before is over."""
-        self.reduction, self._payloads, self._refused = reduction, {}, set()
-
-    def _new_outbox(self, plan: m.Plan) -> None:
-        self._end_outbox()
-        self.outbox = Outbox(max_bytes=64 * (plan.elements * 4 + 65536))
-        for peer, link in self.links.items():
-            self._follow(peer, link)
-
-    def _end_outbox(self) -> None:
-        if self.outbox is not None:
-            self.outbox.close()
-        self.outbox = None
-
-    async def drop(self, message: m.Drop) -> None:
-        """Go on without a slot."""
-        reduction = self.reduction
-        if reduction is not None and _same(reduction.plan, message):
-            async with self._closing:
-                spans = self._give_out(reduction, reduction.drop(message.slot))
-            await self._hold(spans)
-
-    async def void(self, message: m.Void) -> None:
-        """Forget an attempt."""
-        if self.reduction is not None and _same(self.reduction.plan, message):
-            self.end()
-        await asyncio.to_thread(self.log.void, self.run, message.step, message.fence, message.attempt)
-
-    def end(self) -> None:
-        """Nothing is open any more."""
-        self._begin(None)
-        self._end_outbox()
-
-    def greeted(self, greeting: m.Greeting) -> None:
-        """What a host knows. A new one has voided, without a word, what the one before it had not committed."""
-        self.covered = max(self.covered, greeting.snapshot.index)
-        plan = self.reduction.plan if self.reduction is not None else None
-        if plan is not None and greeting.fence > plan.fence and greeting.step == plan.step:
-            self.end()
-
-    async def commit(self, message: m.Commit) -> None:
-        """Append the record; fetch what others averaged, so that the log outlives any one relay."""
-        record = await asyncio.to_thread(self.log.append, message.record)
-        if self.reduction is not None and self.reduction.plan.step < record.step:
-            self._begin(None)
-        if record.index > self.covered and record.index not in self._copies:
-            copying = self._copies[record.index] = asyncio.create_task(self._replicate(record))
-            copying.add_done_callback(lambda _: self._copies.pop(record.index))
-
-    async def _replicate(self, record: Record) -> None:
-        """Fetch the spans of a committed entry that others reduced; they may learn of the commit after us."""
-        for _ in range(COPY_TRIES):
-            try:
-                async with self._copying:
-                    if await self._has_copied(record):
-                        return
-            except Problem as problem:
-                log.warning("run %s: entry %s is not copied: %s", self.run, record.index, problem)
-            await asyncio.sleep(COPY_PAUSE_S)
-
-    async def _has_copied(self, record: Record) -> bool:
-        missing = await asyncio.to_thread(self.log.missing, self.run, record.index)
-        for entry in missing:
-            if record.index <= self.covered:
-                return True
-            payloads = await self.fetch(self.run, record.index, entry.span)
-            if payloads is not None:
-                await asyncio.to_thread(self.log.store, self.run, record.index, entry.span, payloads)
-        return not missing
-
-    async def forget(self, keep_after: int) -> None:
-        """A verified snapshot covers the log up to here: records stay, bytes go."""
-        self.covered = max(self.covered, keep_after)
-        await asyncio.to_thread(self.log.forget, self.run, keep_after)
-
-    async def report_progress(self) -> None:
-        """Tell the coordinator how far each slot is, while something is open."""
-        if self.reduction is not None:
-            plan = self.reduction.plan
-            await self.say(m.Progress(**_place(plan), received=self.reduction.progress()))
-
-    # --- what peers say -----------------------------------------------------------------------------------------
+    # --- data links ---------------------------------------------------------------------------------------------
 
     async def serve(self, peer: PeerId, role: Role, link: Connection) -> None:
         """One data link, until it ends."""
         self.links[peer] = link
         try:
-            if role is Role.TRAINER:
+            link.allow(self._limit)
+            answers = await self._take(e.Linked(peer, role))
+            if role is Role.TRAINER:  # no sooner: an outbox that was begun meanwhile would not be followed
                 self._follow(peer, link)
-            await self._open(peer, link)
+            await self._give_all(link, answers)
             while True:
-                await self._take(peer, link, await link.receive())
+                body = await link.receive()
+                await self._answer(link, e.FrameCame(peer, body) if isinstance(body, Frame) else _asked(peer, body))
         finally:
             if self.links.get(peer) is link:
                 del self.links[peer]
                 for speaking in (self._openers, self._followers):
                     if task := speaking.pop(peer, None):
                         task.cancel()
+                self._beside(partial(self.take, e.Unlinked(peer)))
+
+    async def _answer(self, link: Connection, event: e.Event) -> None:
+        """In the link's own time: whoever asks for more than it takes waits for itself."""
+        await self._give_all(link, await self._take(event))
+
+    async def _give_all(self, link: Connection, answers: list[Answer]) -> None:
+        for answer in answers:
+            await self._give(link, answer)
+
+    async def _give(self, link: Connection, answer: Answer) -> None:
+        match answer:
+            case e.Tell():
+                await link.send(answer.message)
+            case e.GiveSpan():
+                await self.give_span(link, answer.index, answer.span)
+            case e.GiveRecords():
+                await self.give_records(link, answer.first)
+
+    async def give_span(self, link: Connection, index: int, span: int) -> None:
+        """Send a span of the log, or that it is not held; a record that is damaged here is not held either."""
+        try:
+            stored = await asyncio.to_thread(self.log.span, self.run, index, span)
+        except Problem as problem:
+            log.warning("run %s: %s", self.run, problem)
+            stored = None
+        if stored is None:
+            await link.send(m.SpanMissing(run=self.run, index=index, span=span))
+            return
+        for chunk, payload in enumerate(stored.payloads, stored.entry.first):
+            # The header of a logged chunk says where it is in the log: its index stands where a step stands.
+            await link.send(Frame(Kind.AVERAGE, self.run, index, LOGGED, 0, span, chunk, 0, payload))
+
+    async def give_records(self, link: Connection, first: int) -> None:
+        """Send a page of the log."""
+        sealed = await asyncio.to_thread(self.log.records, self.run, first, RECORDS_AT_ONCE)
+        last = self.log.last_index(self.run)
+        await link.send(m.Records(run=self.run, first=first, last=last, records=tuple(sealed)))
 
     def _follow(self, peer: PeerId, link: Connection) -> None:
         if self.outbox is not None:
-            _replace(self._followers, peer, partial(self.outbox.follow, link))
+            self._replace(self._followers, peer, partial(self.outbox.follow, link))
 
-    async def _open(self, peer: PeerId, link: Connection) -> None:
-        """Ask a contributor for its chunks, saying which have come already (rule 19)."""
-        if self.reduction is None:
-            return
-        plan = self.reduction.plan
-        for number, slot in enumerate(plan.slots):
-            if slot.peer == peer:
-                received = self.reduction.received(number)
-                await link.send(m.Open(**_place(plan), slot=number, received=received))
+    def _replace(self, tasks: dict[PeerId, asyncio.Task[None]], peer: PeerId, speak: Speak) -> None:
+        """Speak to a peer beside everything else, instead of what was last said to it in this way."""
+        if before := tasks.pop(peer, None):
+            before.cancel()
+        tasks[peer] = asyncio.create_task(_quietly(speak))
 
-    async def _take(self, peer: PeerId, link: Connection, body: m.AnyMessage | Frame) -> None:
-        match body:
-            case Frame():
-                await self._add(peer, link, body)
-            case m.Leaves():
-                await self._leaves(peer, link, body)
-            case m.FetchSpan() | m.FetchRecords():
-                await self.give(link, body)
+    # --- events and actions -------------------------------------------------------------------------------------
 
-    async def _leaves(self, peer: PeerId, link: Connection, body: m.Leaves) -> None:
-        reduction = self.reduction
-        if reduction is None or not _same(reduction.plan, body) or not self._may_speak(reduction, body.slot, peer):
-            return
-        fault = reduction.leaves(body.slot, body.leaves)
-        if fault is not None:
-            await self._refuse(reduction.plan, link, body.slot, 0, fault)
+    async def _take(self, event: e.Event) -> list[Answer]:
+        """Everything that an event leads to, but the answers to peers."""
+        payload = event.frame.payload if isinstance(event, e.FrameCame) else b""
+        async with self._turn:
+            return await self._carry_out(self._advance(event), payload)
 
-    async def _add(self, peer: PeerId, link: Connection, frame: Frame) -> None:
-        reduction = self.reduction
-        if reduction is None or not self._may_speak(reduction, frame.slot, peer):
-            return
-        async with self._closing:
-            large = len(frame.payload) > INLINE_BYTES
-            result = await asyncio.to_thread(reduction.add, frame) if large else reduction.add(frame)
-            spans = self._give_out(reduction, [] if isinstance(result, Fault) else result)
-        if isinstance(result, Fault) and reduction is self.reduction:
-            await self._refuse(reduction.plan, link, frame.slot, frame.chunk, result)
-        await self._hold(spans)
+    def _advance(self, event: e.Event) -> list[e.Action]:
+        return advance(self.state, event, self._clock())
 
-    def _may_speak(self, reduction: Reduction, slot: int, peer: PeerId) -> bool:
-        """A slot is spoken for by its peer alone, until it is refused."""
-        slots = reduction.plan.slots
-        return slot < len(slots) and slots[slot].peer == peer and slot not in self._refused
+    async def _carry_out(self, actions: Iterable[e.Action], payload: bytes | memoryview = b"") -> list[Answer]:
+        answers: list[Answer] = []
+        for action in actions:
+            if isinstance(action, e.Tell | e.GiveSpan | e.GiveRecords):
+                answers.append(action)
+            elif (outcome := await self._do(action, payload)) is not None:
+                answers += await self._carry_out(self._advance(outcome))
+        return answers
 
-    async def _refuse(self, plan: m.Plan, link: Connection, slot: int, chunk: int, fault: Fault) -> None:
-        self._refused.add(slot)  # its other chunks would only be refused again, one message each
-        log.warning("run %s: slot %s refused: %s", self.run, slot, fault)
-        message = m.SlotRefused(**_place(plan), slot=slot, chunk=chunk, code=fault.code)
-        await self.say(message)
-        await link.send(message)
+    async def _do(self, action: Doing, payload: bytes | memoryview) -> e.Event | None:
+        """What happens in turn; everything on a disk, or at another machine, happens beside it."""
+        match action:
+            case e.Say():
+                self.around.say(action.message)
+            case e.Follow():
+                self.around.follow(self.run, action.listeners)
+            case e.Begin():
+                self._begin(action)
+            case e.End():
+                self._end(silent=action.silent)
+            case e.KeepLeaves() | e.AddChunk():
+                return await self._check(action, payload)
+            case e.CloseChunk():
+                await self._close_chunk(action)
+            case e.CutLink():
+                if (idle := self.links.get(action.peer)) is not None:
+                    idle.abort()
+            case e.CopySpan():
+                self._beside(partial(self._copy, action))
+            case e.WriteSpan() | e.Append() | e.Discard() | e.Forget() | e.Scan():
+                self._beside(partial(self._write, action, self._taken(action)))
+            case _:
+                assert_never(action)
+        return None
 
-    def _give_out(self, reduction: Reduction, closed: list[Closed]) -> list[Held]:
-        """Publish closed chunks; the spans that are complete, with their bytes, are still to be held."""
-        if reduction is not self.reduction:
-            return []  # another attempt has begun meanwhile
-        spans: list[Held] = []
-        for part in closed:
-            match part:
-                case ClosedChunk():
-                    self._payloads[part.chunk] = part.payload
-                    self._publish(reduction.plan, part)
-                case ClosedSpan():
-                    payloads = [self._payloads.pop(chunk) for chunk in range(part.first, part.stop)]
-                    spans.append((reduction.plan, part, payloads))
-        return spans
+    def _begin(self, action: e.Begin) -> None:
+        self.reduction = Reduction(action.plan)
+        self._limit = _message_bytes(action.plan)
+        for link in self.links.values():
+            link.allow(self._limit)
+        if action.fresh or self.outbox is None:
+            self._end_outbox()
+            plan = action.plan.plan
+            chunk_bytes = encoded_size(plan.codec_down, plan.chunk_elements)
+            self.outbox = Outbox(max_bytes=OUTBOX_VECTORS * action.plan.grid.chunks * chunk_bytes)
+            for peer, link in self.links.items():
+                if self.state.links.get(peer) is Role.TRAINER:
+                    self._follow(peer, link)
 
-    def _publish(self, plan: m.Plan, part: ClosedChunk) -> None:
+    def _end(self, *, silent: bool) -> None:
+        self.reduction = None
+        if silent:
+            self._end_outbox()
+
+    def _end_outbox(self) -> None:
         if self.outbox is not None:
-            place = (plan.run, plan.step, plan.fence, plan.attempt, part.span, part.chunk, 0)
-            self.outbox.publish(Frame(Kind.AVERAGE, *place, part.payload))
+            self.outbox.close()
+        self.outbox = None
 
-    async def _hold(self, spans: list[Held]) -> None:
-        """Report a span once it is on the disk."""
-        for plan, span, payloads in spans:
-            place = (plan.run, plan.step, plan.fence, plan.attempt)
-            await asyncio.to_thread(self.log.hold, *place, span, payloads)
-            done = m.SpanDone(
-                **_place(plan), span=span.span, root=span.root, sum_squares=span.sum_squares, included=span.included
-            )
-            await self.say(done)
-
-    # --- the log ------------------------------------------------------------------------------------------------
-
-    async def give(self, link: Connection, wanted: m.FetchSpan | m.FetchRecords) -> None:
-        """Answer out of the log."""
-        if isinstance(wanted, m.FetchSpan):
-            await self._give_span(link, wanted)
+    async def _check(self, action: Check, payload: bytes | memoryview) -> e.Event:
+        assert self.reduction is not None
+        reduction, place = self.reduction, self.reduction.plan.place
+        fault: Fault | None
+        if isinstance(action, e.KeepLeaves):
+            fault = await _compute(len(action.leaves), reduction.leaves, action.slot, action.leaves)
+            chunk, kept = 0, e.LeavesKept(place, action.slot)
         else:
-            await self._give_records(link, wanted)
+            fault = await _compute(len(payload), reduction.add, action.slot, action.chunk, payload, again=action.again)
+            chunk, kept = action.chunk, e.ChunkAdded(place, action.slot, action.chunk)  # type: ignore[assignment]
+        if fault is None:
+            return kept
+        log.warning("run %s: slot %s refused: %s", self.run, action.slot, fault)
+        return e.ChunkRefused(place, action.slot, chunk, fault.code)
 
-    async def _give_span(self, link: Connection, wanted: m.FetchSpan) -> None:
-        stored = await asyncio.to_thread(self.log.span, self.run, wanted.index, wanted.span)
-        if stored is None:
-            await link.send(m.SpanMissing(run=self.run, index=wanted.index, span=wanted.span))
-            return
-        record = await asyncio.to_thread(self.log.record, self.run, wanted.index)
-        entry = next(entry for entry in record.spans if entry.span == wanted.span)
-        for chunk, payload in enumerate(stored.payloads, entry.first):
-            # The header of a logged chunk says where it is in the log: its index stands where a step stands.
-            frame = Frame(Kind.AVERAGE, self.run, wanted.index, LOGGED, 0, wanted.span, chunk, 0, payload)
-            await link.send(frame)
+    async def _close_chunk(self, action: e.CloseChunk) -> None:
+        assert self.reduction is not None
+        plan = self.reduction.plan.plan
+        payload = await _compute(4 * plan.chunk_elements, self.reduction.close, action.chunk, action.tokens)
+        if self.outbox is not None:
+            place = (plan.run, plan.step, plan.fence, plan.attempt, action.span, action.chunk, 0)
+            self.outbox.publish(Frame(Kind.AVERAGE, *place, payload))
 
-    async def _give_records(self, link: Connection, wanted: m.FetchRecords) -> None:
-        sealed = await asyncio.to_thread(self.log.records, self.run, wanted.first, RECORDS_AT_ONCE)
-        last = await asyncio.to_thread(self.log.last_index, self.run)
-        await link.send(m.Records(run=self.run, first=wanted.first, last=last, records=tuple(sealed)))
+    # --- the disk -----------------------------------------------------------------------------------------------
+
+    def _taken(self, action: Write) -> Any:
+        """What a write needs of the sums, which may be gone when its turn comes."""
+        if isinstance(action, e.WriteSpan):
+            assert self.reduction is not None
+            return (self.reduction.plan.place, *self.reduction.take(action.span, action.included))
+        return None
+
+    async def _write(self, action: Write, taken: Any) -> None:
+        async with self._disk:
+            outcome = await asyncio.to_thread(self._written, action, taken)
+        if outcome is not None:
+            await self.take(outcome)
+
+    def _written(self, action: Write, taken: Any) -> e.Event | None:
+        """In a thread. Raises Problem E106."""
+        match action:
+            case e.WriteSpan():
+                place, closed, payloads = taken
+                self.log.hold(self.run, place.step, place.fence, place.attempt, closed, payloads)
+                return e.SpanWritten(place, closed.span, closed.root, closed.sum_squares)
+            case e.Append():
+                return self._append(action)
+            case e.Discard(place=place):
+                self.log.void(self.run, place.step, place.fence, place.attempt)
+            case e.Forget():
+                self.log.forget(self.run, action.keep_after)
+            case e.Scan():
+                return self._scan(action)
+        return None
+
+    def _append(self, action: e.Append) -> e.Event:
+        """A fork needs a person; the log keeps its own."""
+        try:
+            return e.Appended(self.log.append(action.sealed).index)
+        except Problem as problem:
+            if problem.fault.code == "E106":
+                raise
+            log.warning("run %s: %s", self.run, problem)
+            return e.AppendFailed(action.index)
+
+    def _scan(self, action: e.Scan) -> e.Scanned:
+        missing: list[e.Missing] = []
+        for index in range(action.first, action.stop):
+            try:
+                missing += [e.Missing(index, entry) for entry in self.log.missing(self.run, index)]
+            except Problem as problem:  # a damaged record is served by others
+                log.warning("run %s: %s", self.run, problem)
+        return e.Scanned(action.stop, tuple(missing))
+
+    async def _copy(self, action: e.CopySpan) -> None:
+        """Ask, and see that it is what the record names: damaged at that relay, it is asked of another."""
+        index, span = action.index, action.entry.span
+        try:
+            record = await asyncio.to_thread(self.log.record, self.run, index)
+            payloads = await self.around.ask(action.peer, record, action.entry)
+            if payloads is not None:
+                await asyncio.to_thread(self.log.store, self.run, index, span, payloads)
+                await self.take(e.Copied(index, span))
+                return
+        except Problem as problem:
+            if problem.fault.code == "E106":
+                raise
+            log.warning("run %s: entry %s is not copied from %s: %s", self.run, index, action.peer[:8], problem)
+        await self.take(e.CopyFailed(index, span, action.peer))
+
+    # --- tasks --------------------------------------------------------------------------------------------------
+
+    def _beside(self, do: Speak) -> None:
+        task = asyncio.create_task(self._told_if_it_fails(do))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _told_if_it_fails(self, do: Speak) -> None:
+        try:
+            await do()
+        except Exception as error:  # noqa: BLE001 - the edge of a run: the process decides whether it can go on
+            self.around.failed(self.run, error)
 
 
-def _place(plan: m.Plan) -> dict[str, Any]:
-    return {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
+def _asked(peer: PeerId, body: m.AnyMessage) -> e.Asked:
+    assert isinstance(body, m.TO_RELAY)  # the session lets nothing else through
+    return e.Asked(peer, body)
 
 
-def _same(plan: m.Plan, message: m.Attempted) -> bool:
-    place = (message.run, message.step, message.fence, message.attempt)
-    return place == (plan.run, plan.step, plan.fence, plan.attempt)
+def _message_bytes(plan: OpenPlan) -> int:
+    """The longest that a contributor has to say by the plan: a chunk, or all its leaves (rule 40)."""
+    chunks = [encoded_size(codec, plan.grid.chunk_elements) for codec in {slot.codec for slot in plan.slots}]
+    return BESIDE_A_CHUNK + max(LEAF.size * plan.grid.chunks, HEADER.size + max(chunks, default=0))
 
 
-def _replace(tasks: dict[PeerId, asyncio.Task[None]], peer: PeerId, speak: Speak) -> None:
-    """Speak to a peer beside everything else, instead of what was last said to it in this way."""
-    if before := tasks.pop(peer, None):
-        before.cancel()
-    tasks[peer] = asyncio.create_task(_quietly(speak))
+async def _compute(size: int, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Arithmetic over so many bytes: in a thread where it takes long."""
+    if size > INLINE_BYTES:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    return work(*args, **kwargs)
 
 
 async def _quietly(speak: Speak) -> None:

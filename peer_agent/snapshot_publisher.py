@@ -20,7 +20,7 @@ from peer_agent.network.site import download, get_json
 from peer_agent.passport import Passport
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import Record
+from peer_agent.protocol.records import RecordHead
 from peer_agent.publishing.card import Facts, parse_facts
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
@@ -41,10 +41,10 @@ class SnapshotPublisher:
         self.endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
         self.folder = home.cache / "publishing"
         self._token = token
-        self._waiting: tuple[State, Record, Replica] | None = None
+        self._waiting: tuple[State, RecordHead, Replica] | None = None
         self._sending: asyncio.Task[None] | None = None
 
-    async def committed(self, replica: Replica, record: Record) -> None:
+    async def committed(self, replica: Replica, record: RecordHead) -> None:
         """A step is in the replica: publish it where it is one of a snapshot. Returns as soon as it is copied."""
         recipe = replica.recipe
         if record.step % recipe.snapshot_every and record.step < recipe.target_steps:
@@ -72,7 +72,7 @@ class SnapshotPublisher:
             except OSError as error:
                 self.view.fault(Fault.of("E354", step=record.step, reason=error.strerror or error))
 
-    async def _send(self, state: State, record: Record, replica: Replica) -> str:
+    async def _send(self, state: State, record: RecordHead, replica: Replica) -> str:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         await self._fetch_tokenizer()
@@ -86,7 +86,7 @@ class SnapshotPublisher:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         return str(made["url"])
 
-    async def _facts(self, record: Record, target_steps: int) -> Facts:
+    async def _facts(self, record: RecordHead, target_steps: int) -> Facts:
         """What the site says of the run as of this step, as on the card of a release; an older site says nothing."""
         where = f"{self.passport.site.url}/api/v1/runs/{self.passport.slug}/facts?step={record.step}"
         try:

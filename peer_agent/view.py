@@ -7,8 +7,7 @@ from typing import Any, TextIO
 from peer_agent.complaints import legible
 from peer_agent.plain import plain
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.records import Record
+from peer_agent.protocol.records import Contribution, RecordHead
 from peer_agent.status import EVENTS, Status
 from peer_agent.verdict import Verdict
 
@@ -87,12 +86,12 @@ class View:
             self._told_at = time.monotonic()
             self.say(f"step {step + 1}: {samples} samples here, {speed:.1f} samples/s; {self.accepted} accepted so far")
 
-    def step(self, record: Record, me: PeerId) -> None:
+    def step(self, record: RecordHead, own: Contribution | None) -> None:
         """A committed step, with what of it came from here."""
-        mine = sum(entry.samples for entry in record.contributions if entry.peer == me)
+        mine = own.samples if own is not None else 0
         self.accepted += mine
         self.made, self.now.loss = record.step, record.loss
-        hands = len(record.contributions)
+        hands = record.contributors
         self.tell(
             "step",
             f"step {record.step} is made: loss {record.loss:.3f}, {hands} {'hand' if hands == 1 else 'hands'}, "

@@ -13,10 +13,11 @@ from typing import get_args
 from msgspec import NODEFAULT, inspect
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.advance import TRANSITIONS
+from peer_agent.protocol.coordinator.phases import TRANSITIONS
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.errors import CATALOGUE
 from peer_agent.protocol.records import Included, Unit
+from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE, Link
 from peer_agent.protocol.wire import HEADER, Kind
 
@@ -32,7 +33,7 @@ GROUPS = {
     "From a relay": m.FROM_RELAY,
 }
 PARTS = (
-    *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.RelayAddress),
+    *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.Listener),
     *(m.Plan, m.Slot, m.PlannedSpan, Unit, Included, Signed),
 )
 
@@ -50,6 +51,10 @@ One deterministic function, `advance(state, event, now, seed)`, in `peer_agent/p
 cannot finish is *void*: visible, counted, and nothing is applied; gradients and leases stay where they are.
 
 {transitions}
+
+Whoever reduces has an attempt open, or none:
+
+{reducing}
 
 After the cut, everything names its run, step, fence and attempt. The *fence* grows with every host that claims the run,
 the *attempt* with every plan; peers drop anything lower than the highest they have seen, and the coordinator takes
@@ -104,9 +109,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def transitions() -> str:
     """The coordinator's arrows."""
-    rows = [
-        (f"`{start}`", cause, ", ".join(f"`{end}`" for end in ends)) for (start, cause), ends in TRANSITIONS.items()
-    ]
+    rows = [(f"`{start}`", cause, f"`{end}`") for (start, cause), end in TRANSITIONS.items()]
+    return table(("phase", "what happens", "next"), rows)
+
+
+def reducing() -> str:
+    """A reducer's arrows."""
+    rows = [(f"`{start}`", cause, f"`{end}`") for (start, cause), end in REDUCING.items()]
     return table(("phase", "what happens", "next"), rows)
 
 
@@ -202,6 +211,7 @@ def protocol_page() -> str:
     return NOTE + PROTOCOL.format(
         version=m.PROTOCOL,
         transitions=transitions(),
+        reducing=reducing(),
         max_message=m.MAX_MESSAGE,
         max_handshake=m.MAX_HANDSHAKE,
         receivable=receivable(),

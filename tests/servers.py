@@ -88,11 +88,17 @@ def private_postgres() -> Iterator[str]:
 def private_redis() -> Iterator[str]:
     """The URL of a Redis of our own, on a free loopback port: Celery spells a Unix socket in its own way."""
     port = free_port()
-    url = f"redis://127.0.0.1:{port}/0"
+    with redis_at(port):
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextmanager
+def redis_at(port: int) -> Iterator[None]:
+    """A Redis of our own on this loopback port, gone when the block ends: what it knew is lost."""
     with short_folder() as folder:
         command = (find_redis(), "--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--save", "")
-        with guarded(command, folder, "", lambda: redis_answers(url)):
-            yield url
+        with guarded(command, folder, "", lambda: redis_answers(f"redis://127.0.0.1:{port}/0")):
+            yield
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from threading import Lock
 
 import numpy as np
 
-from peer_agent.averaging.codecs import Floats, decode_with_leaf, encoded_size
+from peer_agent.averaging.codecs import Floats, decode_with_leaf
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.merkle import Leaf, root_of
-from peer_agent.protocol.messages import Plan, PlannedSpan
+from peer_agent.protocol.messages import PlanHead, PlannedSpan
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import Record, SpanEntry
+from peer_agent.protocol.records import RecordHead, SpanEntry
 from peer_agent.protocol.wire import Frame, Kind
 
 
@@ -46,11 +47,11 @@ class Assembly:
         self.codec = codec
         self._values = np.zeros(grid.elements, np.float32)
         self._leaves: list[Leaf | None] = [None] * grid.chunks
-        self._plan: Plan | None = None
+        self._plan: PlanHead | None = None
         self._spans: dict[int, PlannedSpan] = {}
         self._lock = Lock()  # values and their leaf change together
 
-    def follow(self, plan: Plan) -> None:
+    def follow(self, plan: PlanHead) -> None:
         """Take this plan's chunks from now on. Those of spans that it kept from earlier attempts stay.
 
         Raises ValueError where it cuts or encodes the vector in another way.
@@ -87,7 +88,7 @@ class Assembly:
             for chunk, (values, leaf) in enumerate(chunks, entry.first):
                 self._put(chunk, values, leaf)
 
-    def missing(self, record: Record) -> list[SpanEntry]:
+    def missing(self, record: RecordHead) -> list[SpanEntry]:
         """The spans that have not come, or came with other bytes than the record names.
 
         Raises ValueError for a record of another grid or codec, or whose spans are not the whole vector.
@@ -98,7 +99,7 @@ class Assembly:
             raise ValueError("the record's spans do not cover the vector")
         return [entry for entry in record.spans if not self._holds(entry)]
 
-    def gradient(self, record: Record) -> Floats | list[SpanEntry]:
+    def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
         """[P] the averaged gradient once every span is what the record names, else `missing`. Not a copy."""
         return self.missing(record) or self._values
 

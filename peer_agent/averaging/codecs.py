@@ -15,6 +15,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from peer_agent.protocol.codec_sizes import BLOCK, encoded_size
 from peer_agent.protocol.merkle import Leaf, leaf_of
 from peer_agent.protocol.recipe import Codec
 
@@ -26,7 +27,6 @@ LARGEST_HALF = np.float32(2**15 - 2**4)
 LOWEST_EXPONENT = -126  # of a power of two that is a normal float32 number
 HIGHEST_EXPONENT = 128 - HALF_EXPONENT  # of float32's largest value
 
-BLOCK = 1024  # elements that share a scale; divides grid.ALIGNMENT
 LEVELS = np.float32(127)
 SMALLEST_SCALE = np.finfo(np.float32).smallest_normal  # nothing is divided by zero or by a subnormal number
 LARGEST_SCALE = np.nextafter(np.finfo(np.float32).max / LEVELS, np.float32(0))  # one more decodes to inf
@@ -63,19 +63,6 @@ def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:
                 return _decode_int8(data, length)
             case _:
                 assert_never(codec)
-
-
-def encoded_size(codec: Codec, length: int) -> int:
-    """Bytes that `length` values take."""
-    match codec:
-        case "fp32":
-            return 4 * length
-        case "fp16":
-            return EXPONENT.size + 2 * length
-        case "int8":
-            return 4 * _blocks(length) + length
-        case _:
-            assert_never(codec)
 
 
 def sum_squares(values: Floats) -> float:
@@ -156,10 +143,6 @@ def _from_half(halves: NDArray[np.float16]) -> Floats:
     return values
 
 
-def _blocks(length: int) -> int:
-    return -(-length // BLOCK)
-
-
 def _encode_int8(values: Floats) -> bytes:
     _peak(values)
     peaks: Floats = np.maximum.reduceat(np.abs(values), np.arange(0, values.size, BLOCK))
@@ -169,7 +152,7 @@ def _encode_int8(values: Floats) -> bytes:
 
 
 def _decode_int8(data: bytes | memoryview, length: int) -> Floats:
-    scales = np.frombuffer(data, "<f4", count=_blocks(length)).astype(np.float32)
+    scales = np.frombuffer(data, "<f4", count=-(-length // BLOCK)).astype(np.float32)
     levels = np.frombuffer(data, np.int8, offset=4 * scales.size)
     return levels.astype(np.float32) * _spread(scales, length)
 

@@ -1,6 +1,6 @@
 """A relay's disk: the sealed records of its runs, the spans that they name, and tentative spans until then.
 
-    <run>/records/00000007.json               canonical JSON and signature, a line each
+    <run>/records/00000007.json               head, signature, contributions, a line each
     <run>/spans/00000007-3.span               span 3 of record 7
     <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: held, no record names it yet
 
@@ -26,17 +26,19 @@ from peer_agent.averaging.span_file import (
     write_durably,
     write_span,
 )
-from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.merkle import Leaf
 from peer_agent.protocol.records import (
     GENESIS,
+    Entry,
     Record,
+    RecordHead,
     SpanEntry,
     digest_of,
     from_lines,
+    open_head,
     open_record,
     to_lines,
 )
@@ -114,7 +116,7 @@ class UpdateLog:
 
     # --- records ---
 
-    def append(self, sealed: Signed) -> Record:
+    def append(self, sealed: Entry) -> Record:
         """Add the next record and settle the spans that were held for it; again, it changes nothing.
 
         Raises Problem E218 where the site did not sign it, E402 where it does not follow the last one, E106.
@@ -134,14 +136,14 @@ class UpdateLog:
         self._settle(record)
         return record
 
-    def records(self, run: RunId, first: int, limit: int) -> list[Signed]:
-        """Up to `limit` sealed records from index `first` on. Raises Problem E402 where one is damaged."""
+    def records(self, run: RunId, first: int, limit: int) -> list[Entry]:
+        """Up to `limit` entries from index `first` on. Raises Problem E402 where one is damaged."""
         last = min(first + limit - 1, self.last_index(run))
         return [self._sealed(run, index) for index in range(max(first, 1), last + 1)]
 
-    def record(self, run: RunId, index: int) -> Record:
-        """One record. Raises Problem E402 where it is not held or damaged."""
-        return open_record(self._sealed(run, index), self._site_key)
+    def record(self, run: RunId, index: int) -> RecordHead:
+        """The head of one record. Raises Problem E402 where it is not held or damaged."""
+        return open_head(self._sealed(run, index).head, self._site_key)
 
     def last_index(self, run: RunId) -> int:
         """Index of the newest record; 0 where there is none."""
@@ -212,7 +214,7 @@ class UpdateLog:
         except OSError as error:
             raise Problem.of("E106", path=self._at(run), reason=error.strerror or error) from error
 
-    def _sealed(self, run: RunId, index: int) -> Signed:
+    def _sealed(self, run: RunId, index: int) -> Entry:
         try:
             return from_lines(self._record_path(run, index).read_bytes())
         except (FileNotFoundError, ValueError) as error:
@@ -222,11 +224,11 @@ class UpdateLog:
         file = read_span(self._span_path(run, index, entry.span))
         return StoredSpan(entry, file.leaves, file.payloads) if file and spans_match(entry, file.leaves) else None
 
-    def _check_same(self, record: Record, sealed: Signed) -> None:
+    def _check_same(self, record: RecordHead, sealed: Entry) -> None:
         if record.index < 1 or digest_of(self._sealed(record.run, record.index)) != digest_of(sealed):
             raise Problem.of("E402", reason=f"there are two different records {record.index}")
 
-    def _settle(self, record: Record) -> None:
+    def _settle(self, record: RecordHead) -> None:
         """Promote the spans that the record names; delete the others that were held up to then.
 
         Attempts are named by the step they start from, records by the step they lead to.
@@ -250,7 +252,7 @@ class UpdateLog:
             self._heads[run] = Head(record.index, digest_of(self._sealed(run, record.index)))
             self._settle(record)
 
-    def _newest_whole(self, run: RunId, index: int) -> Record | None:
+    def _newest_whole(self, run: RunId, index: int) -> RecordHead | None:
         """The last record up to `index` that can be read; damaged ones after it go, to be fetched again."""
         for candidate in range(index, 0, -1):
             try:
@@ -260,5 +262,5 @@ class UpdateLog:
         return None
 
 
-def _entry(record: Record, span: int) -> SpanEntry | None:
+def _entry(record: RecordHead, span: int) -> SpanEntry | None:
     return next((entry for entry in record.spans if entry.span == span), None)

@@ -33,7 +33,9 @@ READ_QUEUE = 4  # messages that wait to be received before the socket is no long
 STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-CANNOT_HEAL = frozenset({"E205", "E209", "E213", "E214", "E216", "E217", "E305", "E306", "E308", "E324"})
+CANNOT_HEAL = frozenset(
+    {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324"}
+)
 PASSING = frozenset({"E104", "E110"})  # of this machine's own errors, those that go away by themselves
 
 
@@ -102,9 +104,15 @@ class Connection:
         except TimeoutError:
             self.abort()
 
+    def allow(self, message_bytes: int) -> None:
+        """Take messages up to this length from now on, where fewer were allowed."""
+        protocol = self._socket.protocol
+        protocol.max_message_size = max(protocol.max_message_size or 0, min(message_bytes, MAX_MESSAGE))
+
     def abort(self) -> None:
-        """Cut the socket at once."""
-        self._socket.transport.abort()
+        """Cut the socket at once; one that has ended stays as it is."""
+        with suppress(AttributeError):  # Python's transport knows no loop any more once it is closed
+            self._socket.transport.abort()
 
     async def _next_event(self) -> Opened | Received:
         while self._refused is None:

@@ -25,11 +25,12 @@ CREDENTIAL_S = 3.0  # from the opening of the socket to the proof (rule 40)
 
 
 class Caps(Struct, frozen=True):
-    """How many sockets at once. A relay behind a proxy sees one address and needs a higher `per_address`."""
+    """How many sockets at once. Whoever has proved who it is counts by its credential alone: behind one proxy, or at
+    one school, there may be any number."""
 
     per_credential: int = 4
-    per_address: int = 64
-    unauthenticated: int = 64
+    per_address: int = 32  # of strangers
+    unauthenticated: int = 128
 
 
 CAPS = Caps()
@@ -46,7 +47,7 @@ class Doors:
         self.links: dict[ServerConnection, Connection] = {}
 
     def enter(self, socket: ServerConnection, address: str) -> bool:
-        """Whether there is room for one more stranger. It counts until it leaves, room or not."""
+        """Whether there is room for one more stranger. It counts until it is known or leaves, room or not."""
         self._address_of[socket] = address
         self._at[address] += 1
         self.strangers.add(socket)
@@ -57,19 +58,23 @@ class Doors:
 
         The oldest goes, for it may be dead without our knowing, while the newest is certainly wanted.
         """
-        self.strangers.discard(socket)
+        self._no_stranger(socket)
         same = [key for key, other in self.links.items() if _owner(other) == _owner(link)]
         self.links[socket] = link
         return self.links.pop(same[0]) if len(same) >= self._caps.per_credential else None
 
     def leave(self, socket: ServerConnection) -> None:
         """It has gone."""
-        self.strangers.discard(socket)
+        self._no_stranger(socket)
         self.links.pop(socket, None)
-        address = self._address_of.pop(socket)
-        self._at[address] -= 1
-        if not self._at[address]:
-            del self._at[address]
+
+    def _no_stranger(self, socket: ServerConnection) -> None:
+        self.strangers.discard(socket)
+        address = self._address_of.pop(socket, None)
+        if address is not None:
+            self._at[address] -= 1
+            if not self._at[address]:
+                del self._at[address]
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
@@ -88,10 +93,12 @@ class Server:
         admit: Callable[[Credential], Fault | None],
         doors: Doors,
         credential_s: float,
+        message_bytes: int,
         clock: Callable[[], float],
     ) -> None:
         self._identity_of, self._handle, self._admit = identity_of, handle, admit
         self._doors, self._credential_s, self._clock = doors, credential_s, clock
+        self._message_bytes = message_bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: WebSocketServer
 
@@ -149,7 +156,7 @@ class Server:
         def admit(credential: Credential) -> Fault | None:
             fault = self._admit(credential)
             if fault is None:
-                socket.protocol.max_message_size = MAX_MESSAGE
+                link.allow(self._message_bytes)
             return fault
 
         try:
@@ -225,11 +232,13 @@ async def serve_data(
     admit: Callable[[Credential], Fault | None],
     caps: Caps = CAPS,
     credential_s: float = CREDENTIAL_S,
+    message_bytes: int = MAX_MESSAGE,
     clock: Callable[[], float] = time.time,
 ) -> Server:
     """A relay's listening side. `identity_of` is asked for each link, as the relay's credential is renewed.
 
-    `admit` decides about whoever has proved who it is, before it is welcomed. Raises Problem E401.
+    `admit` decides about whoever has proved who it is, before it is welcomed. Messages of those that were are taken up
+    to `message_bytes`, and up to what `handle` allows beyond. Raises Problem E401.
     """
     server = Server(
         identity_of=identity_of,
@@ -237,6 +246,7 @@ async def serve_data(
         admit=admit,
         doors=Doors(caps),
         credential_s=credential_s,
+        message_bytes=message_bytes,
         clock=clock,
     )
     await server.listen(host, port)

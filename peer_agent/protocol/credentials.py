@@ -27,6 +27,7 @@ class Role(StrEnum):
 
     TRAINER = "trainer"
     RELAY = "relay"
+    READER = "reader"  # the site's own replay: reads logs at relays, and does nothing else anywhere
 
 
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ CATALOGUE: dict[str, Entry] = {
     # 1xx: the agent on a volunteer's machine
     "E101": Entry(
         "This machine is not known to {site}.",
-        "Run `manyhands login {site}` first. A relay is started with --token TOKEN, made on the machines page.",
+        "Run `manyhands login {site}` first. A relay takes a token of the machines page from MANYHANDS_TOKEN.",
         means=NOTHING_LOST,
     ),
     "E102": Entry(
@@ -150,6 +150,22 @@ CATALOGUE: dict[str, Entry] = {
         "Run the same command again to join it.",
         means="What was given before is not part of it.",
     ),
+    "E131": Entry(
+        "This machine's key is in use by another agent: two work with copies of one folder.",
+        "Stop one of them, or set MANYHANDS_HOME to an empty folder for it and join again; it gets a key of its own.",
+        means=STAYS,
+    ),
+    "E132": Entry(
+        "A token in a command can be read by everybody who uses this computer, so it is spent.",
+        "Make another on the site's machines page, and put it into the environment as MANYHANDS_TOKEN, or into a file: "
+        "--token-file FILE (a dash for standard input).",
+        means="Nothing was begun.",
+    ),
+    "E133": Entry(
+        "The file {path} holds no token ({reason}).",
+        "It has one line, which begins with mh_.",
+        means="Nothing was begun.",
+    ),
     # 2xx: credentials, sessions and frames
     "E201": Entry("The credential was not signed by this site.", "Join the run again to get a new one.", means=STAYS),
     "E202": Entry(
@@ -208,7 +224,11 @@ CATALOGUE: dict[str, Entry] = {
     "E213": Entry(
         "The credential is for another run or role.", "Join this run by its own address.", means=NOTHING_LOST
     ),
-    "E214": Entry("This machine was revoked.", "Its owner can approve it again on the machines page.", means=STAYS),
+    "E214": Entry(
+        "This machine was revoked.",
+        "Its owner can let it back on the machines page; then run the same command again.",
+        means=STAYS,
+    ),
     "E215": Entry(
         "The token is wrong or was used already.", "Make a new one on the site's machines page.", means=NOTHING_LOST
     ),
@@ -255,6 +275,26 @@ CATALOGUE: dict[str, Entry] = {
     "E226": Entry(
         "The code {shown} was answered already, and not by you.",
         "If the machine is yours, run the same command in the terminal again: it shows a new code.",
+    ),
+    "E227": Entry(
+        "This machine's key was revoked on this site, so it cannot be approved again.",
+        "Its owner can let it back on the machines page; where an operator revoked it, only an operator can.",
+        means=STAYS,
+    ),
+    "E228": Entry(
+        "This machine's key belonged to an account that was closed.",
+        "Ask an operator of the site.",
+        means="Nothing was begun.",
+    ),
+    "E229": Entry(
+        "This machine's key worked for somebody who was removed from this run.",
+        "Ask the run's organizer to let them back.",
+        means="Nothing was begun.",
+    ),
+    "E230": Entry(
+        "The update of step {step} cannot be written down ({reason}).",
+        "The round is made again; if it comes again, tell the operator.",
+        means="Nothing of it was applied, and nothing was lost.",
     ),
     # 3xx: what people give the site
     "E301": Entry("The recipe is out of bounds: {reason}.", "Change the value and save again."),
@@ -360,12 +400,12 @@ CATALOGUE: dict[str, Entry] = {
         "Without {name} nothing would be left for you to log in with.", "Nothing was changed. Choose a password first."
     ),
     "E341": Entry(
-        "The averaged bytes of step {step} lie on no relay whose folder this site can read.",
-        "A volunteer whose machine was there can hand in the model: joining is enough. Or the operator names another "
-        "relay's folder in MANYHANDS_RELAY_FOLDERS. The site looks again by itself.",
+        "The averaged bytes of step {step} lie on no relay that this site can reach.",
+        "Start the relay that has them, or let the operator name its folder in MANYHANDS_RELAY_FOLDERS. The site looks "
+        "again by itself.",
     ),
     "E342": Entry(
-        "Replaying the log does not give the state that replicas reported at step {step} ({reason}).",
+        "The log cannot be replayed at step {step} ({reason}).",
         "Nothing was released. Run `manage.py audit RUN` and tell the operator.",
     ),
     "E343": Entry(
@@ -403,6 +443,21 @@ CATALOGUE: dict[str, Entry] = {
         "The model of step {step} was not published ({reason}).",
         "Training goes on, and the next snapshot is published again.",
     ),
+    "E355": Entry(
+        "This machine was not asked for its copy of step {step}.",
+        "There is nothing to do: another machine hands it in.",
+        means=NOTHING_LOST,
+    ),
+    "E356": Entry(
+        "This is not the state that most people's copies have at step {step}.",
+        "There is nothing to do: another machine hands it in, and the agent loads its copy again where it differs.",
+        means=NOTHING_LOST,
+    ),
+    "E357": Entry(
+        "Another upload of this machine is under way.",
+        "One at a time: try again when that one has ended.",
+        means=NOTHING_LOST,
+    ),
     "E360": Entry(
         "The held-out loss could not be measured ({reason}).",
         "Nothing else is missing; the next snapshot is measured again.",
@@ -410,6 +465,49 @@ CATALOGUE: dict[str, Entry] = {
     "E361": Entry(
         "The held-out loss is no finite number ({loss}).",
         "The model has diverged. Start again with a lower learning rate.",
+    ),
+    "E362": Entry(
+        "Only who is logged in may send more than {limit} kB at once.", "Nothing was kept. Log in, then send it again."
+    ),
+    "E363": Entry(
+        "You are sending {most} large files to this site already.", "Nothing was kept. Wait until one of them is done."
+    ),
+    "E364": Entry(
+        "You have {count} drafts; one person may have {most} here.",
+        "Nothing was changed. Open or delete one of them, or ask an operator of the site.",
+    ),
+    "E365": Entry(
+        "With this text yours would take {size} MB here; one person's may take {most} MB.",
+        "Nothing was kept. Delete a draft with its text, or ask an operator of the site.",
+    ),
+    "E366": Entry(
+        "The model would have about {parameters} parameters; a run of this site may have {most}.",
+        "Choose a smaller width, fewer layers or a smaller vocabulary, or ask an operator of the site.",
+    ),
+    "E367": Entry(
+        "You have {count} runs under way; one person may have {most} at once here.",
+        "Nothing was changed. End one of them first, or ask an operator of the site.",
+    ),
+    # 37x: the control link of an agent at the site
+    "E370": Entry(
+        "This agent said more than {limit} in a short time.",
+        "It waits a while and goes on by itself. If it comes again, update the agent.",
+        means=NOTHING_LOST,
+    ),
+    "E371": Entry(
+        "A message of this machine stopped the run's host.",
+        "Update the agent. The machine is heard again after a while, and tries by itself.",
+        means="The run went on without it. What it had not handed in is done again.",
+    ),
+    "E373": Entry(
+        "This agent does not take what the site says: {reason}.",
+        "It connects again by itself. If it comes again, look at this computer's connection.",
+        means=NOTHING_LOST,
+    ),
+    "E374": Entry(
+        "The site has more to do than it can take.",
+        "The agent connects again by itself after a while.",
+        means=NOTHING_LOST,
     ),
     # 4xx: operating a site
     "E401": Entry(
@@ -428,6 +526,11 @@ CATALOGUE: dict[str, Entry] = {
         "{host}:{port} cannot be listened at ({reason}).",
         "Choose another --host or --port.",
         means="Nothing was begun.",
+    ),
+    "E408": Entry(
+        "The relay cannot serve the run {run} ({reason}).",
+        "It is tried again when another process of the site has the run; if it comes again, report it.",
+        means="Other runs go on here.",
     ),
 }
 

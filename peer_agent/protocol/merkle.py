@@ -42,11 +42,53 @@ def unpack_leaves(data: bytes) -> list[Leaf]:
 
 
 def root_of(leaves: Sequence[Leaf]) -> bytes:
-    """Root of the binary tree over the leaves; an odd node moves up unpaired. Prefixes as in RFC 6962."""
-    level = [hashlib.sha256(b"\0" + leaf.pack()).digest() for leaf in leaves]
-    if not level:
-        return hashlib.sha256(b"").digest()
+    """Root over the leaves of chunks."""
+    return tree_of([leaf.pack() for leaf in leaves])[-1][0]
+
+
+def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
+    """All levels of the binary tree over these bytes, from the leaves' hashes up to the root.
+
+    An odd node moves up unpaired. Prefixes as in RFC 6962. The tree over nothing is one node.
+    """
+    level = [leaf_hash(entry) for entry in entries] or [hashlib.sha256(b"").digest()]
+    levels = [level]
     while len(level) > 1:
-        pairs = [hashlib.sha256(b"\1" + a + b).digest() for a, b in zip(level[::2], level[1::2], strict=False)]
+        pairs = [_pair(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
         level = pairs + level[len(level) - len(level) % 2 :]
-    return level[0]
+        levels.append(level)
+    return levels
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """Hash of one leaf."""
+    return hashlib.sha256(b"\0" + entry).digest()
+
+
+def path_of(tree: Sequence[Sequence[bytes]], position: int) -> tuple[bytes, ...]:
+    """What proves the leaf at `position`: the siblings on its way up, about log2(leaves) times 32 bytes."""
+    path = []
+    for level in tree[:-1]:
+        if position ^ 1 < len(level):
+            path.append(level[position ^ 1])
+        position //= 2
+    return tuple(path)
+
+
+def is_under(root: bytes, entry: bytes, position: int, count: int, path: Sequence[bytes]) -> bool:
+    """Whether `entry` is leaf number `position` of the `count` leaves under `root`."""
+    if not 0 <= position < count:
+        return False
+    node, left = leaf_hash(entry), list(path)
+    while count > 1:
+        if position ^ 1 < count:
+            if not left:
+                return False
+            sibling = left.pop(0)
+            node = _pair(sibling, node) if position & 1 else _pair(node, sibling)
+        position, count = position // 2, (count + 1) // 2
+    return not left and node == root
+
+
+def _pair(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + left + right).digest()

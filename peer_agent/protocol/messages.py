@@ -22,15 +22,23 @@ from peer_agent.protocol.identifiers import (
     Text,
 )
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import Included, Unit
+from peer_agent.protocol.records import Contribution, Entry, Included, Unit
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_HANDSHAKE = 8 * 1024  # bytes of a message before a link is open: a stranger gets no more of our memory
 MAX_MESSAGE = 8 * 1024 * 1024  # bytes; a frame's own length follows from the plan
 
+Path = Annotated[tuple[Digest, ...], Meta(max_length=32)]  # up a Merkle tree
 Units = Annotated[tuple[Unit, ...], Meta(max_length=100_000)]
 StateDigest = Annotated[str, Meta(pattern="^([0-9a-f]{16})?$")]
 Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Index = Annotated[int, Meta(ge=-1, le=2**53)]  # of a log entry, or a step; -1: none
+# Bounds hold wherever a number is decoded: not one of them, nor a sum of a thousand, leaves float64.
+Nats = Annotated[float, Meta(ge=0, le=1e15)]  # a summed loss
+Norm = Annotated[float, Meta(ge=0, le=1e45)]  # the norm of 2^31 values of float32 is below this
+Squares = Annotated[float, Meta(ge=0, le=1e90)]
+Clock = Annotated[float, Meta(ge=0, le=1e12)]  # seconds of UTC
+Wait = Annotated[float, Meta(ge=-1, le=1e9)]  # seconds; below 0: none
 
 
 class Message(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -55,7 +63,7 @@ class Challenge(Message, frozen=True, kw_only=True):
     protocol: Small
     server: Short
     nonce: Nonce
-    time: float
+    time: Clock
 
 
 class Authenticate(Message, frozen=True, kw_only=True):
@@ -80,7 +88,7 @@ class Refusal(Message, frozen=True, kw_only=True):
 
     code: Short
     text: Text
-    retry_after_s: float = -1.0
+    retry_after_s: Wait = -1.0
 
 
 # --- control link: peer to site ----------------------------------------------------------------------------------
@@ -90,54 +98,81 @@ class DoneUnit(Struct, frozen=True, array_like=True):
     """A unit whose gradient is in the accumulator, and the step of the parameters it was computed on."""
 
     unit: Unit
-    base: int
+    base: Count
 
 
 class InDoubt(Struct, frozen=True, array_like=True):
     """An attempt whose outcome the peer has not learned (rule 4)."""
 
-    step: int
-    fence: int
-    attempt: int
+    step: Count
+    fence: Medium
+    attempt: Small
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """What a peer holds, whole: saying it twice changes nothing. `step` is -1 without a state."""
+    """What a peer holds, whole: saying it twice changes nothing. `step` is -1 without a state.
+
+    Reachable (`url`), reduces, keeps the log: three properties of a peer, each of which it may have without the others.
+    """
 
     run: Run
     accumulator: Accumulator
     done: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)] = ()
     undone: Units = ()
-    step: Annotated[int, Meta(ge=-1, le=2**53)] = -1
+    carried: Count = 0  # most tokens in a chunk that earlier updates left out; checked against the records
+    step: Index = -1
     digest: StateDigest = ""
     fence: Medium = 0
     in_doubt: Annotated[tuple[InDoubt, ...], Meta(max_length=64)] = ()
-    url: Short = ""  # where a relay listens
+    url: Short = ""  # where it listens; empty: nobody can dial it
+    reduces: bool = False
+    keeps_log: bool = False
     fingerprint: Short = ""  # of the listener's certificate (rule 38)
-    log_index: Annotated[int, Meta(ge=-1, le=2**53)] = -1  # the last record a relay holds
+    log_index: Index = -1  # the last record it holds or has applied
     upload_bps: Count = 0  # bytes per second, measured; 0 = not measured yet
     download_bps: Count = 0
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """Progress since the last commit, in absolute terms (never a delta), and the digest of the state at `step`."""
+    """Progress since the last commit, in absolute terms (never a delta), and the digest of the state at `step`.
+
+    It says enough to notice what was lost on the way: `index` shows a missed commit, `undone` a missed lease.
+    """
 
     run: Run
     accumulator: Accumulator
     done: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]
     loss_tokens: Count
-    loss_sum: float  # nats
-    step: Annotated[int, Meta(ge=-1, le=2**53)]
+    loss_sum: Nats
+    step: Index
+    index: Index  # of the last entry it has applied
     digest: StateDigest
-    samples_per_s: float = 0.0
+    undone: Count = 0  # leased units that are still to be computed
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """Said when nothing else was for a while: it is there, and holds the log up to `index`."""
+
+    run: Run
+    index: Index
+
+
+class StateHash(Message, frozen=True, kw_only=True):
+    """The sha256 of the canonical snapshot at an entry, as this replica has it: what a snapshot is accepted under."""
+
+    run: Run
+    index: Count
+    step: Count
+    sha256: Hex
+    size: Count  # bytes
 
 
 class Weight(Struct, frozen=True, array_like=True):
     """Loss tokens accumulated in chunks [first, stop)."""
 
-    first: int
-    stop: int
-    tokens: int
+    first: Medium
+    stop: Medium
+    tokens: Count
 
 
 class Offer(Attempted, frozen=True, kw_only=True):
@@ -147,8 +182,8 @@ class Offer(Attempted, frozen=True, kw_only=True):
     units: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]
     weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
     loss_tokens: Count
-    loss_sum: float
-    norm: float
+    loss_sum: Nats
+    norm: Norm
     root: Digest
 
 
@@ -165,7 +200,7 @@ class SpanDone(Attempted, frozen=True, kw_only=True):
 
     span: Small
     root: Digest
-    sum_squares: float
+    sum_squares: Squares
     included: Annotated[tuple[Included, ...], Meta(max_length=100_000)]
 
 
@@ -179,7 +214,7 @@ class Have(Attempted, frozen=True, kw_only=True):
 class Progress(Attempted, frozen=True, kw_only=True):
     """How many chunks a reducer has of each slot, so that the coordinator can tell slow from stuck."""
 
-    received: Annotated[tuple[tuple[int, int], ...], Meta(max_length=100_000)]  # (slot, chunks)
+    received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
 
 
 class SlotRefused(Attempted, frozen=True, kw_only=True):
@@ -199,12 +234,14 @@ class Leave(Message, frozen=True, kw_only=True):
 # --- control link: site to peer ----------------------------------------------------------------------------------
 
 
-class RelayAddress(Struct, frozen=True):
-    """A reducer that listens."""
+class Listener(Struct, frozen=True):
+    """A peer that can be dialled, and what it does there."""
 
     peer: Peer
     url: Short
     fingerprint: Short = ""
+    reduces: bool = True
+    keeps_log: bool = True
 
 
 class Shard(Struct, frozen=True, array_like=True):
@@ -239,16 +276,16 @@ class Greeting(Message, frozen=True, kw_only=True):
     index: Count
     step: Count
     digest: Hex
-    relays: Annotated[tuple[RelayAddress, ...], Meta(max_length=1000)]
+    listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
     site_key: bytes
     reconciled: bool  # its leases were judged; else the hello was said before a commit, and is said again at the head
 
 
-class Relays(Message, frozen=True, kw_only=True):
-    """Who reduces now."""
+class Listeners(Message, frozen=True, kw_only=True):
+    """Who can be dialled now."""
 
     run: Run
-    relays: Annotated[tuple[RelayAddress, ...], Meta(max_length=1000)]
+    listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
 
 
 class Rehello(Message, frozen=True, kw_only=True):
@@ -287,44 +324,58 @@ class Slot(Struct, frozen=True, kw_only=True):
     """One contributor: its place in the frames, its weight, what it committed to, how it is scaled (rule 12)."""
 
     peer: Peer
-    weights: tuple[Weight, ...]
+    weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
     root: Digest
-    norm: float  # as offered; the leaves must add up to its square
+    norm: Norm  # as offered; the leaves must add up to its square
     codec: Codec
-    scale: float = 1.0
+    scale: Annotated[float, Meta(ge=0, le=1)] = 1.0
 
 
-class PlannedSpan(Struct, frozen=True, kw_only=True):
+class PlannedSpan(Struct, frozen=True, kw_only=True, array_like=True):
     """Chunks [first, stop), averaged by one reducer. `root` is set where an earlier attempt already held it."""
 
-    span: int
-    first: int
-    stop: int
+    span: Small
+    first: Medium
+    stop: Medium
     reducer: Peer
-    attempt: int
-    root: bytes = b""
+    attempt: Small
+    root: Annotated[bytes, Meta(max_length=32)] = b""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """Who sends what to whom, signed by the site. Frames outside a plan are dropped."""
+class PlanHead(Struct, frozen=True, kw_only=True):
+    """What is signed of a plan, encoded once for everybody: spans, grid, and a Merkle root over the slots."""
 
     run: Run
-    step: int
-    fence: int
-    attempt: int
-    round: int
-    elements: int
-    chunk_elements: int
-    slots: tuple[Slot, ...]
-    spans: tuple[PlannedSpan, ...]
+    step: Count
+    fence: Medium
+    attempt: Small
+    round: Count
+    elements: Count
+    chunk_elements: Medium
+    spans: Annotated[tuple[PlannedSpan, ...], Meta(max_length=65_536)]
+    contributors: Small  # how many slots there are
+    slots_root: Digest
     codec_down: Codec
-    duration_s: float  # T of the plan; 0 where no bandwidth is known
+    duration_s: Wait  # T of the plan; 0 where no bandwidth is known
+
+
+class Plan(PlanHead, frozen=True, kw_only=True):
+    """Who sends what to whom. Frames outside a plan are dropped."""
+
+    slots: tuple[Slot, ...]
 
 
 class Planned(Message, frozen=True, kw_only=True):
-    """A signed plan (MessagePack of `Plan`)."""
+    """A signed plan (MessagePack of `PlanHead`): for reducers with all slots, for a contributor with its own.
+
+    `number` and `path` prove `slot` under the head's root; a peer that contributes nothing gets -1 and no slot.
+    """
 
     plan: Signed
+    slots: Annotated[tuple[Slot, ...], Meta(max_length=65_536)] = ()
+    number: Annotated[int, Meta(ge=-1, le=65_535)] = -1
+    slot: Slot | None = None
+    path: Path = ()
 
 
 class Drop(Attempted, frozen=True, kw_only=True):
@@ -341,12 +392,20 @@ class Void(Attempted, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """The update is committed. `snapshot`: this replica uploads its state at that step."""
+    """The update is committed. `snapshot`: this replica uploads its state at that step; `hash_state`: it hashes it.
+
+    Keepers of the log get all `contributions` (canonical JSON); a contributor its own, proved by `position` and `path`.
+    """
 
     run: Run
     fence: Medium
     record: Signed
+    contributions: Annotated[bytes, Meta(max_length=MAX_MESSAGE)] = b""
+    contribution: Contribution | None = None
+    position: Small = 0
+    path: Path = ()
     snapshot: bool = False
+    hash_state: bool = False
 
 
 class Snapshotted(Message, frozen=True, kw_only=True):
@@ -428,20 +487,22 @@ class FetchRecords(Message, frozen=True, kw_only=True):
 
 
 class Records(Message, frozen=True, kw_only=True):
-    """Sealed records in order. `last` is the newest index held here."""
+    """Entries in order. `last` is the newest index held here."""
 
     run: Run
     first: Count
     last: Annotated[int, Meta(ge=-1)]
-    records: Annotated[tuple[Signed, ...], Meta(max_length=256)]
+    records: Annotated[tuple[Entry, ...], Meta(max_length=256)]
 
 
 HANDSHAKE_TO_SERVER = Authenticate
 HANDSHAKE_TO_CLIENT = Challenge | Welcome
-TO_SITE = Hello | Report | Offer | UnitsReturned | SpanDone | Have | Progress | SlotRefused | Leave
+TO_SITE = (
+    Hello | Report | Heartbeat | StateHash | Offer | UnitsReturned | SpanDone | Have | Progress | SlotRefused | Leave
+)
 TO_PEER = (
     Greeting
-    | Relays
+    | Listeners
     | Rehello
     | Lease
     | AccumulatorRevoked

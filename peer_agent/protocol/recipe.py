@@ -54,6 +54,11 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     codec_down: Codec = "fp16"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
+    @property
+    def tokens_per_sample(self) -> int:
+        """Loss tokens in a sample: of a causal language model every token but the first, which nothing predicts."""
+        return self.model.context - 1
+
 
 def encode_recipe(recipe: Recipe) -> bytes:
     """Canonical JSON of a recipe."""

@@ -9,7 +9,6 @@ Naming the server inside the proof keeps one relay from passing a challenge on t
 in which phase is the table `RECEIVABLE`, printed in docs/protocol.md.
 """
 
-import math
 from enum import StrEnum
 from typing import get_args
 
@@ -166,8 +165,7 @@ class Session:
         match body:
             case m.Refusal():
                 self.phase = Phase.CLOSED
-                retry_after_s = body.retry_after_s if math.isfinite(body.retry_after_s) else -1.0
-                return Failed(Fault(body.code, body.text), remote=True, retry_after_s=retry_after_s)
+                return Failed(Fault(body.code, body.text), remote=True, retry_after_s=body.retry_after_s)
             case m.Challenge():
                 return self._answer(body, now)
             case m.Authenticate():
@@ -181,8 +179,6 @@ class Session:
             return self.refuse(Fault.of("E205", theirs=m.PROTOCOL, ours=challenge.protocol))
         if challenge.server != self.server:
             return self.refuse(Fault.of("E217"))
-        if not math.isfinite(challenge.time):
-            return self.refuse(Fault.of("E206", reason="its clock is not a number"))
         self._offset_s = challenge.time - now
         if abs(self._offset_s) > CLOCK_TOLERANCE_S:
             return self.refuse(Fault.of("E204", minutes=round(abs(self._offset_s) / 60)))

@@ -1,6 +1,7 @@
 """One command: facts as a JSON object on stdout's last line, or an error as one on stderr's last line and status 1."""
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -26,7 +27,7 @@ UNEXPECTED = {
     "hub-snapshot": "E347",
 }  # else E312
 
-LOWEST = 19  # of the priorities that a process may have
+LOW, LOWEST = 10, 19  # of the priorities that a process may have
 
 
 # torch and transformers take seconds to import and the text needs neither, so each command imports its own.
@@ -55,17 +56,30 @@ def run_release(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_replay(given: argparse.Namespace) -> msgspec.Struct:
-    from peer_agent.publishing.replay import read_digests, replay
+    if hasattr(os, "nice"):
+        os.nice(LOW)
 
-    return replay(
-        recipe=_recipe(given.recipe),
-        snapshot=given.snapshot,
-        records=given.records,
-        logs=given.log,
-        site_key=given.site_key,
-        digests=read_digests(given.digests),
-        out=given.out,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from peer_agent.publishing.relay_logs import RelayLogs
+    from peer_agent.publishing.replay import Logs, replay, telling
+
+    with contextlib.ExitStack() as stack:
+        relays = None
+        if given.reach is not None:
+            key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(_secret()))
+            relays = stack.enter_context(RelayLogs(given.reach, key, given.site_key))
+        return replay(
+            recipe=_recipe(given.recipe),
+            snapshot=given.snapshot,
+            records=given.records,
+            logs=Logs(given.log, relays),
+            site_key=given.site_key,
+            out=given.out,
+            begins=given.begins,
+            expected=given.expected,
+            tell=telling(given.progress),
+        )
 
 
 def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
@@ -140,7 +154,10 @@ def parser() -> argparse.ArgumentParser:
     replay = _command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")
     replay.add_argument("--log", type=Path, action="append", default=[])
     replay.add_argument("--site-key", type=bytes.fromhex, required=True)
-    replay.add_argument("--digests", type=Path, required=True)
+    replay.add_argument("--begins", default="", help="sha256 of the snapshot")
+    replay.add_argument("--expected", default="", help="sha256 of a state that needs not be written")
+    replay.add_argument("--reach", type=Path, help="how relays are reached; the key is on standard input")
+    replay.add_argument("--progress", type=Path)
     _hub_commands(commands)
     return whole
 

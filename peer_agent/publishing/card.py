@@ -52,6 +52,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     state_digest: str = ""
     log_digest: str = ""
     snapshot: str = ""
+    checked: str = ""  # how it is known that the log gives this model, in a sentence; empty where nobody has checked
 
     @property
     def hands(self) -> int:
@@ -190,7 +191,8 @@ def _proof(facts: Facts) -> str:
     )
     rows = [(name, f"`{plain(value)}`") for name, value in known if value]
     text = "## Check it\n\n`SHA256SUMS` lists the digest of every file (`sha256sum -c SHA256SUMS`)."
-    return text + ("\n\n" + _table(("", ""), rows) if rows else "")
+    said = f"\n\n{plain(facts.checked)}" if facts.checked else ""
+    return text + said + ("\n\n" + _table(("", ""), rows) if rows else "")
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

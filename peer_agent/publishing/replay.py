@@ -1,30 +1,30 @@
-"""The state at the end of a run's log, where no replica is left to hand it in: a snapshot, and the log replayed.
+"""A state of a run's log, made by replaying it from a snapshot: what the site verifies, and what nobody can hand in.
 
-Reads what relays keep on disk while they may be at work, and changes nothing there. Not responsible for which records
-count: it is given them.
+Reads what relays keep on disk while they may be at work, and changes nothing there; what is not on this machine is
+fetched from relays. Not responsible for which records count: it is given them.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.span_file import read_span
-from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.records import Record, SpanEntry, digest_of, from_lines, open_record
+from peer_agent.protocol.records import Entry, RecordHead, SpanEntry, digest_of, from_lines, open_head
+from peer_agent.publishing.relay_logs import RelayLogs
 from peer_agent.training.replica import OutOfOrder, Replica
 
-Digests = dict[int, str]  # by index of the log, what replicas reported of their state
+Tell = Callable[[int], None]
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
-    """The state, written to `<file>.safetensors`; `file` is its sha256 in hexadecimal, `size` in bytes."""
+    """The state: `file` is the sha256 of its canonical snapshot in hexadecimal, `size` in bytes."""
 
     file: str
     size: int
@@ -34,33 +34,57 @@ class Replayed(Struct, frozen=True, kw_only=True):
     state_digest: str
 
 
-def replay(
-    *, recipe: Recipe, snapshot: Path, records: Path, logs: Sequence[Path], site_key: bytes, digests: Digests, out: Path
-) -> Replayed:
-    """Apply the sealed records in a folder, in the order of their names, to a snapshot.
+class Logs(Struct, frozen=True):
+    """Where averaged bytes may be: this run's folder in the log of each relay on this disk, then relays elsewhere."""
 
-    `logs`: this run's folder in the log of each relay. Raises Problem E341 where bytes are nowhere, E342 where a
-    state is not the one that replicas reported, E218, E310, E106.
+    folders: Sequence[Path] = ()
+    relays: RelayLogs | None = None
+
+
+def replay(
+    *,
+    recipe: Recipe,
+    snapshot: Path,
+    records: Path,
+    logs: Logs,
+    site_key: bytes,
+    out: Path,
+    begins: str = "",
+    expected: str = "",
+    tell: Tell = lambda _: None,
+) -> Replayed:
+    """Apply the sealed records in a folder, in the order of their names, to a snapshot whose sha256 is `begins`.
+
+    Written to `<out>/<file>.safetensors`, unless its sha256 is `expected`: then it is there already. `tell` is told
+    each step. Raises Problem E341 where bytes are nowhere, E342 where records do not follow, E218, E310, E106.
     """
     replica = Replica(recipe)
     replica.load(snapshot)
-    _compare(replica, digests)
+    if begins and replica.state_hash()[0] != begins:
+        raise Problem.of("E342", step=replica.step, reason="the snapshot it begins with has changed on the disk")
     for path in sorted(records.iterdir()):
         _apply(replica, from_lines(path.read_bytes()), logs, site_key)
-        _compare(replica, digests)
-    return _written(replica, out)
+        tell(replica.step)
+    return _written(replica, out, expected)
 
 
-def read_digests(path: Path) -> Digests:
-    """What replicas reported, as the site has written it down."""
-    return msgspec.json.decode(path.read_bytes(), type=Digests)
+def telling(path: Path | None) -> Tell:
+    """Writes the step into a file, which the site reads; nowhere without one."""
+
+    def tell(step: int) -> None:
+        if path is not None:
+            draft = path.with_suffix(".new")
+            draft.write_text(str(step))
+            draft.replace(path)
+
+    return tell
 
 
-def _apply(replica: Replica, sealed: Signed, logs: Sequence[Path], site_key: bytes) -> None:
-    record = open_record(sealed, site_key)
+def _apply(replica: Replica, sealed: Entry, logs: Logs, site_key: bytes) -> None:
+    record = open_head(sealed.head, site_key)
     assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
     for entry in record.spans:
-        if not any(_filled(assembly, entry, path) for log in logs for path in _places(log, record, entry)):
+        if not (_is_on_disk(assembly, record, entry, logs.folders) or _is_fetched(assembly, record, entry, logs)):
             raise Problem.of("E341", step=record.step)
     gradient = assembly.gradient(record)
     try:
@@ -70,7 +94,26 @@ def _apply(replica: Replica, sealed: Signed, logs: Sequence[Path], site_key: byt
         raise Problem.of("E342", step=record.step, reason=error) from error
 
 
-def _filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
+def _is_on_disk(assembly: Assembly, record: RecordHead, entry: SpanEntry, folders: Sequence[Path]) -> bool:
+    return any(_is_filled(assembly, entry, path) for log in folders for path in _places(log, record, entry))
+
+
+def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: Logs) -> bool:
+    if logs.relays is None:
+        return False
+    lengths = [assembly.grid.length(chunk) for chunk in range(entry.first, entry.stop)]
+    sizes = [encoded_size(record.codec, length) for length in lengths]
+
+    def take(payloads: Sequence[bytes]) -> bool:
+        with contextlib.suppress(Problem):
+            assembly.fill(entry, payloads)
+            return True
+        return False
+
+    return logs.relays.fetch(record.index, entry.span, entry.first, sizes, take)
+
+
+def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
     """Whether the bytes that the record names were there. Others are passed over: another relay may have them."""
     file = read_span(path)
     if file is None:
@@ -81,26 +124,22 @@ def _filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
     return False
 
 
-def _places(log: Path, record: Record, entry: SpanEntry) -> list[Path]:
+def _places(log: Path, record: RecordHead, entry: SpanEntry) -> list[Path]:
     """Where a relay keeps a span, and where it does while the commit has not reached it."""
     held = f"{record.step - 1}-*-{entry.attempt}-{entry.span}-{entry.root}.span"
     return [log / "spans" / f"{record.index:08d}-{entry.span}.span", *sorted((log / "tentative").glob(held))]
 
 
-def _compare(replica: Replica, digests: Digests) -> None:
-    reported = digests.get(replica.index)
-    if reported and reported != (digest := replica.digest()):
-        raise Problem.of("E342", step=replica.step, reason=f"{digest} instead of {reported}")
-
-
-def _written(replica: Replica, out: Path) -> Replayed:
-    out.mkdir(parents=True, exist_ok=True)
-    part = out / "replayed.safetensors"
-    file = replica.save(part)
-    path = part.replace(out / f"{file}.safetensors")
+def _written(replica: Replica, out: Path, expected: str) -> Replayed:
+    file, size = replica.state_hash()
+    if file != expected:
+        out.mkdir(parents=True, exist_ok=True)
+        part = out / "replayed.safetensors"
+        replica.save(part)
+        part.replace(out / f"{file}.safetensors")
     return Replayed(
         file=file,
-        size=path.stat().st_size,
+        size=size,
         index=replica.index,
         step=replica.step,
         log_digest=replica.log_digest,

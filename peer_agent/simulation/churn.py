@@ -1,37 +1,152 @@
-"""Bad luck: at random moments something dies, sleeps, freezes, returns or is started again."""
+"""Bad luck: at random moments something dies, sleeps, hangs, is parted, fills up, returns or is started again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from peer_agent.simulation import deeds
+from peer_agent.simulation.faults import NOBODY, Kind
+from peer_agent.simulation.peer import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 
+NIGHT_S = 8 * 3600.0
+
+
+class Spell(Struct, frozen=True):
+    """A kind of fault: mean virtual seconds between two of the same victim, and how long each lasts."""
+
+    every_s: float
+    shortest_s: float
+    longest_s: float
+    for_ever: float = 0.0  # of them do not end
+
+
+TRAINERS: Mapping[Kind, Spell] = {
+    "killed": Spell(1000, 0.5, 60),
+    "reconnected": Spell(500, 0.1, 30),
+    "frozen": Spell(1000, 1, 60),
+    "gave back": Spell(1000, 0, 0),
+    "hung": Spell(4000, 60, 600, for_ever=0.3),
+    "far": Spell(4000, 60, 600),
+    "damaged": Spell(3000, 20, 120),
+    "differs": Spell(3000, 0, 0),
+}
+RELAYS: Mapping[Kind, Spell] = {
+    "killed": Spell(300, 0.5, 10),
+    "reconnected": Spell(300, 0.1, 10),
+    "frozen": Spell(400, 1, 30),
+    "slow": Spell(400, 30, 120),
+    "full": Spell(600, 30, 240),
+}
+SITE: Mapping[Kind, Spell] = {
+    "site killed": Spell(400, 0.2, 3),
+    "host replaced": Spell(400, 8, 11),
+    "host frozen": Spell(300, 1, 15),
+    "host overtaken": Spell(600, 15, 60),
+    "layer away": Spell(300, 1, 5),
+    "database away": Spell(600, 5, 30),
+    "night": Spell(50_000, NIGHT_S * 0.9, NIGHT_S * 1.1),
+}
+ODDS: Mapping[Kind, float] = {
+    "lost up": 0.005,
+    "lost down": 0.005,
+    "twice up": 0.005,
+    "twice down": 0.005,
+    "late up": 0.002,
+    "late down": 0.002,
+    "lost notice": 0.1,
+    "unheard": 0.1,
+    "failed": 0.03,
+    "answer lost": 0.03,
+    "unknown and not written": 0.03,
+}
+FIRST_NIGHT_S = 300.0  # so that also a short run has one
+
 
 class Weather(Struct, frozen=True, kw_only=True):
-    """Mean virtual seconds between misfortunes of each kind; 0: never. All of them, not each peer's."""
+    """What befalls a world. Means are virtual seconds between misfortunes of all of a kind together; 0: never.
+
+    `spells` and `odds` name each kind by itself; `nights`: the seconds after which one begins.
+    """
 
     trainer_s: float = 4.0
     relay_s: float = 60.0
     host_s: float = 120.0
+    trainers: Mapping[Kind, Spell] = field(default_factory=dict)
+    relays: Mapping[Kind, Spell] = field(default_factory=dict)
+    site: Mapping[Kind, Spell] = field(default_factory=dict)
+    odds: Mapping[Kind, float] = field(default_factory=dict)
+    nights: tuple[float, ...] = ()
 
 
-def befall(world: World, weather: Weather) -> None:
-    """Let the weather begin."""
-    _repeat(world, weather.trainer_s, lambda: _strike_trainer(world))
-    _repeat(world, weather.relay_s, lambda: _strike_relay(world))
-    _repeat(world, weather.host_s, lambda: _strike_host(world))
+def all_weathers(churn: float = 1.0) -> Weather:
+    """Everything that is known to go wrong, in one world, `churn` times as often as usual; 0: nothing."""
+    calm = Weather(trainer_s=0, relay_s=0, host_s=0)
+    return calm if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
 
 
-def _repeat(world: World, mean_s: float, strike: Callable[[], None]) -> None:
+def only(kinds: set[Kind], churn: float = 1.0) -> Weather:
+    """These kinds alone."""
+    return Weather(
+        trainer_s=0,
+        relay_s=0,
+        host_s=0,
+        trainers=_spells(TRAINERS, kinds, churn),
+        relays=_spells(RELAYS, kinds, churn),
+        site=_spells(SITE, kinds, churn),
+        odds={kind: min(1.0, odds * churn) for kind, odds in ODDS.items() if kind in kinds},
+        nights=(FIRST_NIGHT_S,) if "night" in kinds else (),
+    )
+
+
+def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dict[Kind, Spell]:
+    return {
+        kind: Spell(spell.every_s / churn, spell.shortest_s, spell.longest_s, spell.for_ever)
+        for kind, spell in spells.items()
+        if kind in kinds
+    }
+
+
+def befall(world: World, weather: Weather) -> Callable[[], None]:
+    """Let the weather begin. What is returned ends it; what has begun by then ends by itself, or by `deeds.heal`."""
+    over: list[bool] = []
+    _repeat(world, over, weather.trainer_s, lambda: _strike_trainer(world))
+    _repeat(world, over, weather.relay_s, lambda: _strike_relay(world))
+    _repeat(world, over, weather.host_s, lambda: _strike_host(world))
+    for victims, spells in ((world.trainers, weather.trainers), (world.relays, weather.relays)):
+        for kind, spell in spells.items():
+            _begin(world, over, kind, spell, list(victims.values()))
+    for kind, spell in weather.site.items():
+        _begin(world, over, kind, spell, [])
+    for after_s in weather.nights:
+        world.clock.after(after_s, lambda: None if over else deeds.befall(world, "night", NOBODY, NIGHT_S))
+    world.faults.odds = weather.odds
+    return lambda: over.append(True)
+
+
+def _begin(world: World, over: list[bool], kind: Kind, spell: Spell, victims: list[Peer]) -> None:
+    """A kind of fault, of each of the victims; of the site where there are none."""
+    chance = world.faults.chance
+
+    def strike() -> None:
+        peer = victims[chance.randrange(len(victims))].peer if victims else NOBODY
+        lasts_s = chance.uniform(spell.shortest_s, spell.longest_s)
+        deeds.befall(world, kind, peer, deeds.FOR_EVER_S if chance.random() < spell.for_ever else lasts_s)
+
+    _repeat(world, over, spell.every_s / max(1, len(victims)), strike)
+
+
+def _repeat(world: World, over: list[bool], mean_s: float, strike: Callable[[], None]) -> None:
     if not mean_s:
         return
 
     def again() -> None:
-        strike()
-        _repeat(world, mean_s, strike)
+        if not over:
+            strike()
+            _repeat(world, over, mean_s, strike)
 
-    world.clock.after(world.chance.expovariate(1 / mean_s), again)
+    world.clock.after(world.faults.chance.expovariate(1 / mean_s), again)
 
 
 def _strike_trainer(world: World) -> None:

@@ -4,12 +4,14 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
+UPTIME_S = 90_000.0  # a machine's monotonic clock when the run begins: more than a day, as on any machine that stays on
+
 
 class Clock:
     """A queue of actions by time; those of the same instant run in the order they were asked for."""
 
     def __init__(self) -> None:
-        self.now = 1.0
+        self.now = UPTIME_S
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
 

@@ -1,9 +1,12 @@
-"""The virtual database: a run's head, log, lease marks and snapshot, and the claim of its host."""
+"""The virtual database: rows as the site's, written in one transaction a commit, and read back as bytes.
+
+It fails, loses answers and goes away. What it holds is decided as `coordination.store` decides it (rule 3).
+"""
 
 import random
-from typing import Literal
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
 
@@ -11,9 +14,19 @@ from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import Snapshot
-from peer_agent.protocol.records import GENESIS, Record, Unit, digest_of, seal
+from peer_agent.protocol.records import GENESIS, Entry, Record, Unit, digest_of, read_record, seal
+from peer_agent.simulation.faults import NOBODY, Faults
+
+if TYPE_CHECKING:
+    from peer_agent.simulation.host import Host
+
+CLAIM_S = 10.0  # as coordination.claims has it
+RENEW_S = 2.0
 
 Fault = Literal["failed", "answer lost", "unknown and not written"]
+Outcome = Literal["committed", "stale", "failed"]
+Ranges = list[tuple[int, int]]
+FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
 
 
 class Troubles(Struct, frozen=True):
@@ -23,65 +36,135 @@ class Troubles(Struct, frozen=True):
     answer_lost: float = 0.0
 
 
-class Database:
-    """One run as it is stored. A write has the head's step and the newest fence, or it is stale (rule 3)."""
+class LedgerRow(Struct, frozen=True):
+    """What one contribution to one step is credited with."""
 
-    def __init__(self, run: RunId, seed: int, troubles: Troubles) -> None:
+    index: int
+    step: int
+    person: str
+    machine: str
+    samples: int
+    tokens: int
+    credit: int
+    weight: int
+
+
+class Database:
+    """One run as it is stored: head, log, ledger, marks, coverage, snapshot, and the claim of its host."""
+
+    def __init__(self, run: RunId, seed: int, troubles: Troubles, faults: Faults | None = None) -> None:
         self.run = run
         self.key = Ed25519PrivateKey.from_private_bytes(seed.to_bytes(32, "big"))
         self.troubles = troubles
         self.chance = random.Random(f"database {seed}")
+        self.faults = faults or Faults(seed)
         self.script: list[Fault] = []  # what befalls the next writes
+        self.back_at = 0.0  # it is away until then
         self.fence = 0
+        self.owner: tuple[Host | None, float] = None, 0.0  # and until when it is the run's
         self.index = 0
         self.step = 0
         self.digest = GENESIS
-        self.log: list[Signed] = []
-        self.records: list[Record] = []
+        self.log: list[Entry] = []
+        self.ledger: list[LedgerRow] = []
         self.marks: dict[tuple[int, int], int] = {}
+        self.coverage: dict[tuple[int, int], Ranges] = {}  # settled positions of (epoch, shard), sorted and joined
         self.snapshot = Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
+        self.records: list[Record] = []  # the log decoded once, for whoever looks on; no host reads these
+        self._decoded: dict[int, Record] = {}  # by the identity of the signed head
 
-    def claim(self) -> int:
+    # --- the claim
+
+    def claim(self, owner: "Host | None" = None, now: float = 0.0) -> int:
         """A host takes the run; whoever had it before is stale from now on."""
         self.fence += 1
+        self.owner = owner, now + CLAIM_S
         return self.fence
 
+    def renew(self, fence: int, now: float) -> bool:
+        """Hold the claim for another while. False: it is another host's by now."""
+        if fence != self.fence:
+            return False
+        if self.answers(now):
+            self.owner = self.owner[0], now + CLAIM_S
+        return True
+
+    def host_of_run(self, now: float) -> "tuple[Host, int] | None":
+        """Who drives the run under which fence, as far as the database knows: it may be dead for some seconds."""
+        host, until = self.owner
+        return (host, self.fence) if host is not None and until > now and self.answers(now) else None
+
+    def answers(self, now: float) -> bool:
+        """Whether it is there at all."""
+        return now >= self.back_at
+
+    # --- writes
+
     def reserve(self, marks: tuple[Mark, ...]) -> None:
-        """Raise lease marks."""
+        """Raise lease marks; none is ever lowered."""
         for mark in marks:
             place = mark.epoch, mark.shard
             self.marks[place] = max(mark.mark, self.marks.get(place, 0))
 
-    def persist(self, record: Record) -> tuple[Literal["committed", "stale", "failed"], Signed | None]:
+    def persist(self, record: Record, now: float = 0.0) -> tuple[Outcome, Entry | None]:
         """One transaction. Where its answer is lost, the host reads the head and decides, so that is no outcome."""
-        fault = self._fault()
-        if record.fence != self.fence:
-            return "stale", None
-        if fault in ("failed", "unknown and not written"):
-            return "failed", None
-        if (record.index, record.step, record.previous) != (self.index + 1, self.step + 1, self.digest):
-            return "stale", None
         sealed = seal(self.key, record)
-        self.log.append(sealed)
-        self.records.append(msgspec.json.decode(sealed.payload, type=Record))
+        fault = self._fault()
+        if not self.answers(now) or fault == "failed":
+            return "failed", None
+        if fault == "unknown and not written" or not self._write(sealed):
+            return self._decide(sealed, record)
+        return "committed", self.log[-1]
+
+    def _write(self, sealed: Entry) -> bool:
+        """Head, log, ledger and coverage, or nothing. What is written comes from the bytes that are signed."""
+        record = read_record(sealed)
+        place = record.index - 1, record.step - 1, record.previous, record.fence
+        if place != (self.index, self.step, self.digest, self.fence):
+            return False
         self.index, self.step, self.digest = record.index, record.step, digest_of(sealed)
-        return "committed", sealed
+        self.log.append(sealed)
+        self.records.append(record)
+        self._decoded[id(sealed.head)] = record
+        for c in record.contributions:
+            row = LedgerRow(record.index, record.step, c.person, c.peer, c.samples, c.tokens, c.credit, c.weight)
+            self.ledger.append(row)
+            for unit in c.units:
+                cover(self.coverage.setdefault((unit.epoch, unit.shard), []), unit.start, unit.stop)
+        return True
+
+    def _decide(self, sealed: Entry, record: Record) -> tuple[Outcome, Entry | None]:
+        if self.index >= record.index:
+            written = self.log[record.index - 1]
+            return ("committed", written) if digest_of(written) == digest_of(sealed) else ("stale", None)
+        return "failed" if self.fence == record.fence else "stale", None
 
     def _fault(self) -> Fault | None:
         if self.script:
             return self.script.pop(0)
+        for kind in FAULTS:
+            if self.faults.strikes(kind, NOBODY, self.step + 1):
+                return kind
         draw = self.chance.random()
         if draw < self.troubles.failed:
             return "failed"
         return "answer lost" if draw < self.troubles.failed + self.troubles.answer_lost else None
 
-    def settled(self) -> list[Unit]:
-        """Units that are in the log."""
-        return [unit for record in self.records for entry in record.contributions for unit in entry.units]
+    # --- reads
 
-    def record_of(self, sealed: Signed) -> Record:
-        """The record of a sealed entry of this log, without decoding it once more for each replica."""
-        for at in range(len(self.log) - 1, -1, -1):
-            if self.log[at] is sealed:
-                return self.records[at]
-        return msgspec.json.decode(sealed.payload, type=Record)
+    def settled(self) -> list[Unit]:
+        """What is in the log, as ranges of positions, from the rows of the coverage."""
+        return [Unit(*place, *found) for place, ranges in sorted(self.coverage.items()) for found in ranges]
+
+    def record_of(self, head: Signed) -> Record:
+        """The record of a head of this log, without decoding it once more for each replica."""
+        return self._decoded[id(head)]
+
+
+def cover(ranges: Ranges, start: int, stop: int) -> None:
+    """Join [start, stop) to sorted ranges that neither touch nor overlap."""
+    first = bisect_left(ranges, start, key=lambda found: found[1])
+    last = bisect_right(ranges, stop, key=lambda found: found[0])
+    if first < last:
+        start, stop = min(start, ranges[first][0]), max(stop, ranges[last - 1][1])
+    ranges[first:last] = [(start, stop)]

@@ -6,30 +6,37 @@ from typing import TYPE_CHECKING, assert_never
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import advance as coordinator
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.advance import GRACE_ROUNDS, TICK_S
-from peer_agent.protocol.coordinator.leases import restored
-from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.coordinator.advance import TICK_S
+from peer_agent.protocol.coordinator.facts import Facts, restored
+from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Shard
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.simulation.peer import Peer
+from peer_agent.simulation.database import RENEW_S
+from peer_agent.simulation.trainer import state_digest
 
 if TYPE_CHECKING:
+    from peer_agent.simulation.sockets import Socket
     from peer_agent.simulation.world import World
 
 DATABASE_S = 0.02
+REPLAY_S = 1.0
+AGAIN_S = 1.0  # until a database that does not answer is asked again
+CAPACITY = 10_000  # letters that a channel holds while nobody reads it; more are dropped
 
 
 class Host:
-    """One process that claimed the run. Its state is rebuilt from the database; sessions are numbered."""
+    """One process that claimed the run. Its state is rebuilt from the database; it knows sockets by their letters."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
         self.alive, self.frozen = True, False
-        self.sessions: dict[PeerId, int] = {}
-        self.state = state_of(world)
+        self.sockets: dict[PeerId, Socket] = {}
+        self.state = state_of(world, world.database.claim(self, world.clock.now))
+        self.renewed_at = world.clock.now
         self._missed: list[Callable[[], None]] = []
+        self._letters = 0  # of these, that lie in its channel
         self._tick()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -43,6 +50,19 @@ class Host:
 
         self.world.clock.after(delay_s, act)
 
+    def hear(self, delay_s: float, action: Callable[[], None]) -> None:
+        """The same with a letter, which the channel of a frozen process drops once it is full."""
+
+        def act() -> None:
+            if not self.frozen:
+                if self.alive:
+                    action()
+            elif self._letters < CAPACITY:
+                self._letters += 1
+                self._missed.append(act)
+
+        self.world.clock.after(delay_s, act)
+
     def freeze(self) -> None:
         """SIGSTOP."""
         self.frozen = True
@@ -50,30 +70,54 @@ class Host:
     def thaw(self) -> None:
         """SIGCONT: the clock has jumped, and everything that waited comes at once."""
         self.frozen = False
-        missed, self._missed = self._missed, []
+        missed, self._missed, self._letters = self._missed, [], 0
         for act in missed:
             act()
 
     def _tick(self) -> None:
         self.take(e.Ticked())
+        now = self.world.clock.now
+        if now - self.renewed_at >= RENEW_S:
+            self.renewed_at = now
+            if not self.world.database.renew(self.state.fence, now):
+                self._stand_back()
         self.after(TICK_S, self._tick)
 
-    def receive(self, peer: Peer, session: int, message: m.TO_SITE) -> None:
-        """A message of a session; the first one of it is the hello."""
-        known = self.sessions.get(peer.peer)
-        if known == session:
-            self.take(e.Received(peer.peer, message))
-        elif isinstance(message, m.Hello) and (
-            known is None or known < session
-        ):  # the end of an old one may come later
-            self.sessions[peer.peer] = session
-            self.take(e.Joined(peer.peer, self.world.person_of(peer.peer), peer.peer, peer.role, message))
+    def _stand_back(self) -> None:
+        """Another host has the run, or nobody is to have it: this one ends, its sockets do not."""
+        self.alive = False
+        self.world.replace_host(self)
 
-    def lose(self, peer: PeerId, session: int, *, banned: bool = False) -> None:
+    # --- letters
+
+    def receive(self, socket: "Socket", message: m.TO_SITE) -> None:
+        """A letter of a peer. The newest socket that said hello is its own; of a stranger the one that it speaks by."""
+        peer = socket.peer
+        known = self.sockets.get(peer.peer)
+        if isinstance(message, m.Hello):
+            if known is None or known.number <= socket.number:
+                self.sockets[peer.peer] = socket
+                self.take(e.Joined(peer.peer, self.world.person_of(peer.peer), peer.peer, peer.role, message))
+            return
+        if known is None or (known is not socket and peer.peer not in self.state.members):
+            known = self.sockets[peer.peer] = socket
+        if known is socket:
+            self.take(e.Received(peer.peer, message))
+
+    def lose(self, socket: "Socket", *, banned: bool = False) -> None:
         """A socket was found closed."""
-        if self.sessions.get(peer) == session:
-            del self.sessions[peer]
+        peer = socket.peer.peer
+        if self.sockets.get(peer) is socket:
+            del self.sockets[peer]
             self.take(e.Lost(peer, banned))
+
+    def say(self, peer: PeerId, message: m.Message | m.Plan) -> None:
+        """By the socket that is known of this peer; nobody hears what is said to another."""
+        socket = self.sockets.get(peer)
+        if socket is not None:
+            socket.down(message)
+
+    # --- events and commands
 
     def take(self, event: e.Event) -> None:
         """One event, and then what it commands, in order."""
@@ -90,10 +134,10 @@ class Host:
 
     def _carry(self, command: e.Command) -> None:
         match command:
-            case e.Send() | e.Announce():
-                message = command.message if isinstance(command, e.Send) else command.plan
-                for peer in command.peers:
-                    self.world.to_peer(self, peer, message)
+            case e.Send():
+                self._send(command.peers, command.message)
+            case e.Announce():
+                self._send((*command.keepers, *command.peers), command.plan)
             case e.Persist():
                 self.world.clock.after(DATABASE_S, lambda: self._persist(command))
             case e.Reserve():
@@ -101,39 +145,57 @@ class Host:
             case e.Resend():
                 self._resend(command)
             case e.Abdicate():
-                self.world.restart_host()
+                self._stand_back()
             case e.Note():
                 self.world.tally.note(command)
             case e.Finish():
                 self.world.tally.finished = True
-            case e.Agreed() | e.Waiting() | e.Replay():  # its relays hold no bytes to replay
+            case e.Replay():
+                self.after(REPLAY_S, lambda: self._replayed(command))
+            case e.Agreed() | e.Waiting() | e.Elected() | e.Admitted():
                 pass
             case _:
                 assert_never(command)
 
+    def _send(self, peers: tuple[PeerId, ...], message: m.Message | m.Plan) -> None:
+        for peer in peers:
+            self.say(peer, message)
+
     def _resend(self, command: e.Resend) -> None:
-        for sealed in self.world.database.log[command.first - 1 :]:
-            message = m.Commit(run=self.state.run, fence=self.state.fence, record=sealed)
-            self.world.to_peer(self, command.peer, message)
+        for entry in self.world.database.log[command.first - 1 : command.first - 1 + command.count]:
+            self.say(command.peer, m.Commit(run=self.state.run, fence=self.state.fence, record=entry.head))
 
     def _persist(self, command: e.Persist) -> None:
         """What was sent to the database happens there, even if its sender dies meanwhile (rule 4)."""
-        outcome, sealed = self.world.database.persist(command.record)
+        database, now = self.world.database, self.world.clock.now
+        is_there, at = database.answers(now), database.index
+        outcome, sealed = database.persist(command.record, now)
+        if database.index > at:
+            self.world.committed()
         for observer in self.world.observers:
             observer.persisted(self, command, outcome)
-        self.after(DATABASE_S, lambda: self.take(e.Persisted(outcome, sealed)))
+        self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.take(e.Persisted(outcome, sealed)))
+
+    def _replayed(self, command: e.Replay) -> None:
+        """What the log gives. The state itself is not handed in: no relay holds bytes here."""
+        digest = state_digest(self.world.log_digest(command.index))
+        self.take(e.Replayed(command.index, command.step, digest))
 
     def _reserve(self, command: e.Reserve) -> None:
-        self.world.database.reserve(command.marks)
-        self.after(DATABASE_S, lambda: self.take(e.Reserved(command.marks)))
+        database, now = self.world.database, self.world.clock.now
+        if not database.answers(now):
+            self.after(AGAIN_S, lambda: self._reserve(command))
+        elif database.fence != self.state.fence:
+            self._stand_back()
+        else:
+            database.reserve(command.marks)
+            self.after(DATABASE_S, lambda: self.take(e.Reserved(command.marks)))
 
 
-def state_of(world: "World") -> RunState:
-    """A run as a host finds it: head, marks and settled units from the database, and a fence of its own."""
+def state_of(world: "World", fence: int) -> RunState:
+    """A run as a host finds it, from nothing but rows: head, marks, coverage, snapshot and the last sealed record."""
     database, recipe = world.database, world.recipe
-    marks = [e.Mark(epoch, shard, mark) for (epoch, shard), mark in sorted(database.marks.items())]
-    fence = database.claim()
-    return RunState(
+    facts = Facts(
         run=world.run_id,
         slug="simulated",
         title="Simulated",
@@ -144,12 +206,13 @@ def state_of(world: "World") -> RunState:
         shards=tuple(Shard("0" * 64, size * recipe.model.context) for size in world.shards),
         site_key=public_bytes(database.key),
         snapshot=database.snapshot,
-        leases=restored(world.shards, recipe.micro_batch, marks, database.settled()),
+        verified=database.snapshot.index,
+        marks=[e.Mark(epoch, shard, mark) for (epoch, shard), mark in database.marks.items()],
+        settled=database.settled(),
         index=database.index,
         step=database.step,
         digest=database.digest,
-        sealed=database.log[-1] if database.log else None,
+        last=database.log[-RECORDS_WALKED:],
         goal=world.goal,
-        started=database.step > 0,
-        orphans_until=database.step + GRACE_ROUNDS if fence > 1 else 0,
     )
+    return restored(facts)

@@ -11,7 +11,10 @@ from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.messages import Message, Plan
 
 if TYPE_CHECKING:
+    from peer_agent.simulation.sockets import Socket
     from peer_agent.simulation.world import World
+
+DIAL_S = 0.5  # until a site that does not answer is dialled again
 
 
 def name_of(*parts: object) -> str:
@@ -28,8 +31,12 @@ class Peer(ABC):
         self.world, self.peer, self.latency_s = world, peer, latency_s
         self.alive, self.frozen = True, False
         self.life = 0
-        self.session: int | None = None
+        self.session: Socket | None = None
         self.fence = 0
+        self.hung = False  # what it computes does not end; everything else of it goes on
+        self.pace = 1.0  # of what it reduces: 0.1 takes ten times as long
+        self.disk_full = False  # nothing can be written
+        self._stalled: list[Callable[[], None]] = []  # what it would have computed meanwhile
         self._missed: list[Callable[[], None]] = []  # what happened while it was frozen
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -46,10 +53,26 @@ class Peer(ABC):
 
         self.world.clock.after(delay_s, act)
 
+    def compute(self, duration_s: float, action: Callable[[], None]) -> None:
+        """Do something once it is computed: not while computing hangs."""
+        self.after(duration_s, lambda: self._stalled.append(action) if self.hung else action())
+
+    def hang(self) -> None:
+        """A driver or a disk that never answers: the process lives, speaks, and computes nothing more."""
+        self.hung = True
+
+    def resume(self) -> None:
+        """What hung goes on."""
+        self.hung = False
+        stalled, self._stalled = self._stalled, []
+        for action in stalled:
+            action()
+
     def start(self) -> None:
         """A new process: it remembers nothing, and connects."""
-        self.alive, self.frozen, self.life = True, False, self.life + 1
+        self.alive, self.frozen, self.hung, self.life = True, False, False, self.life + 1
         self._missed.clear()
+        self._stalled.clear()
         self.fence = 0
         self.forget()
         self.connect()
@@ -74,19 +97,15 @@ class Peer(ABC):
             act()
 
     def connect(self) -> None:
-        """Open a session and say hello; try again while there is no host."""
-        if not self.alive or self.session is not None:
-            return
-        if self.world.open_session(self):
-            self.say(self.hello())
-        else:
-            self.after(0.5 + self.world.chance.random(), self.connect)
+        """Open a session, in which the site asks for a hello once it knows a host; dial again while it is down."""
+        if self.alive and self.session is None and not self.world.open_session(self):
+            self.after(DIAL_S + self.world.chance.random(), self.connect)
 
     def disconnect(self) -> None:
         """The session ends; what was under way in it is lost."""
         if self.session is not None:
-            self.session = None
-            self.world.lose_session(self.peer)
+            socket, self.session = self.session, None
+            self.world.close_session(socket)
 
     def reconnect(self, delay_s: float) -> None:
         """Lose the session (Wi-Fi, a laptop's sleep) and open another later, with everything else kept."""
@@ -96,12 +115,21 @@ class Peer(ABC):
     def say(self, message: m.TO_SITE) -> None:
         """Send to the host, in order."""
         if self.session is not None:
-            self.world.to_host(self, message)
+            self.session.up(message)
 
     def deliver(self, message: Message | Plan) -> None:
         """A message has arrived; a frozen process reads it when it wakes."""
         if self.frozen:
-            self._missed.append(lambda: self.receive(message))
+            self._missed.append(lambda: self._read(message))
+        else:
+            self._read(message)
+
+    def _read(self, message: Message | Plan) -> None:
+        """The first thing that a session brings asks for a hello; later ones are the peer's own to judge."""
+        session = self.session
+        if isinstance(message, m.Rehello) and session is not None and not session.greeted:
+            session.greeted = True
+            self.say(self.hello())
         else:
             self.receive(message)
 

@@ -1,23 +1,30 @@
-"""A virtual relay: averages nothing; collects chunks at the senders' pace and holds spans under made-up roots."""
+"""A virtual relay: the shipped core, without bytes. Chunks arrive at the senders' pace; spans have made-up roots."""
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.messages import Message, PlannedSpan
-from peer_agent.protocol.records import Included
+from peer_agent.protocol.messages import Message
+from peer_agent.protocol.records import Entry
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.advance import advance, hello
+from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan
+from peer_agent.protocol.relay.state import Attempt, Keeper, Phase, Reducer, RelayState
 from peer_agent.simulation.peer import Peer
 
 if TYPE_CHECKING:
     from peer_agent.simulation.world import World
 
-POLL_S = 0.4
+POLL_S = 0.4  # between looks at what has come
+TICK_S = 0.5
+DISK_S = 0.01
+FULL_S = 1.0  # until a full disk is tried again
 
 
 class Relay(Peer):
-    """One relay, reducing the chunks of its open spans in ascending order; a chunk closes when all slots have come."""
+    """One relay. Each sender sends the chunks of all its open spans in ascending order."""
 
     role = Role.RELAY
 
@@ -29,96 +36,112 @@ class Relay(Peer):
 
     def forget(self) -> None:
         """What lay in memory is gone."""
-        self.plan: m.Plan | None = None
-        self.accumulator = self.new_accumulator()
+        self.core = RelayState(
+            run=self.world.run_id,
+            me=self.peer,
+            url=f"ws://{self.peer[:8]}",
+            reducer=Reducer(),
+            keeper=Keeper(index=self.index, appending=self.index),
+        )
+        self.sent: list[float] = []  # chunks of each slot that have come, while one is on its way
+        self.after(TICK_S * self.world.chance.random(), self._tick)
 
     def hello(self) -> m.Hello:
         """Where it listens and how far its log goes."""
-        return m.Hello(
-            run=self.world.run_id,
-            accumulator=self.accumulator,
-            fence=self.fence,
-            url=f"ws://{self.peer[:8]}",
-            log_index=self.index,
-            upload_bps=self.bytes_per_s,
-            download_bps=self.bytes_per_s,
-        )
+        self.core.upload_bps = self.core.download_bps = self.bytes_per_s
+        self.core.joined = True
+        return hello(self.core)
+
+    def disconnect(self) -> None:
+        """Nobody hears what is said."""
+        super().disconnect()
+        self._take(e.ControlLost())
 
     def receive(self, message: Message | m.Plan) -> None:
-        """React to the host, as the real relay does."""
-        if getattr(message, "fence", self.fence) < self.fence:
-            return
-        match message:
-            case m.Greeting():
-                if message.fence > self.fence:
-                    self.fence, self.plan = message.fence, None
-            case m.Plan():
-                self._open(message)
-            case m.Drop():
-                if self.plan is not None and message.attempt == self.plan.attempt:
-                    self.dropped.add(message.slot)
-            case m.Void():
-                self.plan = None
-            case m.Commit():
-                self.plan = None
-                record = self.world.database.record_of(message.record)
-                if record.index == self.index + 1:
-                    self.index = record.index
-                elif record.index > self.index:
-                    self.say(self.hello())
+        """What the host said, opened as the real relay opens it."""
+        if isinstance(message, m.Plan):
+            self._take(e.Heard(OpenPlan(message, message.slots)))
+        elif isinstance(message, m.Commit):
+            record = self.world.database.record_of(message.record)
+            self._take(e.Heard(OpenCommit(message.fence, record, Entry(message.record))))
+        else:
+            assert isinstance(message, m.TO_PEER)
+            assert not isinstance(message, m.Planned | m.Commit)  # the virtual host signs no plan
+            self._take(e.Heard(message))
+
+    def _tick(self) -> None:
+        self._take(e.Ticked())
+        self.after(TICK_S, self._tick)
+
+    def _take(self, event: e.Event) -> None:
+        for action in advance(self.core, event, self.world.clock.now):
+            self._do(action)
+        self.fence = self.core.fence
+
+    def _do(self, action: e.Action) -> None:
+        """Its links carry nothing: senders are looked at, and nobody fetches."""
+        match action:
+            case e.Say():
+                self.say(action.message)
+            case e.Begin():
+                self.sent = [0.0] * len(action.plan.slots)
+                self.after(POLL_S, lambda: self._poll(action.plan))
+            case e.WriteSpan():
+                self._write(action)
+            case e.Append():
+                self.after(DISK_S, lambda: self._append(action))
+            case e.Scan():
+                self._take(e.Scanned(action.stop, ()))  # without bytes there is nothing to copy
             case _:
                 pass
 
-    def _open(self, plan: m.Plan) -> None:
-        self.plan = plan
-        self.spans = [span for span in plan.spans if span.reducer == self.peer and not span.root]
-        self.chunks = [chunk for span in self.spans for chunk in range(span.first, span.stop)]
-        self.received = [0.0] * len(plan.slots)
-        self.included: list[tuple[int, ...]] = []
-        self.dropped: set[int] = set()
-        self.after(POLL_S, lambda: self._poll(plan))
-
-    def _poll(self, plan: m.Plan) -> None:
-        if self.plan is not plan or not self.spans:
+    def _append(self, action: e.Append) -> None:
+        if self.disk_full:
+            self.after(FULL_S, lambda: self._append(action))
             return
-        self._collect(plan)
-        counts = tuple((slot, int(count)) for slot, count in enumerate(self.received))
-        self.say(m.Progress(**_place(plan), received=counts))
-        closed = len(self.included)
-        while self.spans and closed >= self._stop_of(self.spans[0]):
-            self.say(self._done(plan, self.spans.pop(0)))
+        if action.index <= self.index + 1:
+            self.index = max(self.index, action.index)
+            self._take(e.Appended(self.index))
+        else:
+            self._take(e.AppendFailed(action.index))
+
+    def _write(self, action: e.WriteSpan) -> None:
+        attempt = self._attempt()
+        if attempt is None:
+            return
+        if self.disk_full:
+            self.after(FULL_S, lambda: self._write(action))
+            return
+        plan, place = attempt.plan.plan, attempt.place
+        parts = (plan.step, action.span, [slot.root for slot in plan.slots], list(action.included))
+        root = hashlib.sha256(repr(parts).encode()).digest()
+        self.after(DISK_S, lambda: self._take(e.SpanWritten(place, action.span.span, root, 0.5)))
+
+    def _attempt(self) -> Attempt | None:
+        return self.core.reducer.attempt if self.core.reducer is not None else None
+
+    def _poll(self, plan: OpenPlan) -> None:
+        attempt = self._attempt()
+        if attempt is None or attempt.plan is not plan or self.core.reducer is None:
+            return
+        if self.core.reducer.phase is not Phase.REDUCE:
+            return
+        for number, slot in enumerate(plan.slots):
+            self._collect(attempt, number, slot)
         self.after(POLL_S, lambda: self._poll(plan))
 
-    def _collect(self, plan: m.Plan) -> None:
-        for number, slot in enumerate(plan.slots):
-            sender = self.world.trainers[slot.peer]
-            if number in self.dropped or not sender.sends(plan, slot):
-                continue
-            if sender.damaged and not self.received[number]:
-                self.say(m.SlotRefused(**_place(plan), slot=number, chunk=self.chunks[0], code="E211"))
-                continue
-            self.received[number] = min(len(self.chunks), self.received[number] + sender.chunks_per_s * POLL_S)
-        awaited = [number for number in range(len(plan.slots)) if number not in self.dropped]
-        while len(self.included) < len(self.chunks) and awaited:
-            if any(self.received[number] < len(self.included) + 1 for number in awaited):
-                break
-            self.included.append(tuple(awaited))
-
-    def _stop_of(self, span: PlannedSpan) -> int:
-        return self.chunks.index(span.stop - 1) + 1
-
-    def _done(self, plan: m.Plan, span: PlannedSpan) -> m.SpanDone:
-        start = self._stop_of(span) - (span.stop - span.first)
-        parts: list[Included] = []
-        for chunk in range(span.first, span.stop):
-            slots = self.included[start + chunk - span.first]
-            if parts and parts[-1].slots == slots:
-                parts[-1] = Included(parts[-1].first, chunk + 1, slots)
-            else:
-                parts.append(Included(chunk, chunk + 1, slots))
-        root = hashlib.sha256(repr((plan.step, span, [slot.root for slot in plan.slots], parts)).encode()).digest()
-        return m.SpanDone(**_place(plan), span=span.span, root=root, sum_squares=0.5, included=tuple(parts))
-
-
-def _place(plan: m.Plan) -> dict[str, Any]:
-    return {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
+    def _collect(self, attempt: Attempt, number: int, slot: m.Slot) -> None:
+        """What has come of a slot since it was looked at last; its first chunk shows whether it is damaged."""
+        sender, chunks = self.world.trainers[slot.peer], attempt.coverage.chunks
+        if number in attempt.refused or not sender.sends(attempt.plan.plan, slot):
+            return
+        if not self.world.reaches(slot.peer, self.peer):
+            return
+        before = self.sent[number]
+        after = min(float(len(chunks)), before + sender.chunks_per_s * self.pace * POLL_S)
+        self.sent[number] = after
+        for chunk in chunks[int(before) : int(after)]:
+            if sender.damaged:
+                self._take(e.ChunkRefused(attempt.place, number, chunk, "E211"))
+                return
+            self._take(e.ChunkAdded(attempt.place, number, chunk))

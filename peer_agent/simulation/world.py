@@ -6,21 +6,23 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.messages import Message, Plan, Snapshot
-from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.protocol.messages import Snapshot
+from peer_agent.protocol.recipe import Model, Optimizer, Recipe
 from peer_agent.protocol.records import GENESIS, Record, digest_of
 from peer_agent.simulation.clock import Clock
-from peer_agent.simulation.database import Database, Troubles
+from peer_agent.simulation.database import CLAIM_S, Database, Troubles
+from peer_agent.simulation.faults import Faults, Kind
 from peer_agent.simulation.host import Host
 from peer_agent.simulation.peer import Peer, name_of
 from peer_agent.simulation.relay import Relay
+from peer_agent.simulation.sockets import LOOK_S, NOTICE_S, Socket
 from peer_agent.simulation.trainer import Trainer
 
-NOTICE_S = 0.3  # until the host sees that a socket is closed
+TAKE_S = 1.0  # between looks of the other hosts for a run without one
+MOST_TEXTS = 10_000  # notes that are kept in words
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -31,6 +33,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     steps: int = 20
     seed: int = 0
     samples_each: int = 8  # of the target batch, per trainer
+    samples_per_s: float = 4.0  # of a usual trainer; others are up to three times faster or slower
     micro_batch: int = 4
     minimum_trainers: int = 1
     snapshot_every: int = 20
@@ -44,6 +47,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         """The recipe of such a run."""
         return Recipe(
             model=Model(context=16),
+            optimizer=Optimizer(warmup_steps=min(10, self.steps)),
             target_batch=max(self.samples_each * self.trainers, self.micro_batch),
             micro_batch=self.micro_batch,
             target_steps=self.steps,
@@ -78,7 +82,8 @@ class Tally:
     def note(self, note: e.Note) -> None:
         """Count a note of the coordinator."""
         self.notes[note.kind] = self.notes.get(note.kind, 0) + 1
-        self.texts.append(note.text)
+        if len(self.texts) < MOST_TEXTS:
+            self.texts.append(note.text)
 
 
 class World:
@@ -88,31 +93,34 @@ class World:
         self.setting, self.seed = setting, setting.seed
         self.observers = list(observers)
         self.chance = random.Random(f"world {setting.seed}")
-        self.clock, self.tally = Clock(), Tally()
+        self.clock, self.tally, self.faults = Clock(), Tally(), Faults(setting.seed)
         self.names = 0
         self.recipe = setting.recipe()
         self.grid = grid_of(setting.elements)
         self.shards = setting.shards
-        self.tokens_per_sample = self.recipe.model.context - 1
+        self.tokens_per_sample = self.recipe.tokens_per_sample
         self.non_finite = setting.non_finite
         self.goal: e.Goal = "running"
         self.run_id = RunId(name_of(setting.seed, "run"))
-        self.database = Database(self.run_id, setting.seed, setting.troubles)
-        self.session = 0
-        self.arrivals: dict[tuple[str, PeerId], float] = {}
-        self.host: Host | None = Host(self)
+        self.database = Database(self.run_id, setting.seed, setting.troubles, self.faults)
+        self.sockets: dict[int, Socket] = {}  # that are open, by number
+        self.numbers = 0  # given to sockets
+        self.is_up = True  # the site answers, with or without somebody who drives the run
+        self.layer_back_at = 0.0  # what is between sockets and hosts is away until then
+        self.night_until = -1e9  # no trainer is switched on
+        self.unreachable: set[tuple[PeerId, PeerId]] = set()  # (trainer, relay)
+        self.on_commit: list[Callable[[], None]] = []
+        self.host: Host | None = Host(self)  # the newest; an older one may still believe that it is the host
         self.trainers = {peer.peer: peer for peer in map(self._trainer, range(setting.trainers))}
         self.relays = {peer.peer: peer for peer in map(self._relay, range(setting.relays))}
+        self.peers: dict[PeerId, Peer] = {**self.trainers, **self.relays}
         for peer in self.peers.values():
             peer.after(self.chance.random(), peer.connect)
-
-    @property
-    def peers(self) -> dict[PeerId, Peer]:
-        """All of them."""
-        return {**self.trainers, **self.relays}
+        self.clock.after(LOOK_S, self._look_up)
 
     def _trainer(self, number: int) -> Trainer:
-        speed = 4.0 if self.setting.even else 4.0 * 2 ** self.chance.uniform(-1.5, 1.5)
+        usual = self.setting.samples_per_s
+        speed = usual if self.setting.even else usual * 2 ** self.chance.uniform(-1.5, 1.5)
         pace = self.grid.chunks / self.chance.uniform(0.5, 1.5)
         latency_s = self.chance.uniform(0.01, 0.1)
         peer = PeerId(name_of(self.seed, "trainer", number))
@@ -126,80 +134,103 @@ class World:
         """Whose machine it is."""
         return f"person {peer[:6]}"
 
+    def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
+        """Whether a fault befalls this peer (or the site) now; rounds are numbered by the step they make."""
+        return self.faults.strikes(kind, peer, self.database.step + 1, of)
+
+    def reaches(self, trainer: PeerId, relay: PeerId) -> bool:
+        """Whether this trainer can dial this relay."""
+        return (trainer, relay) not in self.unreachable
+
+    def committed(self) -> None:
+        """An update is in the database."""
+        for action in self.on_commit:
+            action()
+
     # --- links
 
     def open_session(self, peer: Peer) -> bool:
-        """Connect to the host. False where there is none."""
-        if self.host is None:
+        """A socket to the site. False where there is none."""
+        if not self.is_up:
             return False
-        self.session += 1
-        peer.session = self.session
+        self.numbers += 1
+        peer.session = self.sockets[self.numbers] = Socket(self, peer, self.numbers)
+        peer.session.look_up()
         return True
 
-    def lose_session(self, peer: PeerId) -> None:
-        """A peer's end is closed; the host sees it a little later."""
-        host, session = self.host, self.session_at_host(peer)
-        if host is not None and session is not None:
-            host.after(NOTICE_S, lambda: host.lose(peer, session))
+    def close_session(self, socket: Socket) -> None:
+        """A peer's end is closed."""
+        self.sockets.pop(socket.number, None)
+        socket.close()
 
-    def session_at_host(self, peer: PeerId) -> int | None:
-        """The session that the host knows of this peer."""
-        return self.host.sessions.get(peer) if self.host is not None else None
-
-    def to_host(self, peer: Peer, message: m.TO_SITE) -> None:
-        """A message on its way up; it is lost with the session or the host."""
-        host, session = self.host, peer.session
-        assert session is not None
-        if host is not None:
-            host.after(self._delay("up", peer), lambda: host.receive(peer, session, message))
-
-    def to_peer(self, host: Host, name: PeerId, message: Message | Plan) -> None:
-        """A message on its way down."""
-        peer, session = self.peers[name], host.sessions.get(name)
-
-        def arrive() -> None:
-            if peer.alive and session is not None and peer.session == session:
-                peer.deliver(message)
-
-        if session is not None:
-            self.clock.after(self._delay("down", peer), arrive)
-
-    def _delay(self, way: str, peer: Peer) -> float:
-        """Latency with some jitter; what was sent first arrives first."""
-        soonest = self.arrivals.get((way, peer.peer), 0.0)
-        arrival = max(self.clock.now + peer.latency_s * self.chance.uniform(0.8, 1.5), soonest)
-        self.arrivals[way, peer.peer] = arrival
-        return arrival - self.clock.now
+    def _look_up(self) -> None:
+        """Each socket that hears nothing asks the database for the host of its run."""
+        for socket in list(self.sockets.values()):
+            if socket.is_forsaken:
+                socket.look_up()
+        self.clock.after(LOOK_S, self._look_up)
 
     # --- what befalls them
 
     def kill_host(self) -> None:
-        """kill -9 of the site: all sessions end, what it knew is gone."""
-        if self.host is None:
-            return
-        self.host.alive = False
-        self.host = None
-        self.tally.restarts += 1
+        """kill -9 of the whole site: all sessions end, what it knew is gone."""
+        if self.host is not None:
+            self.host.alive = False
+            self.tally.restarts += 1
+        self.host, self.is_up = None, False
+        self.sockets.clear()
         for peer in self.peers.values():
             peer.session = None
             peer.after(NOTICE_S + self.chance.random(), peer.connect)
 
     def start_host(self) -> None:
-        """The site starts again, from what the database has."""
-        if self.host is None:
-            self.host = Host(self)
+        """The site starts again, from what the database has. Sockets that are open hear of it, but for some."""
+        self.is_up = True
+        if self.host is not None:
+            return
+        if not self.database.answers(self.clock.now):
+            self.clock.after(TAKE_S, self.start_host)
+            return
+        host = self.host = Host(self)
+        for socket in self.sockets.values():
+            if not self.strikes("unheard", socket.peer.peer):
+                socket.follow(host, host.state.fence)
 
     def restart_host(self, away_s: float = 1.0) -> None:
-        """Down for a while."""
+        """The site is down for a while."""
         self.kill_host()
         self.clock.after(away_s, self.start_host)
 
+    def replace_host(self, ended: Host, away_s: float = TAKE_S) -> None:
+        """The process that drove the run has ended, another takes it; sockets are in processes of their own."""
+        ended.alive = False
+        if self.host is ended:
+            self.host = None
+            self.tally.restarts += 1
+            self.clock.after(away_s, self.start_host)
+
+    def overtake_host(self, asleep_s: float) -> None:
+        """The host is suspended beyond its claim and another takes the run; then it wakes and knows nothing of it."""
+        host = self.host
+        if host is None:
+            return
+        host.freeze()
+        self.clock.after(asleep_s, host.thaw)
+
+        def take() -> None:
+            if self.host is host and host.frozen:
+                self.host = None
+                self.tally.restarts += 1
+                self.start_host()
+
+        self.clock.after(CLAIM_S + TAKE_S, take)
+
     def ban(self, peer: PeerId) -> None:
         """The organizer wants this machine out."""
-        session = self.session_at_host(peer)
-        if self.host is not None and session is not None:
-            self.peers[peer].alive = False
-            self.host.lose(peer, session, banned=True)
+        banned, host = self.peers[peer], self.host
+        banned.alive = False
+        if host is not None and peer in host.sockets:
+            host.lose(host.sockets[peer], banned=True)
 
     def direct(self, goal: e.Goal, *, target_steps: int = 0) -> None:
         """The organizer pauses, resumes, ends or extends the run."""

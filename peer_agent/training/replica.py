@@ -1,5 +1,6 @@
 """A peer's copy of the run's state. It changes by averages and the optimizer, or by a snapshot; by nothing more."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,11 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.records import GENESIS, Record
+from peer_agent.protocol.records import GENESIS, RecordHead
 from peer_agent.training.digests import state_digest
 from peer_agent.training.model import build_model, layout_of, parameters_of
 from peer_agent.training.optimizers import Moving, update
-from peer_agent.training.snapshots import State, read_state
+from peer_agent.training.snapshots import BLOCK, State, canonical_blocks, hash_of, header_of, read_state
 
 
 class OutOfOrder(ValueError):
@@ -43,7 +44,7 @@ class Replica:
             view.copy_(parameter.detach())
             parameter.data = view
 
-    def apply(self, record: Record, digest: str, gradient: NDArray[np.float32]) -> None:
+    def apply(self, record: RecordHead, digest: str, gradient: NDArray[np.float32]) -> None:
         """Make the update of `record` (`digest`: of its sealed bytes) with its averaged gradient. Raises OutOfOrder."""
         self._check_follows(record)
         if gradient.shape != (self.layout.elements,):
@@ -53,7 +54,7 @@ class Replica:
         update(self.recipe.optimizer, record.scalars, self.layout, state, averaged)
         self.step, self.index, self.log_digest = record.step, record.index, digest
 
-    def _check_follows(self, record: Record) -> None:
+    def _check_follows(self, record: RecordHead) -> None:
         if record.kind != "update":
             raise OutOfOrder(f"entry {record.index} is a {record.kind}, not an update")
         if (record.step, record.index) != (self.step + 1, self.index + 1):
@@ -66,6 +67,19 @@ class Replica:
     def digest(self) -> str:
         """The cheap digest over parameters and moments, equal to `protocol.digests.state_digest` of them."""
         return state_digest(self.parameters, self.moment1, self.moment2)
+
+    def state_hash(self) -> tuple[str, int]:
+        """sha256 (hexadecimal) and size in bytes of this state's canonical snapshot: equal to what `save` writes.
+
+        Takes no copy: nothing may change the replica meanwhile.
+        """
+        return hash_of(self._canonical_blocks())
+
+    def _canonical_blocks(self) -> Iterator[bytes | memoryview]:
+        yield header_of(self.layout, step=self.step, index=self.index, log_digest=self.log_digest)
+        for vector in (self.parameters, self.moment1, self.moment2):
+            for start in range(0, vector.numel(), BLOCK):
+                yield from canonical_blocks(vector[start : start + BLOCK].cpu().numpy())
 
     def copy_state(self) -> State:
         """A copy in CPU memory, to be saved by a thread while training goes on."""

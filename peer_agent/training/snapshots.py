@@ -1,11 +1,12 @@
 """A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and what they are.
 
 Written here and not by the safetensors library, which orders metadata by chance: a content-addressed file has to have
-the same bytes whoever writes it.
+the same bytes whoever writes it. These are the canonical bytes that replicas hash (`StateHash`) and a keeper hands in;
+nothing local is in them, neither a device nor a time nor a name.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,10 @@ class State(Struct, frozen=True, kw_only=True):
             raise Problem.of("E106", path=path.parent, reason=error.strerror or error) from error
         return digest
 
+    def hashed(self) -> tuple[str, int]:
+        """sha256 (hexadecimal) and size in bytes of the file, without writing it."""
+        return hash_of(self._blocks())
+
     def _write(self, path: Path) -> str:
         sha256 = hashlib.sha256()
         with path.open("wb") as file:
@@ -52,27 +57,42 @@ class State(Struct, frozen=True, kw_only=True):
         return sha256.hexdigest()
 
     def _blocks(self) -> Iterator[bytes | memoryview]:
-        header = self._header()
-        yield len(header).to_bytes(8, "little") + header
+        yield header_of(self.layout, step=self.step, index=self.index, log_digest=self.log_digest)
         for name in VECTORS:
-            vector = getattr(self, name)
-            for start in range(0, vector.size, BLOCK):
-                yield np.ascontiguousarray(vector[start : start + BLOCK], dtype="<f4").data
+            yield from canonical_blocks(getattr(self, name))
 
-    def _header(self) -> bytes:
-        size = 4 * self.layout.elements
-        metadata = {
-            "step": str(self.step),
-            "index": str(self.index),
-            "log_digest": self.log_digest,
-            "layout": msgspec.json.encode(self.layout).decode(),
-        }
-        tensors = {
-            name: {"dtype": "F32", "shape": [self.layout.elements], "data_offsets": [size * i, size * (i + 1)]}
-            for i, name in enumerate(VECTORS)
-        }
-        header = msgspec.json.encode({"__metadata__": metadata, **tensors})
-        return header + b" " * (-len(header) % 8)
+
+def header_of(layout: Layout, *, step: int, index: int, log_digest: str) -> bytes:
+    """The file's first bytes, up to the values."""
+    size = 4 * layout.elements
+    metadata = {
+        "step": str(step),
+        "index": str(index),
+        "log_digest": log_digest,
+        "layout": msgspec.json.encode(layout).decode(),
+    }
+    tensors = {
+        name: {"dtype": "F32", "shape": [layout.elements], "data_offsets": [size * i, size * (i + 1)]}
+        for i, name in enumerate(VECTORS)
+    }
+    header = msgspec.json.encode({"__metadata__": metadata, **tensors})
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header
+
+
+def canonical_blocks(vector: NDArray[np.float32]) -> Iterator[memoryview]:
+    """A flat vector's bytes in the file, little-endian, a block at a time."""
+    for start in range(0, vector.size, BLOCK):
+        yield np.ascontiguousarray(vector[start : start + BLOCK], dtype="<f4").data.cast("B")
+
+
+def hash_of(blocks: Iterable[bytes | memoryview]) -> tuple[str, int]:
+    """sha256 in hexadecimal, and how many bytes they are."""
+    sha256, size = hashlib.sha256(), 0
+    for block in blocks:
+        sha256.update(block)
+        size += len(block)
+    return sha256.hexdigest(), size
 
 
 def read_state(path: Path) -> State:

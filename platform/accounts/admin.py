@@ -55,7 +55,7 @@ class PersonAdmin(Kept):
             closing.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")
 
-    @admin.action(description="Open again (machines are approved anew)")
+    @admin.action(description="Open again (its owner lets machines back)")
     def open(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
         """Undo closing."""
         for person in chosen.filter(is_active=False):
@@ -83,12 +83,19 @@ class MachineAdmin(Kept):
     list_select_related = ("person",)
     search_fields = ("name", "person__username")
     ordering = ("-created_at",)
-    fields = readonly_fields = ("id", "name", "person", "kind", "created_at", "last_seen_at", "revoked_at")
-    actions = ("revoke",)
+    fields = readonly_fields = ("id", "name", "person", "kind", "created_at", "last_seen_at", "revoked_at", "is_barred")
+    actions = ("revoke", "let_back")
 
     @admin.action(description="Revoke: cut off within a round")
     def revoke(self, request: HttpRequest, chosen: QuerySet[Machine]) -> None:
         """From now on they get no credential."""
         for machine in chosen:
-            services.revoke_machine(machine=machine)
-        self.message_user(request, "They are revoked; their owners may approve them again.")
+            services.bar_machine(machine=machine)
+        self.message_user(request, "They are revoked; their keys come back under no name until an operator lets them.")
+
+    @admin.action(description="Let back")
+    def let_back(self, request: HttpRequest, chosen: QuerySet[Machine]) -> None:
+        """Take a revocation back."""
+        for machine in chosen:
+            services.unbar_machine(machine=machine)
+        self.message_user(request, "They may work again.")

@@ -76,6 +76,6 @@ def close_account(*, person: Person) -> None:
 
 
 def open_account(*, person: Person) -> None:
-    """The person may log in again; machines are approved anew."""
+    """The person may log in again, and let machines back."""
     person.is_active = True
     person.save(update_fields=["is_active"])

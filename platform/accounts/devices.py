@@ -7,7 +7,7 @@ from typing import NamedTuple
 from django.db import IntegrityError, transaction
 
 from accounts.models import DeviceRequest, Machine, Person
-from accounts.services import admit_machine, digest_of, is_proof
+from accounts.services import admit_machine, digest_of, is_proof, require_welcome
 from peer_agent.protocol.errors import Problem
 
 LIFETIME = timedelta(minutes=15)
@@ -38,7 +38,9 @@ def request_approval(
     now: datetime,
     kind: Machine.Kind = Machine.Kind.AGENT,
 ) -> Asked:
-    """Note that a machine asks to be approved."""
+    """Note that a machine asks to be approved. Raises Problem E227, E228, where nobody could approve it."""
+    if (known := Machine.objects.select_related("person").filter(public_key=public_key).first()) is not None:
+        require_welcome(known)
     DeviceRequest.objects.filter(expires_at__lt=now - MEMORY).delete()
     device_code = secrets.token_urlsafe(32)
     facts = {"name": name, "public_key": public_key, "system": system, "run": run, "address": address, "kind": kind}
@@ -108,7 +110,7 @@ def asked_with(device_code: str) -> Asked:
 def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
     """The machine that was approved, once. `proof` signs the device code for the purpose REQUEST.
 
-    `url` is where people approve. Raises Problem E216 (proof), E221, E222 (expired, used), E220.
+    `url` is where people approve. Raises Problem E216 (proof), E221, E222 (expired, used), E220, E227, E228.
     """
     request, key = asked.request, bytes(asked.request.public_key)
     if not is_proof(secret=asked.device_code, public_key=key, proof=proof):

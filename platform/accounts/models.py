@@ -80,6 +80,7 @@ class Machine(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    is_barred = models.BooleanField(default=False)  # revoked by an operator: its owner cannot let it back
 
     class Meta:
         ordering = ("created_at",)
@@ -91,6 +92,20 @@ class Machine(models.Model):
     def peer_id(self) -> PeerId:
         """The machine's name on the wire: 32 hexadecimal digits."""
         return PeerId(self.id.hex)
+
+
+class PastOwner(models.Model):
+    """Somebody for whom a machine worked before it had its present person: what befalls them sticks to its key."""
+
+    machine = models.ForeignKey(Machine, models.CASCADE, related_name="past_owners")
+    person = models.ForeignKey(Person, models.CASCADE, related_name="+")
+    until = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("machine", "person"), name="past_owner_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.machine_id} worked for {self.person_id}"
 
 
 class DeviceRequest(models.Model):

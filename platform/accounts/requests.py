@@ -1,26 +1,40 @@
 """A request that a machine signs with its own key: who asks, for which role, and when it was said."""
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec import Struct
 
 from accounts.models import Machine
 from accounts.selectors import working_machine
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, REQUEST, Role, Signed, is_signed_by
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import Peer
+from peer_agent.protocol.messages import PROTOCOL
+
+ASKED_FOR = (Role.TRAINER, Role.RELAY)  # the site gives itself whatever else there is
 
 
 class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request for a credential. `issued_at` is in seconds of UTC."""
+    """The body of a request for a credential. `issued_at` is in seconds of UTC; agents of protocol 1 do not name it."""
 
     machine: Peer
     role: Role
     issued_at: float
+    protocol: int = 1
 
 
-def verified_request(*, body: bytes, signature: str, site: str, now: float) -> tuple[Machine, Role]:
-    """Who asks and as what. Raises Problem E206, E101, E214, E216, E204, in this order."""
+def verified_request(
+    *, body: bytes, signature: str, site: str, now: float, upgrade: Callable[[], str]
+) -> tuple[Machine, Role]:
+    """Who asks and as what. Raises Problem E206, E205, E101, E214, E216, E204, E213, in this order.
+
+    `upgrade` gives the line that brings an agent up to date, for one that could not understand this site's messages.
+    """
     request = _parsed(body)
+    if request.protocol != PROTOCOL:
+        fault = Fault.of("E205", theirs=request.protocol, ours=PROTOCOL)
+        raise Problem(Fault(fault.code, f"{fault.text}\n{upgrade()}"))
     machine = working_machine(request.machine, site=site)
     try:
         signed = Signed(body, bytes.fromhex(signature))
@@ -31,6 +45,8 @@ def verified_request(*, body: bytes, signature: str, site: str, now: float) -> t
     # Only now: a clock that is wrong in a request that somebody else made would mislead its owner.
     if abs(now - request.issued_at) > CLOCK_TOLERANCE_S:
         raise Problem.of("E204", minutes=round(abs(now - request.issued_at) / 60))
+    if request.role not in ASKED_FOR:
+        raise Problem.of("E213")
     return machine, request.role
 
 

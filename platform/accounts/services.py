@@ -11,11 +11,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.keys import site_key
-from accounts.models import KEY_BYTES, Machine, Person, Token
+from accounts.models import KEY_BYTES, Machine, PastOwner, Person, Token
 from peer_agent.protocol import credentials
 from peer_agent.protocol.credentials import Credential, Role, Signed
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.identifiers import PeerId, RunId
 
 MACHINE_TOKEN_LIFETIME = timedelta(hours=24)
 RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; nobody can log in as it
@@ -82,7 +82,7 @@ def enrol_machine(
     """The machine that holds `public_key`, now approved by the token's person.
 
     `proof` signs the token's secret for the purpose REQUEST. A key that is known already keeps its machine and its
-    history. Raises Problem E215 (token), E216 (proof).
+    history. Raises Problem E215 (token), E216 (proof), E227, E228.
     """
     now = timezone.now()
     token = _usable_token(secret, Token.Purpose.MACHINE, now)
@@ -93,11 +93,28 @@ def enrol_machine(
     return admit_machine(person=token.person, name=name, public_key=public_key, kind=kind)
 
 
+@transaction.atomic
 def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine.Kind) -> Machine:
-    """The machine that holds `public_key`, speaking for the person from now on; the caller has checked the proof."""
-    facts = {"person": person, "name": name, "kind": kind, "revoked_at": None}
+    """The machine that holds `public_key`, speaking for the person from now on; the caller has checked the proof.
+
+    Raises Problem E227, E228: whoever was shut out does not come back under another name.
+    """
+    known = Machine.objects.select_for_update().select_related("person").filter(public_key=public_key).first()
+    if known is not None:
+        require_welcome(known)
+        if known.person_id != person.pk:
+            PastOwner.objects.get_or_create(machine=known, person=known.person)
+    facts = {"person": person, "name": name, "kind": kind}
     machine, _ = Machine.objects.update_or_create(public_key=public_key, defaults=facts)
     return machine
+
+
+def require_welcome(machine: Machine) -> None:
+    """Whether a key that is known may be approved. Raises Problem E227 (revoked), E228 (of a closed account)."""
+    if machine.revoked_at:
+        raise Problem.of("E227")
+    if not machine.person.is_active or machine.past_owners.filter(person__is_active=False).exists():
+        raise Problem.of("E228")
 
 
 def is_proof(*, secret: str, public_key: bytes, proof: bytes) -> bool:
@@ -122,8 +139,25 @@ def rename_machine(*, machine: Machine, name: str) -> None:
 
 
 def revoke_machine(*, machine: Machine) -> None:
-    """From now on the machine gets no credential; a new token approves it again."""
+    """From now on the machine gets no credential, and its key is not approved again, until it is let back."""
     Machine.objects.filter(pk=machine.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def bar_machine(*, machine: Machine) -> None:
+    """The same by an operator: its owner cannot let it back."""
+    revoke_machine(machine=machine)
+    Machine.objects.filter(pk=machine.pk).update(is_barred=True)
+
+
+def let_back_machine(*, machine: Machine) -> None:
+    """Take a revocation back, by the machine's owner. Raises Problem E227 where an operator revoked it."""
+    if not Machine.objects.filter(pk=machine.pk, is_barred=False).update(revoked_at=None):
+        raise Problem.of("E227")
+
+
+def unbar_machine(*, machine: Machine) -> None:
+    """The same by an operator, whoever revoked it."""
+    Machine.objects.filter(pk=machine.pk).update(revoked_at=None, is_barred=False)
 
 
 def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> Signed:
@@ -138,6 +172,20 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
         expires=now + credentials.LIFETIME_S,
     )
     Machine.objects.filter(pk=machine.pk).update(last_seen_at=timezone.now())
+    return credentials.issue(site_key(), credential)
+
+
+def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
+    """The site's word, for an hour, that whoever holds this key reads a run's log at relays on its behalf."""
+    credential = Credential(
+        person=RELAY_KEEPER,
+        machine=peer,
+        run=run,
+        role=Role.READER,
+        key=key,
+        not_before=now,
+        expires=now + credentials.LIFETIME_S,
+    )
     return credentials.issue(site_key(), credential)
 
 

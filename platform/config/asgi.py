@@ -8,6 +8,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
+from django.urls import re_path
 
 http = get_asgi_application()  # sets Django up, before models are imported
 
@@ -18,5 +19,13 @@ from web.lengths import LengthGuard  # noqa: E402
 # whitenoise reads a style sheet whole before it is sent; our own downloads are streamed (web.downloads).
 warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
 
-sockets: list[Any] = [*websocket_urlpatterns, *feed_urlpatterns]  # Channels' stubs want its own kind of pattern
+
+async def nowhere(scope: Any, receive: Any, send: Any) -> None:
+    """A socket at an address where there is none. Channels would raise, and each time fill the log with a traceback."""
+    del scope, receive
+    await send({"type": "websocket.close"})
+
+
+# Channels' stubs want its own kind of pattern.
+sockets: list[Any] = [*websocket_urlpatterns, *feed_urlpatterns, re_path(r"", nowhere)]  # type: ignore[arg-type]
 application = ProtocolTypeRouter({"http": LengthGuard(http), "websocket": URLRouter(sockets)})

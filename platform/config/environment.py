@@ -1,5 +1,6 @@
 """Typed values from the environment. What is set and not understood stops the site at once (E405)."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from peer_agent.protocol.errors import Problem
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # FULL, not NORMAL: a commit that was announced must outlive a power cut (rule 16).
 SQLITE_OPTIONS = {
@@ -57,6 +60,15 @@ def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]
         if not path.is_dir():
             raise Problem.of("E405", name=name, reason=f"{path} is no folder")
     return found
+
+
+def networks(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Network]:
+    """IP addresses and networks (10.0.0.0/8), separated by commas. Raises Problem E405 where one is neither."""
+    try:
+        parts = [part.strip() for part in text(name, environ=environ).split(",")]
+        return [ipaddress.ip_network(part) for part in parts if part]
+    except ValueError as error:
+        raise Problem.of("E405", name=name, reason=error) from error
 
 
 def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ) -> str:

@@ -16,6 +16,8 @@ DATA = environment.folder("MANYHANDS_DATA", ROOT / "var" / "data")  # database, 
 RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # homes of other relays on disks that we can read
 PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # as people's browsers see it
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
+PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)  # a school
+TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # beside those on this machine
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")  # where releases are published
 REDIS_URL = environment.broker("REDIS_URL")  # without it one process holds channel layer and task queue
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
@@ -127,20 +129,30 @@ STORAGES = {
 }
 
 # How often the same may be asked before E223: how many times within how many seconds (web.rates).
-# A class behind one address signs up within minutes; a code has 34 bits, so ten guesses a quarter are none.
+# An address counts for who is not logged in, and for as many people as may sit behind one: a class signs up within
+# minutes. A code has 34 bits, so ten guesses a quarter are none.
 RATES = {
-    "sign-ups": (200, 3600),  # per address
+    "sign-ups": (PEOPLE_PER_ADDRESS, 3600),  # per address
     "log-ins of this name": (10, 900),  # that failed, per address and name
-    "log-ins": (300, 900),  # that failed, per address
-    "requests of machines": (120, 900),  # per address
+    "log-ins": (PEOPLE_PER_ADDRESS, 900),  # that failed, per address
+    "requests of machines": (PEOPLE_PER_ADDRESS, 900),  # per address
     "polls": (30, 15),  # per device code; one every two seconds is asked for
     "wrong codes": (10, 900),  # per person
     "uploads": (30, 3600),  # per person
     "uploads in pieces": (60, 3600),  # per person, as they are announced
     "wrong invitations": (30, 900),  # per person
-    "wrong invitations of one address": (300, 900),  # before anybody has logged in
-    "log-ins by another site": (300, 900),  # per address; there and back are two
-    "looks at a run": (12_000, 60),  # per address: 240 pages whose sockets are blocked ask every 1.2 seconds
+    "wrong invitations of one address": (PEOPLE_PER_ADDRESS, 900),  # before anybody has logged in
+    "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; there and back are two
+    "looks at a run": (50 * PEOPLE_PER_ADDRESS, 60),  # per address: pages without sockets ask every 1.2 seconds
+    "looks of one person": (600, 60),  # at runs, in a dozen pages
+    "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
+}
+# What one person may take of the site; operators have no bounds (runs.quotas)
+QUOTAS = {
+    "drafts": environment.number("MANYHANDS_QUOTA_DRAFTS", 20, least=1, most=1_000_000),
+    "disk_mb": environment.number("MANYHANDS_QUOTA_DISK_MB", 5_000, least=1, most=1_000_000_000),
+    "parameters": environment.number("MANYHANDS_QUOTA_PARAMETERS", 500_000_000, least=1, most=2**31),
+    "runs": environment.number("MANYHANDS_QUOTA_RUNS", 10, least=1, most=1_000_000),
 }
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
@@ -148,14 +160,11 @@ CACHES = {
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 100_000}}
 }
 
-# Messages between sockets
+# Messages between sockets and hosts: how many may wait for one, and why, is said beside the classes
 CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL]},
-    }
+    "default": {"BACKEND": "coordination.redis_layer.RedisLayer", "CONFIG": {"hosts": [REDIS_URL]}}
     if REDIS_URL
-    else {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"capacity": 10_000}}
+    else {"BACKEND": "coordination.layers.ProcessLayer", "CONFIG": {}}
 }
 
 # Background tasks
@@ -173,5 +182,10 @@ LOGGING = {
     "formatters": {"line": {"format": "{asctime} {levelname:7} {name}: {message}", "style": "{"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
-    "loggers": {"celery": {"level": "WARNING"}, "uvicorn": {"level": "WARNING"}, "django.request": {"level": "ERROR"}},
+    "loggers": {
+        "celery": {"level": "WARNING"},
+        "uvicorn": {"level": "ERROR"},  # below it are lines about malformed requests: a stranger could fill the disk
+        "django.request": {"level": "ERROR"},
+        "django.security": {"level": "CRITICAL"},  # the same
+    },
 }

@@ -48,7 +48,7 @@ def online_in(runs: Iterable[Run]) -> dict[UUID, list[Seen]]:
 
 def current_step(run: Run) -> Step | None:
     """The step being made, None where no host drives the run."""
-    row = Presence.objects.filter(run=run, at__gte=timezone.now() - FRESH).first()
+    row = Presence.objects.filter(run=run, at__gte=timezone.now() - FRESH).defer("members").first()
     return Step(phase=row.phase, done=row.done, target=row.target, void_rounds=row.void_rounds) if row else None
 
 
@@ -71,7 +71,6 @@ def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
     return step, seen
 
 
-def show(run: Run, state: RunState) -> None:
+def show(run: Run, step: Step, members: list[Seen]) -> None:
     """Write the picture."""
-    step, members = picture_of(state)
     Presence.objects.update_or_create(run=run, defaults={**step, "members": members})

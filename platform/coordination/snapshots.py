@@ -1,26 +1,166 @@
-"""A replica's state is believed when its digest is the one that most replicas reported at that step."""
+"""Whose copy of the model is taken, under which hash (rule 17). What the coordinator commands becomes rows here.
+
+A host hands the commands `Elected`, `Admitted` and `Replay` to `carry_out`, tells `note_listener` of each relay's
+hello, and looks at `news_of` once a second: another snapshot is the event `SnapshotStored`, a higher `verified` is
+`Verified`, each answer that is new to it is `Replayed`.
+"""
+
+from datetime import timedelta
+from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
-from peer_agent.protocol.errors import Fault
-from runs.models import LogEntry, Run, Snapshot
-from runs.services import request_heldout, request_thinning
+from coordination.models import Admission, Election, PendingSnapshot
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Admitted, Elected, Replay, Replayed
+from peer_agent.protocol.identifiers import PeerId
+from runs import storage
+from runs.models import LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
+from runs.services import request_heldout, request_thinning, request_verification
+from runs.verification import ask_the_log, verified_up_to
+
+ELECTED = timedelta(minutes=10)  # so long an elected keeper may begin its upload
+PENDING = timedelta(minutes=10)  # so long a file waits for its hash to be admitted
+ANSWERS_KEPT = 16  # entries: the coordinator forgets votes that are older
 
 
-def offer_snapshot(
-    *, run: Run, step: int, index: int, log_digest: str, state_digest: str, file: str, size: int
-) -> Fault | None:
-    """Keep an uploaded state that matches the log; E310 where it does not, or where nobody has reported on it yet."""
-    entry = LogEntry.objects.filter(run=run, index=index, step=step, digest=log_digest).first()
-    if entry is None or not entry.state_digest or entry.state_digest != state_digest:
-        return Fault.of("E310", step=step)
+class News(NamedTuple):
+    """What the site has. `verified`: the index of the newest snapshot that a replay gave, or of the anchor.
+
+    No snapshot: the run was taken back to a draft.
+    """
+
+    snapshot: m.Snapshot | None = None
+    verified: int = 0
+    replays: tuple[Replayed, ...] = ()
+
+
+# --- what a coordinator commands
+
+
+def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
+    """A command that is about snapshots."""
+    match command:
+        case Elected():
+            elect_keeper(run, peer=command.peer, index=command.index, step=command.step)
+        case Admitted():
+            place = {"index": command.index, "step": command.step}
+            admit_hash(run, **place, sha256=command.sha256, size=command.size)
+        case Replay():
+            request_replay(run, index=command.index, step=command.step)
+
+
+def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
+    """From now on this machine, and no other, may upload the state of this entry."""
+    expire_pending()
+    now = timezone.now()
+    Election.objects.filter(run=run, until__lt=now).delete()
+    Election.objects.update_or_create(
+        run=run, index=index, defaults={"step": step, "peer": peer, "until": now + ELECTED}
+    )
+
+
+def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> None:
+    """Most people's copies have this hash at this entry. A hash that the log has refused is not admitted again."""
+    if RefusedSnapshot.objects.filter(run=run, file=sha256).exists():
+        return
+    facts = {"step": step, "sha256": sha256, "size": size}
+    Admission.objects.update_or_create(run=run, index=index, defaults=facts)
+    settle(run, index)
+
+
+def request_replay(run: Run, *, index: int, step: int) -> None:
+    """Have the state of this entry made from the log, because copies differ or nobody is left to hand it in."""
+    ask_the_log(run, index=index, step=step)
+    request_verification(run=run)
+
+
+def note_listener(peer: PeerId, hello: m.Hello) -> None:
+    """Remember where a relay that keeps logs can be dialled."""
+    if hello.url and hello.keeps_log:
+        facts = {"url": hello.url, "fingerprint": hello.fingerprint, "heard_at": timezone.now()}
+        RelayAddress.objects.update_or_create(peer=peer, defaults=facts)
+
+
+def news_of(run: Run) -> News:
+    """What a host tells its coordinator."""
+    newest = run.snapshots.order_by("-index").first()
+    if newest is None:
+        return News()
+    since = newest.index - ANSWERS_KEPT
+    answered = ReplayRequest.objects.filter(run=run, index__gt=since).exclude(state_digest="").order_by("index")
+    replays = tuple(Replayed(row.index, row.step, row.state_digest) for row in answered)
+    return News(as_message(newest), verified_up_to(run), replays)
+
+
+def as_message(snapshot: Snapshot) -> m.Snapshot:
+    """A snapshot row as peers are told of it."""
+    return m.Snapshot(
+        index=snapshot.index,
+        step=snapshot.step,
+        digest=snapshot.digest,
+        state_digest=snapshot.state_digest,
+        file=snapshot.file,
+        size=snapshot.size,
+    )
+
+
+# --- files and hashes, whichever comes first
+
+
+def election_of(run: Run, peer: PeerId, step: int) -> Election | None:
+    """This machine's election for the state of a step."""
+    asked = Election.objects.filter(run=run, peer=peer, step=step, until__gte=timezone.now())
+    return asked.select_related("run").first()
+
+
+def admitted_at(run: Run, index: int) -> Admission | None:
+    """The hash that was admitted for an entry."""
+    return Admission.objects.filter(run=run, index=index).first()
+
+
+def settle(run: Run, index: int) -> None:
+    """Where both the file and the admitted hash of an entry are there: it is a snapshot, or it goes.
+
+    Each side writes its own row before it looks for the other's, so one of them finds both.
+    """
+    admission, pending = admitted_at(run, index), PendingSnapshot.objects.filter(run=run, index=index).first()
+    if admission is None or pending is None:
+        return
+    if (pending.sha256, pending.size) == (admission.sha256, admission.size):
+        _keep(run, pending)
+    forget_pending(pending)
+
+
+def _keep(run: Run, pending: PendingSnapshot) -> None:
+    entry = LogEntry.objects.get(run=run, index=pending.index)
+    storage.put(storage.pending_path(run, pending.sha256), storage.snapshot_path(run, pending.sha256))
     try:
         with transaction.atomic():
             Snapshot.objects.create(
-                run=run, index=index, step=step, digest=log_digest, state_digest=state_digest, file=file, size=size
+                run=run,
+                index=pending.index,
+                step=pending.step,
+                digest=entry.digest,
+                state_digest=pending.state_digest,
+                file=pending.sha256,
+                size=pending.size,
             )
             request_heldout(run=run)
             request_thinning(run=run)
+            request_verification(run=run)
     except IntegrityError:
-        pass  # another keeper handed in the same state first
-    return None
+        pass  # it was stored already: by another keeper, or made from the log
+
+
+def forget_pending(pending: PendingSnapshot) -> None:
+    """Delete a file that waited, and its row."""
+    storage.pending_path(pending.run, pending.sha256).unlink(missing_ok=True)
+    pending.delete()
+
+
+def expire_pending() -> None:
+    """Delete what has waited for too long."""
+    for pending in PendingSnapshot.objects.filter(expires__lt=timezone.now()).select_related("run"):
+        forget_pending(pending)

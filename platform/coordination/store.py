@@ -1,26 +1,30 @@
 """A run's rows as its host reads and writes them. Every write is idempotent or one transaction."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal
 
-import msgspec
 from django.db import DatabaseError, connection, transaction
 from django.db.models import Q
 
 from accounts.keys import site_key
 from accounts.models import Machine
+from coordination.snapshots import as_message
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Directed, Goal, Mark
-from peer_agent.protocol.coordinator.leases import restored
-from peer_agent.protocol.coordinator.state import RunState
-from peer_agent.protocol.credentials import Signed, public_bytes
+from peer_agent.protocol.coordinator.facts import Facts, restored
+from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
+from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.recipe import parse_recipe
-from peer_agent.protocol.records import Record, Unit, digest_of
-from peer_agent.protocol.sampling import samples_in
+from peer_agent.protocol.records import Entry, Record, digest_of
+from runs import timeline
 from runs.access import NOT_OPEN, shut_out
-from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, Snapshot
+from runs.coverage import settle, settled_units
+from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
+from runs.sealed import keep_sealed, sealed_of, with_records
+from runs.totals import add_to_totals
+from runs.verification import verified_up_to
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +36,13 @@ class Stale(Exception):
 
 
 def load(run: Run, fence: int) -> RunState:
-    """The run as the database knows it: head, snapshot, marks, and units that are in no update yet."""
+    """The run as the database knows it: head, snapshot, marks, coverage, and the newest records of its log."""
     recipe = run.parsed_recipe
     head, snapshot = run.head, run.snapshots.order_by("-index").first()
     assert snapshot is not None
-    last = run.log.filter(index=head.index).first()
     shards = tuple(m.Shard(shard.digest, shard.tokens) for shard in run.dataset.shards.order_by("position"))
-    sizes = [samples_in(shard.tokens, recipe.model.context) for shard in shards]
-    marks = [Mark(mark.epoch, mark.shard, mark.mark) for mark in run.marks.order_by("epoch", "shard")]
-    state = RunState(
+    newest = with_records(run).filter(index__lte=head.index, sealed__isnull=False).order_by("-index")[:RECORDS_WALKED]
+    facts = Facts(
         run=run.run_id,
         slug=run.slug,
         title=run.title,
@@ -51,53 +53,19 @@ def load(run: Run, fence: int) -> RunState:
         shards=shards,
         site_key=public_bytes(site_key()),
         snapshot=as_message(snapshot),
-        leases=restored(sizes, recipe.micro_batch, marks, settled_units(run)),
+        verified=verified_up_to(run),
+        marks=[Mark(mark.epoch, mark.shard, mark.mark) for mark in run.marks.all()],
+        settled=settled_units(run),
         index=head.index,
         step=head.step,
         digest=head.digest,
         goal=goal_in(run.state, run.wanted),
-        started=head.step > 0,
-        sealed=sealed_of(last) if last else None,
+        last=[sealed_of(entry) for entry in reversed(newest)],
     )
-    state.orphans_until = head.step + 2
-    return state
+    return restored(facts)
 
 
-def as_message(snapshot: Snapshot) -> m.Snapshot:
-    """A snapshot row as peers are told of it."""
-    return m.Snapshot(
-        index=snapshot.index,
-        step=snapshot.step,
-        digest=snapshot.digest,
-        state_digest=snapshot.state_digest,
-        file=snapshot.file,
-        size=snapshot.size,
-    )
-
-
-def sealed_of(entry: LogEntry) -> Signed:
-    """A log row's signed record."""
-    return Signed(bytes(entry.record), bytes(entry.signature))
-
-
-def settled_units(run: Run) -> Iterator[Unit]:
-    """Units in committed updates of the newest two epochs; what an older epoch left over is lost coverage.
-
-    Reads records from the newest back to the first that holds only older epochs: grows with the steps of two epochs.
-    """
-    newest: int | None = None
-    for entry in run.log.order_by("-index").iterator(chunk_size=200):
-        record = msgspec.json.decode(bytes(entry.record), type=Record)
-        units = [unit for contribution in record.contributions for unit in contribution.units]
-        if units:
-            highest = max(unit.epoch for unit in units)
-            newest = highest if newest is None else max(newest, highest)
-            if highest < newest - 1:
-                return
-        yield from units
-
-
-def commit(run: Run, sealed: Signed, record: Record, *, duration_s: float, attempts: int) -> Outcome:
+def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
     """Rule 3: one transaction moves the head by one, under this fence, and writes log and ledger with it.
 
     A database that did not answer is asked again what it holds; only that decides.
@@ -114,7 +82,7 @@ def commit(run: Run, sealed: Signed, record: Record, *, duration_s: float, attem
     return "committed"
 
 
-def _write(run: Run, sealed: Signed, record: Record, duration_s: float, attempts: int) -> None:
+def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts: int) -> None:
     moved = Head.objects.filter(
         run=run, index=record.index - 1, step=record.step - 1, digest=record.previous, fence=record.fence
     ).update(index=record.index, step=record.step, digest=digest_of(sealed))
@@ -124,8 +92,6 @@ def _write(run: Run, sealed: Signed, record: Record, duration_s: float, attempts
         run=run,
         index=record.index,
         step=record.step,
-        record=sealed.payload,
-        signature=sealed.signature,
         digest=digest_of(sealed),
         loss=record.loss,
         tokens=record.tokens,
@@ -135,9 +101,17 @@ def _write(run: Run, sealed: Signed, record: Record, duration_s: float, attempts
         attempts=attempts,
         exact=record.exact,
     )
+    keep_sealed(entry, sealed)
+    rows = _ledger_rows(run, entry, record)
+    LedgerEntry.objects.bulk_create(rows)
+    add_to_totals(run, rows)
+    settle(run, (unit for part in record.contributions for unit in part.units))
+
+
+def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]:
     persons = dict(Machine.objects.filter(id__in=[c.peer for c in record.contributions]).values_list("id", "person_id"))
     machines = {machine.hex: (machine, person) for machine, person in persons.items()}
-    LedgerEntry.objects.bulk_create(
+    return [
         LedgerEntry(
             run=run,
             entry=entry,
@@ -150,10 +124,10 @@ def _write(run: Run, sealed: Signed, record: Record, duration_s: float, attempts
             weight=c.weight,
         )
         for c in record.contributions
-    )
+    ]
 
 
-def _decide(run: Run, sealed: Signed, record: Record) -> Outcome:
+def _decide(run: Run, sealed: Entry, record: Record) -> Outcome:
     head = Head.objects.get(run=run)
     if head.index >= record.index:
         entry = LogEntry.objects.filter(run=run, index=record.index).first()
@@ -187,14 +161,14 @@ def agree(run: Run, step: int, digest: str) -> None:
     LogEntry.objects.filter(run=run, step=step).update(state_digest=digest)
 
 
-def sealed_from(run: Run, first: int) -> list[Signed]:
-    """Sealed records from an index on."""
-    return [sealed_of(entry) for entry in LogEntry.objects.filter(run=run, index__gte=first).order_by("index")]
+def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
+    """Entries from an index on, at most so many."""
+    return [sealed_of(entry) for entry in with_records(run, first=first)[:count]]
 
 
 def tell(run: Run, kind: str, text: str) -> None:
     """A line of the timeline."""
-    Happening.objects.create(run=run, kind=kind[:20], text=text[:300])
+    timeline.tell(run=run, kind=kind, text=text)
 
 
 def set_waiting(run: Run, reason: str) -> None:
@@ -213,12 +187,6 @@ def directed(run: Run) -> Directed:
     """The organizer's wishes as the coordinator takes them."""
     state, wanted, recipe = Run.objects.values_list("state", "wanted", "recipe").get(pk=run.pk)
     return Directed(goal_in(state, wanted), parse_recipe(recipe).target_steps)
-
-
-def newest_snapshot(run: Run) -> m.Snapshot | None:
-    """The newest verified snapshot."""
-    snapshot = Snapshot.objects.filter(run=run).order_by("-index").first()
-    return as_message(snapshot) if snapshot else None
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:

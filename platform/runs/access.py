@@ -4,7 +4,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from accounts.models import Machine, Person
+from accounts.models import Machine, PastOwner, Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs.models import Member, Run
@@ -71,13 +71,26 @@ def _require_not_removed(run: Run, person: Person) -> None:
         raise Problem.of("E324")
 
 
+def require_unremoved(run: Run, machine: Machine) -> None:
+    """Whoever was removed does not come back by approving the same machine under another name. Raises Problem E229."""
+    if machine.person_id != run.organizer_id and _of_removed(run).filter(pk=machine.pk).exists():
+        raise Problem.of("E229")
+
+
+def _of_removed(run: Run) -> QuerySet[Machine]:
+    """Machines that worked for somebody who was removed, before they had their present person."""
+    removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
+    return Machine.objects.filter(pk__in=PastOwner.objects.filter(person__in=removed).values("machine"))
+
+
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Those of these machines whose people were removed, or have no part in a run by invitation."""
+    """Those of these machines whose people, now or before, were removed, or have no part in a run by invitation."""
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     is_open = Run.objects.filter(pk=run.pk).exclude(visibility=Run.Visibility.PRIVATE)
     others = Machine.objects.filter(pk__in=machines).exclude(person=run.organizer_id)
-    return others.filter(Q(person__in=removed) | (~Q(person__in=invited) & ~Q(Exists(is_open))))
+    gone = Q(person__in=removed) | Q(pk__in=_of_removed(run).values("pk"))
+    return others.filter(gone | (~Q(person__in=invited) & ~Q(Exists(is_open))))
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from peer_agent.protocol.errors import Fault, Problem
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 6 * 3600
+BEAT_S = 5.0
 KILLED = -9
 BOOTSTRAP = (
     "import runpy; from runs.parent import leave_with_parent; leave_with_parent(); "
@@ -32,19 +34,23 @@ class ChildStopped(Exception):
 
 
 def run_child(
-    arguments: Sequence[str], *, timeout_s: float = TIMEOUT_S, secret: str = "", more: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    secret: str = "",
+    more: Mapping[str, str] | None = None,
+    beat: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """The JSON object on the last line of the child's output. It reads `secret` from its standard input.
 
-    Raises Problem with the fault that the child names, or E327 where it dies without one; ChildStopped.
+    `beat` is called every few seconds while it works; where that raises, the child is ended. Raises Problem with the
+    fault that the child names, or E327 where it dies without one; ChildStopped.
     """
     command = [sys.executable, "-c", BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
     try:
-        output, errors = child.communicate(secret, timeout=timeout_s)
+        output, errors = _waited_for(child, secret, timeout_s, beat)
     except subprocess.TimeoutExpired as error:
-        child.kill()
-        child.communicate()
         raise Problem.of("E327", reason=f"it took longer than {timeout_s:g} s") from error
     finally:
         with _lock:
@@ -54,6 +60,27 @@ def run_child(
     if child.returncode:
         raise Problem(_fault_in(errors, child.returncode))
     return msgspec.json.decode(_last_line(output), type=dict[str, Any])
+
+
+def _waited_for(
+    child: "subprocess.Popen[str]", secret: str, timeout_s: float, beat: Callable[[], None] | None
+) -> tuple[str, str]:
+    """Its output and errors. Raises TimeoutExpired, and whatever `beat` raises."""
+    until, said = time.monotonic() + timeout_s, secret
+    try:
+        while True:
+            left_s = until - time.monotonic()
+            try:
+                return child.communicate(said or None, timeout=left_s if beat is None else min(BEAT_S, left_s))
+            except subprocess.TimeoutExpired:
+                if beat is None or left_s <= BEAT_S:
+                    raise
+                said = ""  # it was said; what the child has answered so far is kept
+                beat()
+    except BaseException:
+        child.kill()
+        child.communicate()
+        raise
 
 
 def stop_children() -> None:

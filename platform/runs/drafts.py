@@ -10,7 +10,7 @@ from django.db.models import F
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
-from runs import storage
+from runs import quotas, storage
 from runs.batches import require_batch, require_text
 from runs.endings import LIVE
 from runs.membership import keep_helpers
@@ -50,9 +50,10 @@ def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
 
 @transaction.atomic
 def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None) -> None:
-    """Another recipe or licence, and another text where one is given. Raises Problem E315, E301, E307, E317."""
+    """Another recipe or licence, and another text where one is given. Raises Problem E315, E301, E307, E317, E366."""
     draft = require_draft(run)
     checked(recipe)
+    quotas.require_model(run.organizer, recipe)
     text = dataset or draft.dataset
     require_batch(recipe, tokens=text.size)  # a token is at least one byte
     is_known = text.state != Dataset.State.FAILED and recipe.vocab == text.vocab

@@ -4,23 +4,22 @@ Nothing waits for it. A snapshot that a newer one has overtaken is never measure
 """
 
 import logging
-import threading
 from enum import StrEnum
 from uuid import UUID
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from peer_agent.protocol.errors import Fault
-from runs import storage
+from runs import background, storage
 from runs.child import run_child
 from runs.models import Release, Run, Snapshot
 from runs.preparation import faults_to, recipe_file
+from runs.verification import unverified
 
 TIMEOUT_S = 1800
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 logger = logging.getLogger(__name__)
-_measuring = threading.Lock()
 
 
 class Outcome(StrEnum):
@@ -41,14 +40,15 @@ def measure_newest(run_id: UUID) -> Outcome:
     """Measure a run's newest snapshot where that is not done yet. A release comes first, and so does another run."""
     if not unmeasured().filter(run=run_id).exists():
         return Outcome.DONE
-    if Release.objects.filter(state=Release.State.PREPARING).exists() or not _measuring.acquire(blocking=False):
+    packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())
+    if packing.exists() or not background.measuring.acquire(blocking=False):
         return Outcome.BUSY
     try:
         snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
         if snapshot is not None:
             _measure(snapshot)
     finally:
-        _measuring.release()
+        background.measuring.release()
     return Outcome.DONE
 
 

@@ -10,6 +10,9 @@ from django.utils import timezone
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe, parse_recipe
 from peer_agent.protocol.records import GENESIS
+from runs.verification_models import RefusedSnapshot, RelayAddress, ReplayRequest, Verification
+
+__all__ = ["RefusedSnapshot", "RelayAddress", "ReplayRequest", "Verification"]  # Django finds tables here
 
 Person = settings.AUTH_USER_MODEL
 
@@ -179,20 +182,19 @@ class Head(models.Model):
     fence = models.IntegerField(default=0)
     owner = models.CharField(max_length=200, blank=True)
     claim_expires = models.DateTimeField(null=True, blank=True)
+    void_rounds = models.BigIntegerField(default=0)  # rounds that could not finish (runs.timeline counts them)
 
     def __str__(self) -> str:
         return f"step {self.step}"
 
 
 class LogEntry(models.Model):
-    """One sealed commit record, with the facts that pages and lists need beside it."""
+    """One committed entry: the facts that pages and lists need. Narrow, because they read hundreds at a time."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="log")
     index = models.BigIntegerField()
     step = models.BigIntegerField()
     at = models.DateTimeField(default=timezone.now)
-    record = models.BinaryField()
-    signature = models.BinaryField()
     digest = models.CharField(max_length=64)
     loss = models.FloatField()  # mean nats over the round's loss tokens
     tokens = models.BigIntegerField()
@@ -211,6 +213,18 @@ class LogEntry(models.Model):
 
     def __str__(self) -> str:
         return f"entry {self.index}"
+
+
+class SealedRecord(models.Model):
+    """The bulk of a log entry (54 kB with 200 machines). Read and written by `runs.sealed` alone."""
+
+    entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
+    payload = models.BinaryField()
+    signature = models.BinaryField()
+    contributions = models.BinaryField(default=b"")  # beside a signed head; empty where the payload holds them
+
+    def __str__(self) -> str:
+        return f"record of entry {self.entry_id}"
 
 
 class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
@@ -244,7 +258,8 @@ class LedgerEntry(models.Model):
         ordering = ("id",)
         verbose_name_plural = "ledger entries"
         constraints = (models.UniqueConstraint(fields=("entry", "machine"), name="ledger_machine_once_an_entry"),)
-        indexes = (models.Index(fields=("run", "person"), name="ledger_by_person"),)
+        # With the samples, so that what people gave lately is read from it alone.
+        indexes = (models.Index(fields=("run", "person", "step", "samples"), name="ledger_by_person_and_step"),)
 
     def __str__(self) -> str:
         return f"{self.samples} samples in step {self.step}"
@@ -258,6 +273,27 @@ class LedgerEntry(models.Model):
     def delete(self, *_: Any, **__: Any) -> NoReturn:
         """Raises TypeError."""
         raise TypeError("the ledger is append-only")
+
+
+class MachineTotal(models.Model):
+    """What a machine has given to a run: written with each commit (`runs.totals`), audited against the ledger."""
+
+    run = models.ForeignKey(Run, models.PROTECT, related_name="totals")
+    machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="totals")
+    person = models.ForeignKey(Person, models.PROTECT, related_name="totals")
+    samples = models.BigIntegerField(default=0)
+    tokens = models.BigIntegerField(default=0)
+    credit = models.BigIntegerField(default=0)  # token-elements; stays at the largest value that the column holds
+    rounds = models.BigIntegerField(default=0)
+    person_rounds = models.BigIntegerField(default=0)  # those that count for its person here; one in each round does
+    last_step = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run", "machine"), name="total_machine_once_a_run"),)
+        indexes = (models.Index(fields=("run", "person"), name="total_by_person"),)
+
+    def __str__(self) -> str:
+        return f"{self.samples} samples of {self.machine_id}"
 
 
 class LeaseMark(models.Model):
@@ -275,8 +311,30 @@ class LeaseMark(models.Model):
         return f"epoch {self.epoch}, shard {self.shard}: {self.mark}"
 
 
+class Coverage(models.Model):
+    """Which samples of a shard are in committed updates of an epoch. Written with each commit (`runs.coverage`)."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="coverage")
+    epoch = models.BigIntegerField()
+    shard = models.BigIntegerField()
+    ranges = models.JSONField()  # [[start, stop), …] in ascending order; no two overlap or touch
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run", "epoch", "shard"), name="coverage_once"),)
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, shard {self.shard}: {len(self.ranges)} ranges"
+
+
 class Snapshot(models.Model):
-    """A verified state at `step`: `runs/<run>/snapshots/<file>.safetensors` in storage."""
+    """A state at `step`: `runs/<run>/snapshots/<file>.safetensors` in storage. Newcomers may load it."""
+
+    class State(models.TextChoices):
+        ADMITTED = "admitted"  # most people's copies have this hash
+        VERIFIED = "verified"  # the site's own replay of the log, from a verified one, gave it
+        ANCHOR = "anchor"  # the newest of a run begun with version 1, whose early bytes are gone: replays begin here
+
+    TRUSTED = (State.VERIFIED, State.ANCHOR)  # replays begin at these, and these may be released
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="snapshots")
     index = models.BigIntegerField()
@@ -287,6 +345,8 @@ class Snapshot(models.Model):
     size = models.BigIntegerField()  # bytes
     created_at = models.DateTimeField(default=timezone.now)
     is_stored = models.BooleanField(default=True)  # its file is there (runs.retention)
+    state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
+    verified_at = models.DateTimeField(null=True, blank=True)
     heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured, if it ever is
 
     class Meta:
@@ -307,7 +367,10 @@ class Happening(models.Model):
 
     class Meta:
         ordering = ("-at", "-id")
-        indexes = (models.Index(fields=("run", "-at"), name="happening_by_time"),)
+        indexes = (
+            models.Index(fields=("run", "-at"), name="happening_by_time"),
+            models.Index(fields=("run", "kind", "-at", "-id"), name="happening_by_kind"),
+        )
 
     def __str__(self) -> str:
         return self.text

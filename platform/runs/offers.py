@@ -1,19 +1,31 @@
-"""A replica's state as it is handed in: written to disk while it is hashed, then looked at as a safetensors file."""
+"""A replica's state as it is handed in: hashed while it is written, then looked at, a block at a time.
+
+Memory does not grow with the model. Which bytes they should be, the admitted hash says; these checks keep out what
+would be admitted and yet harm whoever loads it.
+"""
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Annotated, NoReturn, Protocol
 
+import msgspec
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
 
 from peer_agent.protocol.digests import state_digest
 from peer_agent.protocol.errors import Problem
-from runs.models import Run, Snapshot
-from runs.storage import snapshot_path
+from runs import storage
+from runs.models import Run
 
 VECTORS = ("parameters", "moment1", "moment2")
 BLOCK_BYTES = 1024 * 1024
+BLOCK = 1 << 18  # elements looked at together
+LENGTH_BYTES = 8  # before the header, little-endian
+ELEMENT_BYTES = 4
+HEADER_BYTES = 1024 * 1024  # of a safetensors file with the layout in it, more than it ever takes
+
+Number = Annotated[str, Meta(pattern="^[0-9]{1,15}$")]
 
 
 class Readable(Protocol):
@@ -23,40 +35,100 @@ class Readable(Protocol):
         """At most `size` bytes; none at the end."""
 
 
-class Offer(NamedTuple):
-    """Where in the log the state claims to be, and the digest of what it holds."""
+class Described(Struct, frozen=True, forbid_unknown_fields=True):
+    """A snapshot's metadata. `layout`: names and shapes of the parameters, as JSON."""
 
-    log_index: int
+    step: Number
+    index: Number
+    log_digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    layout: str
+
+
+class Tensor(Struct, frozen=True, forbid_unknown_fields=True):
+    """One vector of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class Header(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything before the values: these three vectors and no other."""
+
+    metadata: Described = msgspec.field(name="__metadata__")
+    parameters: Tensor
+    moment1: Tensor
+    moment2: Tensor
+
+
+class Place(Struct, frozen=True):
+    """Where in the log a state is, and the digest of the record there."""
+
+    index: int
+    step: int
     log_digest: str
-    state_digest: str
 
 
-def write_body(body: Readable, path: Path) -> str:
-    """Write the body to a file; its sha256 in hexadecimal."""
-    digest = hashlib.sha256()
+def largest_snapshot(run: Run) -> int:
+    """Bytes that a snapshot of this run takes at most."""
+    return run.elements * len(VECTORS) * ELEMENT_BYTES + HEADER_BYTES
+
+
+def write_body(body: Readable, path: Path, *, size: int) -> str:
+    """Write at most `size` bytes of a body to a file; their sha256 in hexadecimal."""
+    digest, left = hashlib.sha256(), size
     with path.open("wb") as file:
-        while block := body.read(BLOCK_BYTES):
+        while left and (block := body.read(min(BLOCK_BYTES, left))):
+            left -= len(block)
             digest.update(block)
             file.write(block)
     return digest.hexdigest()
 
 
-def read_offer(path: Path, *, elements: int, step: int) -> Offer:
-    """What a file of three flat float32 vectors of `elements` says. Raises Problem E310 on anything else."""
+def first_layout(run: Run) -> str:
+    """Names and shapes of the model's parameters: what the site made the first state with."""
+    first = run.snapshots.get(index=0)
+    header, _ = _read_header(storage.snapshot_path(run, first.file), step=0)
+    return header.metadata.layout
+
+
+def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
+    """The state digest of a snapshot of this place, layout and size, whose values are finite. Raises Problem E310."""
+    header, start = _read_header(path, step=place.step)
+    described = header.metadata
+    if Place(int(described.index), int(described.step), described.log_digest) != place or described.layout != layout:
+        _refuse(place.step)
+    size = ELEMENT_BYTES * elements
+    for number, name in enumerate(VECTORS):
+        expected = Tensor("F32", (elements,), (size * number, size * (number + 1)))
+        if getattr(header, name) != expected:
+            _refuse(place.step)
+    if path.stat().st_size != start + size * len(VECTORS):
+        _refuse(place.step)
+    shape = (len(VECTORS), elements)
+    vectors: NDArray[np.float32] = np.memmap(path, dtype="<f4", mode="r", offset=start, shape=shape)
+    if not all(_is_finite(vector) for vector in vectors):
+        _refuse(place.step)
+    return state_digest(*vectors)
+
+
+def _read_header(path: Path, *, step: int) -> tuple[Header, int]:
+    """The header, and where the values begin."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        text = file.read(length) if length <= HEADER_BYTES else b""
+    if not text or len(text) != length:
+        _refuse(step)
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if set(file.keys()) != set(VECTORS) or metadata["step"] != str(step):
-                raise Problem.of("E310", step=step)
-            vectors = [file.get_tensor(name) for name in VECTORS]
-            if any(vector.dtype != np.float32 or vector.shape != (elements,) for vector in vectors):
-                raise Problem.of("E310", step=step)
-            return Offer(int(metadata["index"]), metadata["log_digest"], state_digest(*vectors))
-    except (SafetensorError, KeyError, ValueError) as error:
+        return msgspec.json.decode(text, type=Header), LENGTH_BYTES + length
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem.of("E310", step=step) from error
 
 
-def forget_snapshot(run: Run, file: str) -> None:
-    """Delete a file that no snapshot is."""
-    if not Snapshot.objects.filter(run=run, file=file).exists():
-        snapshot_path(run, file).unlink(missing_ok=True)
+def _is_finite(vector: NDArray[np.float32]) -> bool:
+    blocks = (vector[start : start + BLOCK] for start in range(0, vector.size, BLOCK))
+    return all(bool(np.isfinite(block).all()) for block in blocks)
+
+
+def _refuse(step: int) -> NoReturn:
+    raise Problem.of("E310", step=step)

@@ -119,6 +119,8 @@ def _open(run: Run, made: dict[str, Any]) -> None:
         state_digest=made["state_digest"],
         file=made["file"],
         size=made["size"],
+        state=Snapshot.State.VERIFIED,  # made here
+        verified_at=timezone.now(),
     )
     tell(run=run, kind="opened", text=f"The run is open: a model of {made['elements']:,} parameters.")
 
@@ -135,14 +137,18 @@ def _back_to_draft(run: Run, fault: Fault) -> None:
 def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
     """Make what people download from the newest snapshot, and how that went. The run is finished when it is there.
 
+    Nothing is made, and the release stays in preparation, while that snapshot is not verified.
+
     `anew`: also where there is one, which is offered until the other is whole.
     """
     release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
     if release.state == Release.State.READY and not anew:
         return Release.State.READY
     run = release.run
+    snapshot = run.snapshots.order_by("-index")[0]
+    if snapshot.state == Snapshot.State.ADMITTED:
+        return Release.State.PREPARING
     with faults_to(lambda fault: _fail_release(release, fault), "E312"), storage.workspace() as work:
-        snapshot = run.snapshots.order_by("-index")[0]
         known = release_facts(run, snapshot)
         facts = work / "facts.json"
         facts.write_bytes(msgspec.json.encode(known))

@@ -6,7 +6,7 @@ from django.db.models import QuerySet, Sum
 
 from peer_agent.publishing.card import Facts, Person
 from runs.models import Dataset, LedgerEntry, NamedHand, Release, Run, Snapshot
-from runs.selectors import heldout_points, loss_points
+from runs.selectors import LONG, heldout_points, loss_points
 
 LAST_STEPS = 5
 
@@ -23,6 +23,24 @@ def release_facts(run: Run, snapshot: Snapshot) -> Facts:
         state_digest=snapshot.state_digest,
         log_digest=snapshot.digest,
         snapshot=snapshot.file,
+        checked=how_checked(run),
+    )
+
+
+def how_checked(run: Run) -> str:
+    """How it is known that the log gives the newest model, in one sentence for people."""
+    trusted = run.snapshots.filter(state__in=Snapshot.TRUSTED).order_by("-index")
+    anchor = trusted.filter(state=Snapshot.State.ANCHOR).first()
+    if anchor is None:
+        return "Before this release the site replayed the whole log, from the first step on, and got this model."
+    if anchor == trusted.first():
+        return (
+            f"This model (step {anchor.step:,}) was made before the site could replay logs: its volunteers' copies "
+            "agreed on it, and nobody has checked it since."
+        )
+    return (
+        f"Step {anchor.step:,} was made before the site could replay logs and is what its volunteers' copies agreed "
+        "on; the site replayed every step after it."
     )
 
 
@@ -51,7 +69,7 @@ def facts_at(run: Run, step: int) -> Facts:
         unnamed=len(others),
         unnamed_share=sum(person.share for person in others),
         unnamed_samples=sum(person.samples for person in others),
-        points=tuple((point.step, point.loss) for point in loss_points(run) if point.step <= step),
+        points=tuple((point.step, point.loss) for point in loss_points(run, most=LONG) if point.step <= step),
         data_title=run.dataset.filename,
         data_licence=run.dataset.licence,
         data_vouched=vouched(run.dataset),

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from runs import quotas
 from runs.models import Dataset, Upload
 from runs.storage import upload_path
 from runs.uploads import MEGABYTE, too_long, upload_limit, utf8_piece
@@ -25,15 +26,19 @@ A_PERSON = 4  # uploads at a time; a fifth takes the place of the one that was n
 
 
 def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
-    """A place for a text of the announced size. Raises Problem E303, E304 before a byte of it is sent."""
+    """A place for a text of the announced size. Raises Problem E303, E304, E365 before a byte of it is sent."""
     if size <= 0:
         raise Problem.of("E303")
     if size > upload_limit():
         raise Problem(too_long(size, upload_limit()))
     forget_stale()
-    for old in person.uploads.order_by("-touched_at")[A_PERSON - 1 :]:
+    with transaction.atomic():
+        quotas.held(person)
+        given_up = list(person.uploads.order_by("-touched_at")[A_PERSON - 1 :])
+        quotas.require_disk(person, size, given_up=sum(old.size for old in given_up))
+        upload = Upload.objects.create(person=person, filename=last_part(filename), size=size)
+    for old in given_up:
         forget_upload(old)
-    upload = Upload.objects.create(person=person, filename=last_part(filename), size=size)
     path = upload_path(upload)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

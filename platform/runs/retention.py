@@ -1,8 +1,8 @@
-"""Which snapshots' files stay: the first, the newest two, and at most `BETWEEN` others, evenly spread.
+"""Which snapshots' files stay: the first, the newest two, the newest verified, and `BETWEEN` others, evenly spread.
 
-Newcomers, replays and releases begin at the newest; relays keep averaged bytes since the one before it, so that whoever
-is on the way from that one still arrives. The others are for those who want to look back; nothing in a run needs them.
-A row outlives its file: held-out losses are read from it.
+Newcomers begin at the newest; relays keep averaged bytes since the one before it, so that whoever is on the way from
+that one still arrives. The newest verified one is where the next replay begins. The others are for those who want to
+look back; nothing in a run needs them. A row outlives its file: held-out losses are read from it.
 """
 
 import os
@@ -22,14 +22,14 @@ MOST = 1 + BETWEEN + NEWEST
 ASKED_FOR_S = 15 * 60  # so long after somebody has asked for a file (or handed it in) it stays for their next try
 
 
-def superfluous(places: Sequence[int]) -> list[int]:
-    """Of places in the log, ascending, those that may go.
+def superfluous(places: Sequence[int], *, pinned: int = -1) -> list[int]:
+    """Of places in the log, ascending, those that may go; `pinned` may not.
 
     One after another: always the one whose neighbours are closest to each other, of several the oldest.
     """
     kept = list(places)
     while len(kept) > MOST:
-        gaps = [(kept[at + 1] - kept[at - 1], at) for at in range(1, len(kept) - NEWEST)]
+        gaps = [(kept[at + 1] - kept[at - 1], at) for at in range(1, len(kept) - NEWEST) if kept[at] != pinned]
         del kept[min(gaps)[1]]
     return sorted(set(places) - set(kept))
 
@@ -41,7 +41,9 @@ def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
     with transaction.atomic():
         stored = Snapshot.objects.select_for_update().filter(run=run, is_stored=True)
         files = dict(stored.order_by("index").values_list("index", "file"))
-        gone = [place for place in superfluous(list(files)) if _asked_for_at(run, files[place]) < before]
+        trusted = stored.filter(state__in=Snapshot.TRUSTED).order_by("-index").values_list("index", flat=True).first()
+        may_go = superfluous(list(files), pinned=-1 if trusted is None else trusted)
+        gone = [place for place in may_go if _asked_for_at(run, files[place]) < before]
         stored.filter(index__in=gone).update(is_stored=False)
     kept = set(Snapshot.objects.filter(run=run, is_stored=True).values_list("file", flat=True))
     for path in storage.snapshots_folder(run).glob("*.safetensors"):

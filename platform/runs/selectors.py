@@ -5,19 +5,18 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from django.db.models import F, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Mod
+from django.db.models import F, OuterRef, QuerySet, Subquery, Window
+from django.db.models.functions import Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
 from runs.models import Dataset, Happening, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.standings import Hand, Lately, lately, leaderboard, totals
+from runs.timeline import MEMBER, STEP
 
-POINTS = 1200  # of the curve, thinned in the database; the chart takes fewer
-MEASURED = 300  # held-out losses of snapshots
+POINTS = 360  # of the curve on a page at most
+LONG = 1200  # of the curve as a table and on a card
+MEASURED = 120  # held-out losses of snapshots
 RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
-STEP = "step"  # the kind of a line that a commit writes
-VOID = "void"  # and of one about a round that could not finish
-MEMBER = "member"  # and of one about somebody who was let in or removed
 
 
 class Point(NamedTuple):
@@ -128,7 +127,7 @@ def happenings(run: Run) -> list[Happening]:
 
 def void_rounds(run: Run) -> int:
     """Rounds that could not finish, since the run began."""
-    return run.happenings.filter(kind=VOID).count()
+    return run.head.void_rounds
 
 
 def pace(newest_first: list[datetime]) -> float | None:
@@ -138,24 +137,36 @@ def pace(newest_first: list[datetime]) -> float | None:
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """The curve, evenly thinned by the database, always with the newest point."""
-    stride = max(1, -(-run.head.index // most))
-    thinned = run.log.annotate(part=Mod(F("index"), stride)).filter(part=0).order_by("index")
-    points = [Point(*row) for row in thinned.values_list("step", "loss", "at")]
-    newest = run.log.order_by("-index").values_list("step", "loss", "at").first() if stride > 1 else None
-    return [*points, Point(*newest)] if newest and points[-1:] != [Point(*newest)] else points
+    """The curve: at most `most` points, however long the run is, and no other rows are read for them."""
+    rows = run.log.filter(index__in=places(run.head.index, most)).order_by("index")
+    return [Point(*row) for row in rows.values_list("step", "loss", "at")]
+
+
+def places(last: int, most: int = POINTS) -> list[int]:
+    """Which entries of a log of `last` make the curve: all, or every 2nd, 4th, 8th, … and the newest ones whole.
+
+    Whole are a tenth of `most` at least and a fifth at most. From one entry to the next the places stay the same but
+    for the new one; some of the whole ones leave at once, and rarely all are thinned: so a feed sends a short change.
+    """
+    if last <= most:
+        return list(range(1, last + 1))
+    tenth = max(1, most // 10)
+    whole = max(1, (last // tenth - 1) * tenth + 1)
+    stride = 2
+    while last // stride > max(1, most - 2 * tenth):
+        stride *= 2
+    return [*range(stride, whole, stride), *range(whole, last + 1)]
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Held-out losses in order, evenly thinned, always with the newest."""
-    known = run.snapshots.order_by("index").values_list("index", "step", "heldout_loss", "created_at")
-    rows = [
-        Measured(place, step, loss, at)
-        for place, step, loss, at in known.exclude(heldout_loss=None)
-        if loss is not None
-    ]
-    stride = max(1, -(-len(rows) // most))
-    return rows[::-stride][::-1]
+    """Held-out losses in order, evenly thinned by the database, always with the newest."""
+    known = run.snapshots.exclude(heldout_loss=None)
+    stride = max(1, -(-known.count() // most))
+    if stride > 1:
+        newer = Window(RowNumber(), order_by=F("index").desc()) - 1
+        known = known.annotate(part=Mod(newer, stride)).filter(part=0)
+    found = known.order_by("index").values_list("index", "step", "heldout_loss", "created_at")
+    return [Measured(place, step, loss, at) for place, step, loss, at in found if loss is not None]
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
@@ -164,8 +175,8 @@ def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
 
 
 def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
-    """The log in order, behind the index `after`; without the sealed bytes."""
-    return run.log.filter(index__gt=after).defer("record", "signature").order_by("index")
+    """The log in order, behind the index `after`."""
+    return run.log.filter(index__gt=after).order_by("index")
 
 
 def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:

@@ -13,7 +13,7 @@ from django.utils.text import slugify
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
-from runs import tasks
+from runs import quotas, tasks
 from runs.batches import require_batch, require_text
 from runs.models import Dataset, Head, Release, Run, Upload
 from runs.resumable import keep_upload
@@ -30,18 +30,22 @@ OURS = {"E309", "E327", "E328"}  # faults of the site, not of the text
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Keep a text. Raises Problem E311, E303, E304 before the first chunk is read, and E302."""
+    """Keep a text. Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
         raise Problem.of("E303")
     if size > upload_limit():
         raise Problem(too_long(size, upload_limit()))
+    quotas.require_disk(organizer, size)
     dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
     path = text_path(dataset)
     try:
         dataset.sha256 = write_text(chunks, path, size=size)
-        dataset.save(force_insert=True)
+        with transaction.atomic():
+            quotas.held(organizer)
+            quotas.require_disk(organizer, size)
+            dataset.save(force_insert=True)
     except BaseException:
         shutil.rmtree(path.parent, ignore_errors=True)
         raise
@@ -74,8 +78,11 @@ def create_run(
     recipe: Recipe,
     visibility: Run.Visibility = Run.Visibility.PUBLIC,
 ) -> Run:
-    """A draft on a text; its preparation begins at once. Raises Problem E301, E307."""
+    """A draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366."""
     checked(recipe)
+    quotas.held(organizer)
+    quotas.require_draft_left(organizer)
+    quotas.require_model(organizer, recipe)
     # A token is at least one byte, so this many samples at the most; the exact count follows the tokenizer.
     require_batch(recipe, tokens=dataset.size)
     dataset.vocab = recipe.vocab
@@ -99,12 +106,16 @@ def create_run(
 def open_run(*, run: Run) -> None:
     """Let people in as soon as the first parameters exist. Does nothing where the run is open or on its way there.
 
-    A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, or E307.
+    A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, E307, or
+    E366 and E367, since bounds may be lower by now.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run)
     if run.state != Run.State.DRAFT:
         return
+    quotas.held(run.organizer)
+    quotas.require_run_left(run.organizer)
+    quotas.require_model(run.organizer, run.parsed_recipe)
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
         prepare_anew(run.dataset, vocab=run.parsed_recipe.vocab)
     if run.dataset.state == Dataset.State.FAILED:
@@ -143,7 +154,7 @@ def resume_run(*, run: Run) -> None:
 
 @transaction.atomic
 def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
-    """The last step has a verified snapshot: make what people download. Saying it twice does it once.
+    """The last step has a snapshot: have it verified, and make what people download. Saying it twice does it once.
 
     False, and nothing is done, where the organizer wants another number of steps than `target_steps` by now.
     """
@@ -158,10 +169,9 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
     return True
 
 
-@transaction.atomic
-def request_replay(*, run: Run) -> None:
-    """Nobody is left to hand in the last state: have it made from the log. Saying it twice does it once."""
-    transaction.on_commit(lambda: tasks.enqueue(tasks.replay_log, run.pk))
+def request_verification(*, run: Run) -> None:
+    """Have what waits for it replayed from the log, once this transaction has committed."""
+    transaction.on_commit(lambda: tasks.enqueue(tasks.verify_snapshots, run.pk))
 
 
 def request_heldout(*, run: Run) -> None:

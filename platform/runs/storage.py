@@ -51,6 +51,11 @@ def snapshot_path(run: Run, file: str) -> Path:
     return snapshots_folder(run) / f"{file}.safetensors"
 
 
+def pending_path(run: Run, file: str) -> Path:
+    """A state that was handed in, until its hash is admitted."""
+    return root() / "runs" / run.id.hex / "pending" / f"{file}.safetensors"
+
+
 def release_path(release: Release, name: str) -> Path:
     """One file of a release."""
     return root() / release.folder / name

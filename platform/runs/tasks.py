@@ -4,7 +4,7 @@ from uuid import UUID
 
 from celery import Task, shared_task
 
-from runs import heldout, hub, preparation, replay, retention
+from runs import heldout, hub, preparation, retention, verification
 from runs.models import Dataset, Release, Run
 from runs.release_facts import is_card_stale
 from runs.resumable import forget_stale
@@ -32,9 +32,12 @@ def prepare_run(run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def make_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make what people download; tried again where it fails, less and less often."""
-    if preparation.make_release(UUID(run_id)) == Release.State.FAILED:
+    """Make what people download; tried again where it fails, less and less often. Its model is verified first."""
+    state = preparation.make_release(UUID(run_id))
+    if state == Release.State.FAILED:
         raise self.retry(countdown=min(RETRY_S * 2**self.request.retries, LONGEST_RETRY_S))
+    if state == Release.State.PREPARING:
+        enqueue(verify_snapshots, UUID(run_id))  # which has it made when that is done
     for pk in hub.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
         enqueue(publish_release, pk)
 
@@ -59,11 +62,20 @@ def remake_release(run_id: str) -> None:
         enqueue(publish_release, UUID(run_id))
 
 
-@shared_task
-def replay_log(run_id: str) -> None:
-    """Make the state of the last step where no volunteer is left to hand it in; its host asks again if need be."""
-    replay.replay_log(UUID(run_id))
-    enqueue(measure_heldout, UUID(run_id))
+@shared_task(bind=True, max_retries=None)
+def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
+    """Replay the log up to each snapshot that waits, one after another; what was waiting for that goes on."""
+    match verification.verify_next(UUID(run_id)):
+        case verification.Outcome.BUSY:
+            raise self.retry(countdown=BUSY_S)
+        case verification.Outcome.FAILED:
+            raise self.retry(countdown=verification.retry_in_s(UUID(run_id)))
+        case verification.Outcome.MORE:
+            for task in (verify_snapshots, measure_heldout, thin_snapshots):
+                enqueue(task, UUID(run_id))
+        case verification.Outcome.DONE:
+            if verification.is_release_ready(UUID(run_id)):
+                enqueue(make_release, UUID(run_id))
 
 
 @shared_task(bind=True, max_retries=None)
@@ -87,6 +99,7 @@ def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
 def requeue_unfinished() -> int:
     """Enqueue everything that rows say is not done yet, and how many that was. Called when the site starts."""
     forget_stale()
+    verification.forget_delays()
     datasets = Dataset.objects.filter(state__in=(Dataset.State.UPLOADED, Dataset.State.PREPARING), runs__isnull=False)
     runs = Run.objects.filter(state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     releases = Release.objects.exclude(state=Release.State.READY)
@@ -97,6 +110,7 @@ def requeue_unfinished() -> int:
         *((make_release, pk) for pk in releases.values_list("run_id", flat=True)),
         *((remake_release, release.run_id) for release in stale),
         *((publish_release, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
+        *((verify_snapshots, pk) for pk in verification.unverified().values_list("pk", flat=True)),
         *((measure_heldout, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),
         *((thin_snapshots, pk) for pk in retention.crowded()),
     ]

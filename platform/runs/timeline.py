@@ -1,6 +1,13 @@
 """What happened in a run, a line at a time, in words for people."""
 
-from runs.models import Happening, Run
+from django.db.models import F
+
+from runs.models import Happening, Head, Run
+
+STEP = "step"  # the kind of a line that a commit writes
+VOID = "void"  # and of one about a round that could not finish
+MEMBER = "member"  # and of one about somebody who was let in or removed
+STEPS_KEPT = 64  # lines; the log knows every step, and a page shows a few
 
 
 def quoted(text: str) -> str:
@@ -10,7 +17,18 @@ def quoted(text: str) -> str:
 
 def tell(*, run: Run, kind: str, text: str) -> None:
     """Add a line to the run's timeline."""
-    Happening.objects.create(run=run, kind=kind, text=text[:300])
+    Happening.objects.create(run=run, kind=kind[:20], text=text[:300])
+    if kind == STEP:
+        _forget_old_steps(run)
+    elif kind == VOID:
+        Head.objects.filter(run=run).update(void_rounds=F("void_rounds") + 1)
+
+
+def _forget_old_steps(run: Run) -> None:
+    steps = run.happenings.filter(kind=STEP)
+    oldest = steps.order_by("-pk").values_list("pk", flat=True)[STEPS_KEPT : STEPS_KEPT + 1].first()
+    if oldest is not None:
+        steps.filter(pk__lte=oldest).delete()
 
 
 def tell_once(*, run: Run, kind: str, text: str) -> None:

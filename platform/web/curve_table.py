@@ -1,4 +1,4 @@
-"""The loss curve as a table to take along: what the chart draws, so never more than some 1,500 rows."""
+"""The loss curve as a table to take along: evenly thinned, so never more than some 1,400 rows."""
 
 import csv
 import io
@@ -17,7 +17,9 @@ COLUMNS = ("step", "loss", "heldout_loss", "at")  # nats per token; seconds of U
 def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
     """One row a point, in order; a held-out loss has a row of its own."""
     run = found(access_run, request, slug)
-    rows = [(point.step, f"{point.loss:.5f}", "", point.at) for point in selectors.loss_points(run)]
+    rows = [
+        (point.step, f"{point.loss:.5f}", "", point.at) for point in selectors.loss_points(run, most=selectors.LONG)
+    ]
     rows += [(point.step, "", f"{point.loss:.5f}", point.at) for point in selectors.heldout_points(run)]
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")

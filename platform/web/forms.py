@@ -166,4 +166,6 @@ def culprit(fault: Fault) -> str | None:
     """The field that a numbered error is about; None for the form as a whole."""
     if fault.code == "E301":
         return next((name for words, name in CULPRITS if words in fault.text), None)
-    return "text" if fault.code in ("E302", "E303", "E304", "E307", "E311", "E317", "E318") else None
+    if fault.code == "E366":
+        return "width"
+    return "text" if fault.code in ("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365") else None

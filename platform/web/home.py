@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from runs.access import person_of
 from runs.models import Publication, Run
 from runs.named import has_given, is_named
+from runs.release_facts import how_checked
 
 CARD = "README.md"
 
@@ -22,6 +23,7 @@ def home_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "may_be_named": person is not None and has_given(run, person),
         "is_named": person is not None and is_named(run, person),
         "card": CARD,
+        "checked": how_checked(run),
     }
 
 

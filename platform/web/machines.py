@@ -9,8 +9,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import selectors, services
-from accounts.models import Person, Token
+from accounts.models import Machine, Person, Token
 from accounts.services import IssuedToken
+from peer_agent.protocol.errors import Problem
+from web.faults import status_of
 from web.forms import MachineNameForm, TokenForm
 from web.visitors import person_in
 
@@ -28,17 +30,27 @@ def machine_list(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
-    """Rename or revoke one of my machines."""
+    """Rename, revoke or let back one of my machines."""
     machine = selectors.machine_of(person_in(request), machine_id)
     if machine is None:
         raise Http404
     if "revoke" in request.POST:
         services.revoke_machine(machine=machine)
         return redirect("web:machines")
+    if "back" in request.POST:
+        return _let_back(request, machine)
     form = MachineNameForm(request.POST)
     if not form.is_valid():
         return _page(request, person_in(request), name_fault="A machine's name has 1 to 60 characters.", status=400)
     services.rename_machine(machine=machine, name=form.cleaned_data["name"])
+    return redirect("web:machines")
+
+
+def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
+    try:
+        services.let_back_machine(machine=machine)
+    except Problem as problem:
+        return _page(request, person_in(request), name_fault=str(problem), status=status_of(problem.fault.code))
     return redirect("web:machines")
 
 

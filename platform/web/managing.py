@@ -11,7 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from peer_agent.protocol.errors import Fault, Problem
-from runs import drafts, endings, membership, services
+from runs import drafts, endings, membership, quotas, services
 from runs.access import access_managed_run
 from runs.models import Dataset, Run
 from web.organizing_forms import ExtendForm, InvitationForm, MemberForm
@@ -185,6 +185,7 @@ def manage_page(
         "removed": membership.removed_from(run),
         "invitations": membership.open_invitations(run),
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
+        "use": quotas.use_of(run.organizer),
         **possible(run),
         **(wrong or {}),
     }

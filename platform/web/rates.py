@@ -75,10 +75,12 @@ def limited(
     *,
     methods: Collection[str] = ("POST",),
     failures_only: bool = False,
+    own: str = "",
 ) -> Callable[[View[Rest]], View[Rest]]:
     """A view whose POSTs, or other `methods`, are counted; one too many is answered by a page with E223.
 
-    With `failures_only` one that leads on to another page is forgiven.
+    With `failures_only` one that leads on to another page is forgiven. `own`: what is counted instead, by person, of
+    whoever is logged in; a school behind one address is many people.
     """
 
     def around(view: View[Rest]) -> View[Rest]:
@@ -86,14 +88,15 @@ def limited(
         def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
             if request.method not in methods:
                 return view(request, *rest, **named)
-            whom = who(request)  # before the view may log somebody in or out
+            # Before the view may log somebody in or out.
+            counts, whom = (own, person(request)) if own and request.user.is_authenticated else (what, who(request))
             try:
-                spend(what, whom)
+                spend(counts, whom)
             except TooOften as problem:
                 return refusal(request, problem)
             response = view(request, *rest, **named)
             if failures_only and response.status_code == 302:
-                forgive(what, whom)
+                forgive(counts, whom)
             return response
 
         return counted

@@ -11,7 +11,7 @@ from django.utils.safestring import mark_safe
 from django.views.decorators.http import require_http_methods, require_safe
 
 from peer_agent.protocol.errors import Problem
-from runs import selectors, services
+from runs import quotas, selectors, services
 from runs.access import access_run, may_manage
 from runs.models import Run
 from web import install, rates
@@ -115,6 +115,7 @@ def site_of(request: HttpRequest) -> str:
 def _create(request: HttpRequest, form: NewRunForm) -> Run:
     """Store the text and make the draft. Raises Problem."""
     person, recipe = person_in(request), form.recipe()
+    quotas.require_draft_left(person)
     dataset = stored_text(person, form)
     assert dataset is not None, "the form wants a text"
     return services.create_run(

@@ -36,7 +36,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     return render(request, "web/standings.html", facts)
 
 
-@rates.limited("looks at a run", address_of, methods=("GET",))
+@rates.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_place(request: HttpRequest, slug: str) -> HttpResponse:
     """The asker's own line."""

@@ -6,7 +6,7 @@ from django.conf import settings
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import services
+from runs import quotas, services
 from runs.batches import require_batch
 from runs.models import Dataset, Upload
 from runs.resumable import upload_of
@@ -17,9 +17,10 @@ from web.forms import NewRunForm
 def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
     """The text of a valid form, kept; None where it brings none.
 
-    Raises Problem E301, E307, E317 before anything is kept, and E302, E303, E304, E311, E318.
+    Raises Problem E301, E307, E317, E366 before anything is kept, and E302, E303, E304, E311, E318, E365.
     """
     given, recipe = form.cleaned_data, form.recipe()
+    quotas.require_model(person, recipe)
     upload = upload_of(person, given["upload"]) if given["upload"] and not given["text"] else None
     if (bringing := given["text"] or upload) and bringing.size:
         require_batch(recipe, tokens=bringing.size)  # a token is at least one byte
@@ -30,8 +31,13 @@ def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
 
 
 def upload_facts(person: Person, form: NewRunForm) -> dict[str, Any]:
-    """What a page with such a form needs: the limits, and the upload that a form with faults has brought already."""
-    return {"form": form, "upload_limit": settings.UPLOAD_LIMIT_MB * MEGABYTE, "kept": kept_upload(person, form)}
+    """What a page with such a form needs: the limits, their use, and the upload of a form with faults."""
+    return {
+        "form": form,
+        "upload_limit": settings.UPLOAD_LIMIT_MB * MEGABYTE,
+        "kept": kept_upload(person, form),
+        "use": quotas.use_of(person),
+    }
 
 
 def kept_upload(person: Person, form: NewRunForm) -> Upload | None:

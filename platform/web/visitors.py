@@ -3,10 +3,10 @@
 import ipaddress
 from typing import cast
 
-from django.conf import settings
 from django.http import HttpRequest
 
 from accounts.models import Person
+from config.proxies import visitor_of
 
 HOME_BITS = 64  # of an IPv6 address: what one household is given
 
@@ -18,21 +18,7 @@ def person_in(request: HttpRequest) -> Person:
 
 def ip_of(request: HttpRequest) -> str:
     """The address that a request comes from; empty where none is known."""
-    return ip_from(request.META.get("REMOTE_ADDR", ""), request.headers.get("X-Forwarded-For", ""))
-
-
-def ip_from(peer: str, forwarded: str) -> str:
-    """The same from who is at the other end of the connection, and the header X-Forwarded-For.
-
-    A site at https:// stands behind a proxy that ends TLS, and what that one appends is believed.
-    """
-    said = (settings.SECURE_PROXY_SSL_HEADER and forwarded.rpartition(",")[2].strip()) or peer
-    try:
-        address = ipaddress.ip_address(said)
-    except ValueError:
-        return ""
-    # A socket that listens for both kinds shows IPv4 in the clothes of IPv6.
-    return str(getattr(address, "ipv4_mapped", None) or address)
+    return visitor_of(request.META.get("REMOTE_ADDR", ""), request.headers.get("X-Forwarded-For", ""))
 
 
 def address_of(request: HttpRequest) -> str:

@@ -28,7 +28,7 @@ def truth(picture: RunPicture, peers: Sequence[Present]) -> str:
             return f"Paused by {picture.run.organizer} at step {picture.step:,}. Nothing is lost; it goes on from here."
         case Run.State.FINISHING:
             made = f"All {picture.step:,}" if picture.step >= picture.target_steps else f"{picture.step:,}"
-            return picture.run.waiting_for or f"{made} steps are made. The release is being packed."
+            return picture.run.waiting_for or f"{made} steps are made. The model is being checked and packed."
         case _:
             hands = counted(picture.people, "person", "people")
             return f"Finished: {picture.step:,} steps by {hands}. The model is yours to take home."

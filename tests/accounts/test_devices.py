@@ -186,7 +186,8 @@ class TestAnswers:
     def test_what_a_closed_account_had_approved_is_declined_for_good(
         self, volunteer: Person, stranger: Person, key: Ed25519PrivateKey
     ) -> None:
-        collected, asked, others = ask(key), ask(key), ask(key)
+        another = Ed25519PrivateKey.generate()
+        collected, asked, others = ask(key), ask(key), ask(another)
         for one, person in ((collected, volunteer), (asked, volunteer), (others, stranger)):
             answer(one, person)
         collect(collected, key)
@@ -196,7 +197,7 @@ class TestAnswers:
             collect(devices.asked_with(asked.device_code), key)
         with pytest.raises(Problem, match="E222"):
             collect(devices.asked_with(collected.device_code), key)
-        assert collect(devices.asked_with(others.device_code), key).person == stranger
+        assert collect(devices.asked_with(others.device_code), another).person == stranger
 
 
 class TestTime:
@@ -225,8 +226,13 @@ class TestTime:
 
 
 class TestKnownMachines:
-    def test_a_revoked_machine_works_again_and_keeps_its_history(self, volunteer: Person, laptop: Owned) -> None:
+    def test_a_revoked_machine_is_approved_by_nobody_until_it_is_let_back_and_keeps_its_history(
+        self, volunteer: Person, laptop: Owned
+    ) -> None:
         services.revoke_machine(machine=laptop.machine)
+        with pytest.raises(Problem, match="E227"):
+            ask(laptop.key, name="kitchen")
+        services.let_back_machine(machine=laptop.machine)
         asked = ask(laptop.key, name="kitchen")
         answer(asked, volunteer)
         again = collect(asked, laptop.key)

@@ -50,9 +50,8 @@ class TestContract:
     def test_a_known_key_keeps_its_machine(self, any_database: str) -> None:
         key, person = Ed25519PrivateKey.generate(), services.sign_up(username="Amina", password=PASSWORD)
         first = enrolled(services.create_machine_token(person=person).secret, key)
-        services.revoke_machine(machine=first)
         again = enrolled(services.create_machine_token(person=person).secret, key, name="desk")
-        assert (again.pk, again.name, again.revoked_at) == (first.pk, "desk", None)
+        assert (again.pk, again.name) == (first.pk, "desk")
 
 
 @pytest.mark.django_db
@@ -159,6 +158,40 @@ class TestMachines:
     def test_a_name_that_cannot_be(self, laptop: Owned, name: str) -> None:
         with pytest.raises(ValidationError):
             services.rename_machine(machine=laptop.machine, name=name)
+
+
+@pytest.mark.django_db
+class TestKeysThatWereShutOut:
+    """Revoke, enrol again with the same key: whoever's token it is."""
+
+    def again(self, person: Person, key: Ed25519PrivateKey) -> Machine:
+        return enrolled(services.create_machine_token(person=person).secret, key)
+
+    @pytest.mark.parametrize("name", ["Teo", "Olga"])
+    def test_a_revoked_key_is_not_enrolled_and_spends_no_token(self, volunteer: Person, name: str) -> None:
+        key, person = Ed25519PrivateKey.generate(), volunteer
+        services.revoke_machine(machine=self.again(volunteer, key))
+        if name != volunteer.username:
+            person = Person.objects.create_user(name, "seven calm otters")
+        with pytest.raises(Problem, match="E227"):
+            self.again(person, key)
+        assert Machine.objects.get().person == volunteer
+        assert Token.objects.filter(person=person, used_at=None).exists()
+
+    def test_nor_the_key_of_a_closed_account(self, volunteer: Person, stranger: Person) -> None:
+        key = Ed25519PrivateKey.generate()
+        self.again(volunteer, key)
+        self.again(stranger, key)
+        Person.objects.filter(pk=volunteer.pk).update(is_active=False)
+        with pytest.raises(Problem, match="E228"):
+            self.again(stranger, key)
+
+    def test_who_had_it_before_is_kept(self, volunteer: Person, stranger: Person) -> None:
+        key = Ed25519PrivateKey.generate()
+        for person in (volunteer, stranger, volunteer, stranger, stranger):
+            machine = self.again(person, key)
+        assert machine.person == stranger
+        assert {past.person for past in machine.past_owners.all()} == {volunteer, stranger}
 
 
 class TestCredentials:

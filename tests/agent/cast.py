@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 
 from peer_agent.config import Home, KnownSite
 from peer_agent.network.link import Connection, LinkLost, Refused, dial, socket_options
 from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import LIFETIME_S, PLAN, Credential, Role, issue, public_bytes, sign
+from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
+from peer_agent.protocol.opening import CommitLetters, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
-from peer_agent.protocol.records import GENESIS, Record, digest_of, seal
+from peer_agent.protocol.records import GENESIS, SpanEntry, digest_of, seal, whole
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.relay import Relay
 from peer_agent.training.replica import Replica
@@ -29,7 +29,7 @@ from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
 
 PATIENCE_S = 20.0  # for what must happen; never how long a good run takes
 TRAINER, RELAY, OTHER_RELAY = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)
-NOBODY: dict[str, Any] = {"run": RUN, "relays": ()}
+NOBODY: dict[str, Any] = {"run": RUN, "listeners": ()}
 Said = TypeVar("Said", bound=m.Message)
 
 
@@ -150,37 +150,44 @@ def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
     sealed: list[m.Commit] = []
     previous = GENESIS
     for index in range(1, count + 1):
-        span = {"span": 0, "first": 0, "stop": -(-elements // chunk_elements), "attempt": 1, "reducer": RELAY}
-        record = msgspec.convert(
-            {
-                "run": RUN,
-                "index": index,
-                "step": index,
-                "fence": 1,
-                "attempt": 1,
-                "round": index,
-                "previous": previous,
-                "elements": elements,
-                "chunk_elements": chunk_elements,
-                "codec": "fp32",
-                "spans": [span | {"root": "00" * 32, "sum_squares": 1.0, "included": []}],
-                "scalars": msgspec.to_builtins(SCALARS),
-                "contributions": [],
-                "loss": 1.0,
-                "tokens": 1,
-                "samples": 1,
-                "exact": True,
-            },
-            Record,
+        span = SpanEntry(
+            span=0,
+            first=0,
+            stop=-(-elements // chunk_elements),
+            attempt=1,
+            reducer=RELAY,
+            root="00" * 32,
+            sum_squares=1.0,
         )
-        signed = seal(SITE_KEY, record)
-        previous = digest_of(signed)
-        sealed.append(m.Commit(run=RUN, fence=1, record=signed))
+        record = whole(
+            run=RUN,
+            index=index,
+            step=index,
+            fence=1,
+            attempt=1,
+            round=index,
+            previous=previous,
+            elements=elements,
+            chunk_elements=chunk_elements,
+            codec="fp32",
+            spans=(span,),
+            scalars=SCALARS,
+            contributions=(),
+            loss=1.0,
+            tokens=1,
+            samples=1,
+            exact=True,
+        )
+        entry = seal(SITE_KEY, record)
+        previous = digest_of(entry)
+        sealed.append(CommitLetters(entry, record).whole(fence=1))
     return sealed
 
 
-def planned(plan: m.Plan) -> m.Planned:
-    return m.Planned(plan=sign(SITE_KEY, PLAN, msgspec.msgpack.encode(plan)))
+def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
+    """As a relay is told of it, or a trainer."""
+    sealed = seal_plan(SITE_KEY, plan)
+    return planned_whole(sealed) if peer is None else planned_for(sealed, peer)
 
 
 # --- a relay -----------------------------------------------------------------------------------------------------

@@ -23,12 +23,19 @@ from peer_agent.protocol.identifiers import ANY_RUN
 from tests.agent.cast import TRAINER
 from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
 
+ROOT = str(Path(__file__).resolve().parents[2])  # the agent of this checkout, whichever is installed
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 Answer = tuple[int, Any]
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "MANYHANDS_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "MANYHANDS_HOME": str(home),
+        "PYTHONPATH": ROOT,
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def manyhands(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from peer_agent import agent as agent_module
 from peer_agent import follower as follower_module
+from peer_agent import jobs
 from peer_agent.agent import Agent
+from peer_agent.averaging.assembly import Assembly
 from peer_agent.config import Home
 from peer_agent.limits import Limits
 from peer_agent.protocol import messages as m
@@ -20,7 +22,8 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.records import RecordHead, Unit
+from peer_agent.protocol.trainer import following
 from peer_agent.training.replica import Replica
 from peer_agent.view import View
 from tests.agent.cast import (
@@ -81,16 +84,17 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that is missing is waited for."""
-    for module, name in ((agent_module, "ASK_AGAIN_S"), (agent_module, "HEARTBEAT_S"), (follower_module, "PAUSE_S")):
-        monkeypatch.setattr(module, name, 0.0 if name != "HEARTBEAT_S" else 0.01)
+    for module, name in ((following, "ASK_AGAIN_S"), (agent_module, "TICK_S"), (follower_module, "PAUSE_S")):
+        monkeypatch.setattr(module, name, 0.0 if name != "TICK_S" else 0.01)
 
 
-async def test_a_gap_is_asked_about_once_however_many_commits_come_meanwhile(tmp_path: Path) -> None:
+async def test_a_gap_is_told_of_once_however_many_commits_come_meanwhile(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         await scene.site.says(*scene.log(6)[2:], m.Rehello(run=RUN, fence=2))
-        assert (await scene.site.hears(m.Hello)).fence == 1
         assert (await scene.site.hears(m.Hello)).fence == 2
+        told = [body.index for body in scene.site.heard if isinstance(body, m.Report)]
+        assert told == [0], "the site sees from it which commits are missing"
 
 
 async def test_a_lease_that_crosses_a_hello_is_not_taken_for_it_was_granted_before_the_host_knew(
@@ -124,10 +128,8 @@ async def test_words_of_a_host_that_is_gone_are_not_heeded(tmp_path: Path) -> No
 async def test_a_site_that_knows_less_is_followed_after_one_numbered_sentence(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
-        follower = scene.agent.follower
-        assert follower is not None
-        follower.index = follower.step = 3  # it took part in steps that an older database has not
-        await scene.site.says(REHELLO, scene.greeting(reconciled=False))
+        scene.agent.core.index = scene.agent.core.step = 3  # it took part in steps that an older database has not
+        await scene.site.says(REHELLO, scene.greeting(fence=2, reconciled=False))
         assert (await scene.site.hears(m.Hello)).step == 3
         assert (await scene.site.hears(m.Hello)).step == 0
         assert scene.words.getvalue().count("E402") == 1
@@ -152,11 +154,11 @@ async def test_a_snapshot_that_the_site_has_removed_meanwhile_is_not_the_end(
     loads = follower_module.Follower.load
     tried: list[int] = []
 
-    async def load(self: follower_module.Follower, snapshot: m.Snapshot) -> None:
+    async def load(self: follower_module.Follower, snapshot: m.Snapshot) -> str:
         tried.append(snapshot.index)
         if len(tried) == 1:
             raise Problem.of("E326")
-        await loads(self, snapshot)
+        return await loads(self, snapshot)
 
     monkeypatch.setattr(follower_module.Follower, "load", load)
     async with stage(tmp_path) as scene:
@@ -171,10 +173,18 @@ async def test_a_snapshot_that_the_site_has_removed_meanwhile_is_not_the_end(
 async def test_bytes_that_no_relay_has_are_asked_for_again_until_there_is_one(tmp_path: Path, hasty: None) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
-        for _ in range(3):
-            await scene.site.says(scene.log(1)[0])
-            assert (await scene.site.hears(m.Hello)).log_index == 0
-            await scene.site.says(scene.greeting(reconciled=False, index=1, step=1))
+        assert scene.agent.jobs.follower is not None
+        looked: asyncio.Queue[bool] = asyncio.Queue()
+
+        async def apply(record: RecordHead, digest: str, assembly: Assembly, *, patient: bool) -> str | None:
+            looked.put_nowait(patient)
+            return None if looked.qsize() < 3 else "5" * 16
+
+        scene.agent.jobs.follower.apply = apply  # type: ignore[method-assign]
+        await scene.site.says(scene.log(1)[0])
+        while (report := await scene.site.hears(m.Report)).index == 0:
+            pass
+        assert (report.index, report.step, report.digest, looked.qsize()) == (1, 1, "5" * 16, 3)
         assert scene.words.getvalue().count("E114") == 1
 
 
@@ -184,11 +194,12 @@ async def test_what_a_known_snapshot_covers_is_not_waited_for(tmp_path: Path, ha
         await scene.join()
         loaded: list[int] = []
 
-        async def load(snapshot: m.Snapshot) -> None:
+        async def load(snapshot: m.Snapshot) -> str:
             loaded.append(snapshot.index)
+            return ""
 
-        assert scene.agent.follower is not None
-        scene.agent.follower.load = load  # type: ignore[method-assign]
+        assert scene.agent.jobs.follower is not None
+        scene.agent.jobs.follower.load = load  # type: ignore[method-assign]
         newer = m.Snapshot(index=5, step=5, digest="", state_digest="", file="", size=0)
         await scene.site.says(m.Snapshotted(run=RUN, snapshot=newer, keep_after=4), scene.log(1)[0])
         await scene.site.hears(m.Hello)
@@ -202,28 +213,36 @@ async def test_what_fails_beside_the_rest_ends_the_agent_with_its_error(tmp_path
         async def fail() -> None:
             raise Problem.of("E107", reason="a test")
 
-        scene.agent._start(fail())
+        scene.agent.start(fail())
         with pytest.raises(Problem, match="E107"):
             async with asyncio.timeout(PATIENCE_S):
                 await scene.running
 
 
 async def test_one_copy_is_handed_in_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[int] = []
+    steps: asyncio.Queue[int] = asyncio.Queue()
 
     async def hand_in(*arguments: Any) -> None:
-        steps.append(arguments[2].step)
+        steps.put_nowait(arguments[2].step)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(agent_module, "hand_in", hand_in)
+    monkeypatch.setattr(jobs, "hand_in", hand_in)
     async with stage(tmp_path) as scene:
         await scene.join()
-        assert scene.agent.follower is not None
-        scene.agent.follower.index = 1
+        scene.agent.core.index = 1
         asked = m.Commit(run=RUN, fence=1, record=scene.log(1)[0].record, snapshot=True)
+        done = asyncio.Event()
+
+        async def last() -> None:
+            done.set()
+
         await scene.site.says(asked, asked, REHELLO)
         await scene.site.hears(m.Hello)
-        assert steps == [0]
+        scene.agent.jobs.add(last)
+        async with asyncio.timeout(PATIENCE_S):
+            await done.wait()
+            assert await steps.get() == 0
+        assert steps.empty()
 
 
 async def test_a_refused_gradient_is_told_with_its_number(tmp_path: Path) -> None:

@@ -132,11 +132,20 @@ def test_join_goes_on_by_itself_and_knows_the_site_the_next_time(tmp_path: Path,
     assert [asked["run"] for asked in site.asked] == ["a"]
 
 
-@pytest.mark.parametrize("code", ["E214", "E101"])
-def test_a_machine_that_was_revoked_or_forgotten_asks_again(tmp_path: Path, site: DeviceSite, code: str) -> None:
+def test_a_machine_that_was_revoked_says_where_that_is_taken_back(tmp_path: Path, site: DeviceSite) -> None:
+    """Asking again would be in vain: its key gets no second approval."""
+    assert manyhands(tmp_path, "login", site.url).returncode == 0
+    site.more = lambda path: (403, refusal("E214")) if path.endswith("/credential") else None
+    done = manyhands(tmp_path, "join", f"{site.url}/runs/a/")
+    assert done.stderr.startswith("E214: ")
+    assert "machines page" in done.stderr
+    assert len(site.asked) == 1
+
+
+def test_a_machine_that_was_forgotten_asks_again(tmp_path: Path, site: DeviceSite) -> None:
     key = Home(tmp_path).key()
     assert manyhands(tmp_path, "login", site.url).returncode == 0
-    issued = [(403, refusal(code, site=site.url)), (409, refusal("E306"))]
+    issued = [(403, refusal("E101", site=site.url)), (409, refusal("E306"))]
     site.more = lambda path: issued.pop(0) if path.endswith("/credential") else None
     done = manyhands(tmp_path, "join", f"{site.url}/runs/a/")
     assert "It can be approved again now." in done.stdout

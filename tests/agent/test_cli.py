@@ -46,8 +46,12 @@ LEAVE_S = 5.0  # the promise
         (["join", "http://[bad/runs/a/"], "E104"),
         (["join", "http://127.0.0.1:9/runs/a/"], "E104"),
         (["login", "http://127.0.0.1:9"], "E104"),
-        (["login", "http://127.0.0.1:9", "--token", "x"], "E104"),
-        (["login", "http://8.8.8.8", "--token", "x"], "E105"),
+        (["login", "http://127.0.0.1:9", "--token", "x"], "E132"),
+        (["join", "http://127.0.0.1:9/runs/a/", "--token", "x"], "E132"),
+        (["relay", "http://127.0.0.1:9", "--token=x"], "E132"),
+        (["login", "http://127.0.0.1:9", "--token-file", "/nowhere"], "E133"),
+        (["login", "http://127.0.0.1:9", "--token-file", "/dev/null"], "E133"),
+        (["login", "http://8.8.8.8"], "E105"),
         (["relay", "http://127.0.0.1:9", "--host", "0.0.0.0"], "E112"),
     ],
 )
@@ -57,7 +61,7 @@ def test_what_is_wrong_with_the_command(tmp_path: Path, arguments: list[str], co
 
 def test_a_second_agent_in_one_home(tmp_path: Path) -> None:
     with Home(tmp_path).locked():
-        said = complaint(tmp_path, "login", "http://127.0.0.1:9", "--token", "x")
+        said = complaint(tmp_path, "login", "http://127.0.0.1:9")
     assert said.startswith(f"E102: Another agent (process {os.getpid()})")
 
 
@@ -97,7 +101,8 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 )
 def test_logging_in_with_a_wrong_token_or_at_no_site(tmp_path: Path, answer: Answer, code: str) -> None:
     with http_site(lambda _: answer) as url:
-        assert complaint(tmp_path, "login", url, "--token", "x").startswith(f"{code}: ")
+        (tmp_path / "token").write_text("x\n")
+        assert complaint(tmp_path, "login", url, "--token-file", str(tmp_path / "token")).startswith(f"{code}: ")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_it_leaves_at_once_though_a_thread_waits_for_a_site_that_is_frozen(
         frozen.settimeout(PATIENCE_S)
         url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
         known_at(tmp_path, url)
-        arguments = [url, "--token", "x"] if command == "login" else [f"{url}/runs/a/"]
+        arguments = [url] if command == "login" else [f"{url}/runs/a/"]
         process = subprocess.Popen(
             [MANYHANDS, command, *arguments],
             env=environment(tmp_path),

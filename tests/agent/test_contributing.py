@@ -11,8 +11,6 @@ from peer_agent.protocol.wire import Frame, Kind
 from tests.agent.cast import PATIENCE_S
 from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of
 
-ME = PeerId(f"{0:032x}")
-
 
 class Taking:
     """A link that keeps what it is given; `frozen`: it takes nothing."""
@@ -49,13 +47,13 @@ def opening(plan: m.Plan) -> m.Open:
 
 async def test_a_reducer_that_opens_late_does_not_wait_for_one_that_takes_nothing() -> None:
     round_, plan = a_round()
-    assert round_.follow(plan, ME)
+    round_.follow(plan, 0)
     frozen, late = Taking(frozen=True), Taking()
     sending = asyncio.create_task(contribute(round_, Links({RELAY: frozen, OTHER_RELAY: late})))  # type: ignore[arg-type]
-    round_.opened(RELAY, opening(plan))
+    round_.serve(RELAY, opening(plan))
     async with asyncio.timeout(PATIENCE_S):
         await frozen.asked.wait()
-        round_.opened(OTHER_RELAY, opening(plan))
+        round_.serve(OTHER_RELAY, opening(plan))
         bodies = [await late.taken.get() for _ in range(1 + 3)]
     assert isinstance(bodies[0], m.Leaves)
     assert [body.chunk for body in bodies[1:] if isinstance(body, Frame)] == [2, 3, 4]
@@ -66,10 +64,10 @@ async def test_a_reducer_that_opens_late_does_not_wait_for_one_that_takes_nothin
 async def test_reducers_that_open_together_are_served_together_whoever_takes_nothing() -> None:
     """The leaves of the second were sent when the first had taken its own."""
     round_, plan = a_round()
-    round_.follow(plan, ME)
+    round_.follow(plan, 0)
     links = {RELAY: Taking(frozen=True), OTHER_RELAY: Taking()}
     for peer in links:
-        round_.opened(peer, opening(plan))
+        round_.serve(peer, opening(plan))
     sending = asyncio.create_task(contribute(round_, Links(links)))  # type: ignore[arg-type]
     async with asyncio.timeout(PATIENCE_S):
         assert isinstance(await links[OTHER_RELAY].taken.get(), m.Leaves)
@@ -77,29 +75,10 @@ async def test_reducers_that_open_together_are_served_together_whoever_takes_not
     await asyncio.wait([sending])
 
 
-def test_a_void_ends_the_round_also_where_a_later_attempt_was_never_heard_of() -> None:
-    round_, plan = a_round()
-    round_.follow(plan, ME)
-
-    def void(step: int, attempt: int) -> m.Void:
-        return m.Void(run=plan.run, step=step, fence=plan.fence, attempt=attempt, round=plan.round, reason="")
-
-    round_.attempt = 2
-    assert [round_.is_ended_by(void(plan.step, attempt)) for attempt in (1, 2, 3)] == [False, True, True]
-    assert not round_.is_ended_by(void(plan.step + 1, 2))
-
-
-def test_a_plan_that_is_older_is_not_followed() -> None:
-    round_, plan = a_round()
-    assert round_.follow(plan, ME)
-    round_.attempt = 2
-    assert not round_.follow(plan, ME)
-
-
 def test_what_comes_before_its_plan_is_kept_and_no_more_than_that() -> None:
     round_, plan = a_round()
     early = [frame(plan, 0, 0, 0, bytes(4096), Kind.AVERAGE) for _ in range(3 * GRID.chunks)]
     assert not any(round_.take(each) for each in early)
     assert len(round_._early_frames) == GRID.chunks
-    round_.follow(plan, ME)
+    round_.follow(plan, 0)
     assert round_.assembly._leaves[0] is not None

@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent import data_links
 from peer_agent.data_links import DataLinks
@@ -15,10 +18,13 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
-from tests.agent.cast import PATIENCE_S, RELAY, TRAINER, OwnPassport
-from tests.averaging.rounds import RUN
+from tests.agent.cast import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnPassport
+from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of
 from tests.network.cast import listening, stay
 
+SENDINGS = [contributor(1, 100).offer("fp32")]
+RECORD = record_of(PLAN := plan_of(SENDINGS), averaged(PLAN, SENDINGS)[0])
+ENTRY = RECORD.spans[0]  # of two chunks
 REAL: dict[str, Any] = {"clock": time.time}  # these credentials are of now
 
 
@@ -65,9 +71,9 @@ async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monke
     identity = (await a_relay(tmp_path)).identity()
     async with listening(stay, who=identity, identity_of=lambda: identity, **REAL) as server:
         ours = links(tmp_path)
-        ours.follow((m.RelayAddress(peer=RELAY, url=f"ws://127.0.0.1:{server.port}/"),))
+        ours.follow((m.Listener(peer=RELAY, url=f"ws://127.0.0.1:{server.port}/"),))
         first = await next_link(ours)
-        assert await ours.fetch(RUN, 1, 0, 2, RELAY) is None
+        assert await ours.ask(RELAY, RECORD, ENTRY) is None
         assert await next_link(ours) is not first
         await ours.close()
 
@@ -86,11 +92,11 @@ async def test_chunks_are_put_in_order_and_a_span_that_is_on_its_way_is_not_aske
     identity = (await a_relay(tmp_path)).identity()
     async with listening(give, who=identity, identity_of=lambda: identity, **REAL) as server:
         ours = links(tmp_path)
-        ours.follow((m.RelayAddress(peer=RELAY, url=f"ws://127.0.0.1:{server.port}/"),))
+        ours.follow((m.Listener(peer=RELAY, url=f"ws://127.0.0.1:{server.port}/"),))
         await next_link(ours)
-        fetching = asyncio.create_task(ours.fetch(RUN, 1, 0, 2, RELAY))
+        fetching = asyncio.create_task(ours.ask(RELAY, RECORD, ENTRY))
         await asyncio.sleep(0)
-        assert await ours.fetch(RUN, 1, 0, 2, RELAY) is None
+        assert await ours.ask(RELAY, RECORD, ENTRY) is None
         may_answer.set()
         async with asyncio.timeout(PATIENCE_S):
             assert await fetching == [b"\0", b"\1"]
@@ -109,9 +115,63 @@ async def test_a_link_that_could_not_heal_is_dialled_again_when_the_relay_is_nam
 
     ours = links(tmp_path)
     monkeypatch.setattr(ours.passport, "dial_relay", refused)
-    address = m.RelayAddress(peer=RELAY, url="ws://127.0.0.1:9/")
+    address = m.Listener(peer=RELAY, url="ws://127.0.0.1:9/")
     for _ in range(2):
         ours.follow((address,))
         await asyncio.wait([ours._tasks[address]])
     assert len(dialled) == 2
     await ours.close()
+
+
+@asynccontextmanager
+async def giving(folder: Path, peer: PeerId, *chunks: Frame) -> AsyncIterator[m.Listener]:
+    """A relay that answers whatever it is asked with these chunks."""
+    passport = OwnPassport(folder / peer, peer, Role.RELAY, "")
+    await passport.renew()
+
+    async def give(link: Connection) -> None:
+        while True:
+            await link.receive()
+            for chunk in chunks:
+                await link.send(chunk)
+
+    async with listening(give, who=passport.identity(), identity_of=passport.identity, **REAL) as server:
+        yield m.Listener(peer=peer, url=f"ws://127.0.0.1:{server.port}/")
+
+
+async def test_a_span_that_is_damaged_on_one_relay_is_asked_of_another(tmp_path: Path) -> None:
+    """The first answer was the last, whatever it was worth."""
+    damaged, whole = (logged(0), replace(logged(1), payload=b"?")), (logged(0), logged(1))
+    kept: list[list[bytes]] = []
+
+    async def keep(payloads: list[bytes]) -> bool:
+        kept.append(payloads)
+        return payloads == [b"\0", b"\1"]
+
+    async with giving(tmp_path, RELAY, *damaged) as first, giving(tmp_path, OTHER_RELAY, *whole) as second:
+        ours = links(tmp_path)
+        ours.follow((first, second))
+        for _ in range(2):
+            await next_link(ours)
+        assert await ours.fetch(RECORD, replace(ENTRY, reducer=RELAY), keep)
+        assert kept == [[b"\0", b"?"], [b"\0", b"\1"]]
+        assert not await ours.fetch(RECORD, ENTRY, refuse)
+        await ours.close()
+
+
+async def refuse(_: list[bytes]) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("change", [{"chunk": 2}, {"payload": bytes(4 * 1024 + 1)}])
+async def test_a_relay_that_sends_more_than_the_record_names_does_not_have_it(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Else it decided how much of our memory it takes."""
+    async with giving(tmp_path, RELAY, logged(0), replace(logged(1), **change)) as relay:
+        ours = links(tmp_path)
+        ours.follow((relay,))
+        await next_link(ours)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await ours.ask(RELAY, RECORD, ENTRY) is None
+        await ours.close()

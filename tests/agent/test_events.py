@@ -11,9 +11,9 @@ import pytest
 from peer_agent.approval import Code
 from peer_agent.events import FIGURES, EventView
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.records import open_record
+from peer_agent.protocol.records import open_head
 from peer_agent.verdict import Verdict
-from tests.agent.cast import TRAINER, commits
+from tests.agent.cast import commits
 from tests.agent.program import Answer, http_site, known_at, manyhands, refusal
 from tests.protocol.cast import SITE_PUBLIC
 
@@ -34,7 +34,7 @@ def everything() -> list[dict[str, Any]]:
     view.say("Loading")
     view.state("running", "")
     view.refresh()
-    view.step(open_record(commits(1, 8, 8)[0].record, SITE_PUBLIC), TRAINER)
+    view.step(open_head(commits(1, 8, 8)[0].record, SITE_PUBLIC), None)
     view.away(Fault.of("E104", url="u", reason="r"))
     view.back()
     view.fault(Fault.of("E109", step=3))

@@ -50,7 +50,6 @@ async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path, mo
     assembly = Assembly(Grid(record.elements, record.chunk_elements), "fp32")
     applying = asyncio.create_task(follower.apply(record, "d" * 64, assembly, patient=True))
     assert await asyncio.to_thread(replica.asked.wait, PATIENCE_S)
-    assert (replica.step, follower.step, follower.index, follower.digest) == (1, 0, 0, "")
+    assert (replica.step, applying.done()) == (1, False)
     replica.go_on.set()
-    assert await applying
-    assert (follower.step, follower.index, follower.digest) == (1, 1, replica.digest())
+    assert await applying == replica.digest()

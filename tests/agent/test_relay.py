@@ -1,31 +1,46 @@
 """A real relay against a scripted site and real contributors: plans, refusals, restarts, disks, other relays."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent import relay as relay_module
 from peer_agent.averaging.contributor import Sending
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.config import Home
-from peer_agent.network.link import Connection, LinkLost
+from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.credentials import PLAN, RECORD, Role, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.merkle import pack_leaves
-from peer_agent.protocol.records import digest_of
-from peer_agent.protocol.wire import LOGGED, Frame
+from peer_agent.protocol.opening import planned_whole, seal_plan
+from peer_agent.protocol.records import Entry, RecordHead, SpanEntry, digest_of
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.opened import open_message
+from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.relay import Relay
-from peer_agent.relayed_run import RelayedRun
-from tests.agent.cast import OTHER_RELAY, PATIENCE_S, RELAY, OwnPassport, dial_relay, next_of, planned, relaying, site
+from peer_agent.relayed_run import Around, RelayedRun
+from tests.agent.cast import (
+    OTHER_RELAY,
+    PATIENCE_S,
+    RELAY,
+    TRAINER,
+    OwnPassport,
+    dial_relay,
+    next_of,
+    planned,
+    relaying,
+    site,
+)
 from tests.averaging.rounds import (
     GRID,
     RUN,
-    SITE_KEY,
     averaged,
     contributor,
     frames_of,
@@ -34,17 +49,10 @@ from tests.averaging.rounds import (
     sealed,
 )
 from tests.network.cast import how_it_ends
-from tests.protocol.cast import SITE_PUBLIC
+from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 
 Dial = Callable[[Relay, int], Awaitable[Connection]]
 REHELLO = m.Rehello(run=RUN, fence=3)
-
-
-@pytest.fixture(autouse=True)
-def one_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of tests.averaging.rounds are signed by its own site; plans and credentials by this one."""
-    opened = UpdateLog.__init__
-    monkeypatch.setattr(UpdateLog, "__init__", lambda log, folder, _: opened(log, folder, SITE_KEY))
 
 
 @pytest.fixture
@@ -84,11 +92,16 @@ def greeting(fence: int, step: int, **changes: Any) -> m.Greeting:
         "index": 0,
         "step": step,
         "digest": "0" * 64,
-        "relays": (),
+        "listeners": (),
         "site_key": SITE_PUBLIC,
         "reconciled": True,
     }
     return m.Greeting(**(usual | changes))
+
+
+def commit_of(entry: Entry) -> m.Commit:
+    """As a relay is told of it."""
+    return m.Commit(run=RUN, fence=3, record=entry.head, contributions=entry.contributions)
 
 
 async def send_all(link: Connection, plan: m.Plan, slot: int, sending: Sending, leaves: bytes | None = None) -> None:
@@ -104,20 +117,32 @@ class Silent:
     def __init__(self, *, is_lost: bool) -> None:
         self.is_lost = is_lost
 
+    def allow(self, _: int) -> None:
+        pass
+
     async def send(self, _: object) -> None:
         if self.is_lost:
             raise LinkLost("gone")
         await asyncio.Event().wait()
 
 
-def run_of_a_relay(folder: Path, said: list[m.Message], fetch: Callable[..., Any] | None = None) -> RelayedRun:
-    async def say(message: m.Message) -> None:
-        said.append(message)
-
+def run_of_a_relay(folder: Path, said: list[m.Message], ask: Any = None, clock: Any = lambda: 0.0) -> RelayedRun:
     async def nobody(*_: object) -> None:
         return None
 
-    return RelayedRun(RUN, RELAY, SITE_PUBLIC, UpdateLog(folder, SITE_KEY), say=say, fetch=fetch or nobody)
+    def failed(_: RunId, error: Exception) -> None:
+        raise AssertionError(error)
+
+    around = Around(said.append, ask or nobody, lambda *_: None, failed)
+    return RelayedRun(RUN, RELAY, UpdateLog(folder, SITE_PUBLIC), around, clock=clock)
+
+
+def heard(message: m.TO_PEER) -> e.Heard:
+    return e.Heard(open_message(message, SITE_PUBLIC))
+
+
+def named(plan: m.Plan) -> dict[str, Any]:
+    return {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
 
 
 # --- plans -------------------------------------------------------------------------------------------------------
@@ -130,10 +155,9 @@ async def test_a_contributor_that_is_lost_or_takes_nothing_holds_up_no_plan(tmp_
     sendings = offers()
     run.links[PeerId(f"{0:032x}")] = Silent(is_lost=is_lost)  # type: ignore[assignment]
     async with asyncio.timeout(PATIENCE_S):
-        await run.plan(planned(plan(sendings)))
+        await run.take(heard(planned(plan(sendings))))
     assert run.reduction is not None
-    for task in (*run._openers.values(), *run._followers.values()):
-        task.cancel()
+    await run.close()
 
 
 async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path: Path, dial: Dial) -> None:
@@ -152,8 +176,9 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
         spans, payloads = averaged(attempt, sendings)
         assert sorted(d.root for d in done) == sorted(s.root for s in spans)
         async with relaying(script, tmp_path / "relay") as relay:
-            await script.says(m.Commit(run=RUN, fence=3, record=sealed(record_of(attempt, spans))), REHELLO)
-            assert (await script.hears(m.Hello)).log_index == 1
+            await script.says(commit_of(sealed(record_of(attempt, spans))), REHELLO)
+            while (await script.hears(m.Heartbeat)).index < 1:
+                pass
             link = await dial(relay, 0)
             await link.send(m.FetchSpan(run=RUN, index=1, span=1))
             for chunk in range(attempt.spans[1].first, attempt.spans[1].stop):
@@ -171,31 +196,39 @@ async def test_a_bad_slot_is_refused_once_and_its_peer_is_told(tmp_path: Path, d
         link = await dial(relay, 0)
         await next_of(link, m.Open)
         await send_all(link, attempt, 0, sendings[0], leaves=pack_leaves(sendings[1].leaves))
-        assert (await next_of(link, m.SlotRefused)).code == "E211"
+        refusal = await next_of(link, m.SlotRefused)
+        assert refusal.code == "E211"
         await link.send(m.FetchRecords(run=RUN, first=1))  # answered in turn: all the chunks were looked at by then
         await next_of(link, m.Records)
         await script.says(REHELLO)
         await script.hears(m.Hello)
-        assert [type(said) for said in script.heard if not isinstance(said, m.Progress)] == [m.SlotRefused]
+        assert {said for said in script.heard if isinstance(said, m.SlotRefused)} == {refusal}
 
 
 async def test_a_new_host_has_voided_what_was_open(tmp_path: Path) -> None:
-    sendings = offers()
     run = run_of_a_relay(tmp_path, [])
-    await run.plan(planned(plan(sendings)))
-    run.greeted(greeting(fence=3, step=7))
+    await run.take(heard(planned(plan(offers()))))
+    await run.take(heard(greeting(fence=3, step=7)))
     assert run.reduction is not None  # the same host
-    run.greeted(greeting(fence=4, step=8))
-    assert run.reduction is not None  # it was committed: the record is on its way
-    run.greeted(greeting(fence=4, step=7))
+    await run.take(heard(greeting(fence=4, step=7)))
     assert run.outbox is None
     assert run.reduction is None
+    await run.close()
+
+
+async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tmp_path: Path) -> None:
+    run = run_of_a_relay(tmp_path, [])
+    await run.take(heard(planned(plan(offers()))))
+    await run.take(heard(greeting(fence=4, step=8)))
+    assert run.reduction is None
+    assert run.outbox is not None
+    await run.close()
 
 
 # --- the log -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_fork_is_asked_about_once(tmp_path: Path) -> None:
+async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
     """Each of the commits that followed was answered with a hello, and each hello with all commits."""
     sendings = offers()
     attempt = plan(sendings)
@@ -206,46 +239,143 @@ async def test_a_fork_is_asked_about_once(tmp_path: Path) -> None:
     other = sealed(record_of(attempt, spans, index=2, previous="ff" * 32))
     async with site() as script, relaying(script, tmp_path / "relay"):
         forked = [records[0], other, *records[2:]]
-        await script.says(*(m.Commit(run=RUN, fence=3, record=record) for record in forked))
+        await script.says(REHELLO, *(commit_of(record) for record in forked))
         await script.says(m.Rehello(run=RunId("cd" * 16), fence=1))  # the last that is answered
         hellos = [await script.hears(m.Hello) for _ in range(2)]
-        assert [(hello.run == RUN, hello.log_index) for hello in hellos] == [(True, 1), (False, 0)]
-
-
-async def test_an_entry_that_is_said_twice_is_copied_once(tmp_path: Path) -> None:
-    sendings = offers()
-    attempt = plan(sendings)
-    spans, _ = averaged(attempt, sendings)
-    commit = m.Commit(run=RUN, fence=3, record=sealed(record_of(attempt, spans)))
-    asked: list[tuple[int, int]] = []
-    was_asked, may_answer = asyncio.Event(), asyncio.Event()
-
-    async def fetch(run: RunId, index: int, span: int) -> None:
-        asked.append((index, span))
-        was_asked.set()
-        await may_answer.wait()
-
-    run = run_of_a_relay(tmp_path, [], fetch)
-    await run.commit(commit)
-    await run.commit(commit)
-    (copying,) = run._copies.values()
-    async with asyncio.timeout(PATIENCE_S):
-        await was_asked.wait()
-        run.covered = 1  # a snapshot comes
-        may_answer.set()
-        await copying
-    assert asked == [(1, 0)]
-    assert not run._copies
+        assert [hello.run == RUN for hello in hellos] == [True, False]
+        assert len([said for said in script.heard if isinstance(said, m.Heartbeat)]) <= 1
+        assert (await script.hears(m.Heartbeat)).index == 1
 
 
 async def test_links_to_other_relays_are_those_of_all_runs(tmp_path: Path) -> None:
     """A relay that one run does not know yet was dropped from the other."""
     relay = Relay(Home(tmp_path), OwnPassport(tmp_path, RELAY, Role.RELAY, ""), host="127.0.0.1", port=0, advertise="")
-    other = m.RelayAddress(peer=OTHER_RELAY, url="ws://127.0.0.1:9/")
-    await relay._take(m.Relays(run=RUN, relays=(other,)))
-    await relay._take(m.Relays(run=RunId("cd" * 16), relays=()))
+    other = m.Listener(peer=OTHER_RELAY, url="ws://127.0.0.1:9/")
+    await relay._take(m.Listeners(run=RUN, listeners=(other,)))
+    await relay._take(m.Listeners(run=RunId("cd" * 16), listeners=()))
     assert list(relay.others._tasks) == [other]
     await relay.others.close()
+
+
+async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: Path) -> None:
+    """Only a commit led to copying. One other relay has it damaged, the next one whole."""
+    sendings = offers()
+    attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
+    spans, payloads = averaged(attempt, sendings)
+    log = UpdateLog(tmp_path, SITE_PUBLIC)
+    log.append(sealed(record_of(attempt, spans)))
+    asked: list[tuple[PeerId, int]] = []
+
+    async def ask(peer: PeerId, _: RecordHead, entry: SpanEntry) -> list[bytes]:
+        asked.append((peer, entry.span))
+        whole = [payloads[chunk] for chunk in range(entry.first, entry.stop)]
+        return whole if peer == TRAINER else [bytes(len(payload)) for payload in whole]
+
+    run = run_of_a_relay(tmp_path, [], ask)
+    others = tuple(m.Listener(peer=peer, url="") for peer in (OTHER_RELAY, TRAINER))
+    await run.take(heard(greeting(fence=3, step=8, listeners=others)))
+    async with asyncio.timeout(PATIENCE_S):
+        while run._tasks:
+            await asyncio.wait(run._tasks)
+    assert sorted(asked) == sorted((peer, span) for peer in (OTHER_RELAY, TRAINER) for span in (0, 1))
+    assert UpdateLog(tmp_path, SITE_PUBLIC).missing(RUN, 1) == []
+    await run.close()
+
+
+# --- what the site or a peer has wrong --------------------------------------------------------------------------
+
+OTHER_RUN = RunId("cd" * 16)
+
+
+def signed_record(**changes: bytes) -> m.Commit:
+    """A record of the site in which something is not what it must be."""
+    sendings = offers()
+    payload = sealed(record_of(plan(sendings), averaged(plan(sendings), sendings)[0])).head.payload
+    for name, value in changes.items():
+        payload = re.sub(rf'"{name}":[^,}}]+'.encode(), f'"{name}":'.encode() + value, payload)
+    return m.Commit(run=RUN, fence=3, record=sign(SITE_KEY, RECORD, payload))
+
+
+async def test_a_record_that_cannot_be_opened_sets_its_run_aside_and_no_other(tmp_path: Path, dial: Dial) -> None:
+    """The shared relay crashed, was started again, was sent the record again, and crashed."""
+    async with site() as script, relaying(script, tmp_path / "relay") as relay:
+        await script.says(REHELLO, signed_record(loss=b"null"), REHELLO, m.Rehello(run=OTHER_RUN, fence=1))
+        assert (await script.hears(m.Leave)).run == RUN
+        assert (await script.hears(m.Hello)).run == OTHER_RUN, "it was not told twice"
+        assert relay.aside[RUN][1].code == "E218"
+        with pytest.raises(Refused, match="E218"):
+            await dial(relay, 0)
+        await script.says(m.Rehello(run=RUN, fence=4))
+        assert (await script.hears(m.Hello)).run == RUN, "a new host, a new try"
+
+
+async def test_a_plan_that_cannot_be_opened_is_passed_over(tmp_path: Path) -> None:
+    """It ended the control link, or the process."""
+    unsigned = planned_whole(seal_plan(STRANGERS_KEY, plan(offers())))
+    nonsense = [m.Planned(plan=sign(SITE_KEY, PLAN, payload)) for payload in (b"\xc1", b"", b"\x81\xa3run\xa1x")]
+    tiny = planned(replace(plan(offers()), spans=()))
+    async with site() as script, relaying(script, tmp_path / "relay") as relay:
+        await script.says(REHELLO, unsigned, *nonsense, tiny, m.Rehello(run=OTHER_RUN, fence=1))
+        assert [(await script.hears(m.Hello)).run for _ in range(2)] == [RUN, OTHER_RUN]
+        assert relay.aside == {}
+
+
+async def test_a_fault_of_this_program_in_one_run_is_told_by_number_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def stumble(run: RelayedRun, event: e.Event) -> None:
+        if run.run == RUN and isinstance(event, e.Ticked):
+            raise KeyError("a bug")
+        await taken(run, event)
+
+    taken = RelayedRun.take
+    monkeypatch.setattr(RelayedRun, "take", stumble)
+    monkeypatch.setattr(relay_module, "TICK_S", 0.01)
+    async with site() as script, relaying(script, tmp_path / "relay"):
+        await script.says(REHELLO)
+        assert (await script.hears(m.Leave)).run == RUN
+        await script.says(m.Rehello(run=OTHER_RUN, fence=1))
+        while (await script.hears(m.Hello)).run != OTHER_RUN:
+            pass
+    assert "E408" in caplog.text
+
+
+async def test_a_hostile_data_link_costs_that_link_alone(tmp_path: Path, dial: Dial) -> None:
+    sendings = offers()
+    attempt = plan(sendings)
+    async with site() as script, relaying(script, tmp_path / "relay") as relay:
+        await script.says(REHELLO, planned(attempt))
+        await script.hears(m.Hello)
+        hostile, honest = await dial(relay, 5), await dial(relay, 0)
+        await next_of(honest, m.Open)
+        place = named(attempt)
+        await hostile.send(m.Leaves(**place, slot=0, leaves=pack_leaves(sendings[1].leaves)))
+        await hostile.send(m.FetchSpan(run=RUN, index=2**53, span=65535))
+        await next_of(hostile, m.SpanMissing)
+        for number in (0, 1, 70):
+            await hostile.send(Frame(Kind.GRADIENT, RUN, 7, 3, 1, 0, number, number, bytes(9)))
+        await hostile.send(Frame(Kind.GRADIENT, RUN, 7, 3, 1, 0, 0, 0, bytes(8 * 1024 * 1024 - 100)))
+        ending = await how_it_ends(hostile)  # it is longer than anything that the plan has
+        assert isinstance(ending, Refused)
+        assert ending.fault.code == "E210"
+        other = await dial(relay, 1)
+        await next_of(other, m.Open)
+        for slot, link in enumerate((honest, other)):
+            await send_all(link, attempt, slot, sendings[slot])
+        assert {(await script.hears(m.SpanDone)).span for _ in attempt.spans} == {0, 1}
+
+
+async def test_a_record_that_is_damaged_here_is_not_held_here(tmp_path: Path, dial: Dial) -> None:
+    sendings = offers()
+    attempt = plan(sendings)
+    folder = tmp_path / "relay" / "log"
+    UpdateLog(folder, SITE_PUBLIC).append(sealed(record_of(attempt, averaged(attempt, sendings)[0])))
+    async with site() as script, relaying(script, tmp_path / "relay") as relay:
+        (folder / RUN / "records" / "00000001.json").write_bytes(b"rot")
+        link = await dial(relay, 0)
+        for _ in range(2):
+            await link.send(m.FetchSpan(run=RUN, index=1, span=0))
+            assert (await next_of(link, m.SpanMissing)).index == 1
 
 
 # --- this machine ------------------------------------------------------------------------------------------------
@@ -283,7 +413,7 @@ async def test_a_full_disk_ends_it_with_its_number(
         running = asyncio.create_task(relay.run())
         await script.linked()
         if step == "append":
-            await script.says(m.Commit(run=RUN, fence=3, record=sealed(record_of(attempt, spans))))
+            await script.says(commit_of(sealed(record_of(attempt, spans))))
         else:
             await script.says(REHELLO, planned(attempt))
             await script.hears(m.Hello)
@@ -309,3 +439,28 @@ async def test_one_that_was_revoked_ends_also_while_no_run_has_a_host(
 
         passport.renew = refused  # type: ignore[method-assign]
         assert await ended(running) == ["E214"]
+
+
+async def test_the_sites_reader_reads_the_log_of_its_run_and_does_nothing_else(tmp_path: Path) -> None:
+    async with site() as host, relaying(host, tmp_path / "relay") as relay:
+        await host.says(REHELLO)
+        await host.hears(m.Hello)
+        passport = OwnPassport(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
+        link = await passport.dial_relay(RELAY, relay.url)
+        other = RunId("cd" * 16)
+        for run in (other, RUN):
+            await link.send(m.FetchSpan(run=run, index=1, span=0))
+        assert (await next_of(link, m.SpanMissing)).run == RUN, "of another run it hears nothing"
+        assert other not in relay.runs
+        assert PeerId("dd" * 16) not in relay.runs[RUN].links, "no averages are sent to it"
+        await link.close()
+
+
+async def test_the_sites_reader_reads_a_log_that_no_host_speaks_of_any_more(tmp_path: Path) -> None:
+    """Its run is made, and this relay was started anew; another relay would not be answered."""
+    async with site() as script, relaying(script, tmp_path / "relay") as relay:
+        passport = OwnPassport(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
+        link = await passport.dial_relay(RELAY, relay.url)
+        await link.send(m.FetchRecords(run=RUN, first=1))
+        assert (await next_of(link, m.Records)).last == 0
+        await link.close()

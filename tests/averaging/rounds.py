@@ -1,43 +1,56 @@
 """A small round for these tests: contributors with uneven weights, a plan over one or more relays, frames, a record."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.contributor import Accumulator, Sending
-from peer_agent.averaging.reducer import Closed, ClosedChunk, ClosedSpan, Reduction
-from peer_agent.protocol.credentials import Signed, public_bytes
-from peer_agent.protocol.errors import Fault
+from peer_agent.averaging.reducer import ClosedSpan
+from peer_agent.protocol import opening
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.merkle import pack_leaves
-from peer_agent.protocol.messages import DoneUnit, Plan, PlannedSpan, Slot
+from peer_agent.protocol.messages import Plan, PlannedSpan, Slot
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import GENESIS, Record, Scalars, SpanEntry, Unit, seal
+from peer_agent.protocol.records import GENESIS, Entry, Record, Scalars, SpanEntry, seal, whole
+from peer_agent.protocol.trainer.tokens import added, cleared, nothing
 from peer_agent.protocol.wire import Frame, Kind
+from tests.averaging.driver import Driver, Result, closed_by
+from tests.protocol.cast import SITE_KEY as SITE
 
 RUN = RunId("ab" * 16)
 RELAY, OTHER_RELAY = PeerId("e" * 32), PeerId("f" * 32)
 GRID = Grid(5000, 1024)  # four whole chunks and a short one
-SITE = Ed25519PrivateKey.from_private_bytes(bytes(32))
-SITE_KEY = public_bytes(SITE)
 SCALARS = Scalars(learning_rate=0.1, clip=1.0, inverse_bias_1=1.0, inverse_bias_2=1.0, inverse_tokens=1.0)
-
-
-def unit(start: int, samples: int = 4) -> DoneUnit:
-    return DoneUnit(Unit(0, 2, start, start + samples), 0)
 
 
 def gradient(seed: int, grid: Grid = GRID, scale: float = 1.0) -> Floats:
     return (np.random.default_rng(seed).standard_normal(grid.elements) * scale).astype(np.float32)
 
 
-def contributor(seed: int, tokens: int, grid: Grid = GRID) -> Accumulator:
-    accumulator = Accumulator(AccumulatorId(f"{seed:032x}"), grid)
-    accumulator.add(gradient(seed, grid) * np.float32(tokens), tokens, 2.5 * tokens, [unit(4 * seed)])
-    return accumulator
+class Holder:
+    """An accumulator and the tokens in it, which are its core's."""
+
+    def __init__(self, grid: Grid = GRID) -> None:
+        self.floats, self.held = Accumulator(grid), nothing(grid.chunks)
+
+    def add(self, gradient_sum: Floats, tokens: int) -> None:
+        self.floats.add(gradient_sum)
+        self.held = added(self.held, tokens)
+
+    def offer(self, codec: Codec) -> Sending:
+        return self.floats.offer(codec, self.held)
+
+    def settle(self, included: Sequence[tuple[int, int]]) -> None:
+        self.floats.settle(included)
+        self.held = cleared(self.held, included)
+
+
+def contributor(seed: int, tokens: int, grid: Grid = GRID) -> Holder:
+    holder = Holder(grid)
+    holder.add(gradient(seed, grid) * np.float32(tokens), tokens)
+    return holder
 
 
 def plan_of(
@@ -59,7 +72,7 @@ def plan_of(
         PlannedSpan(span=i, first=first, stop=stop, reducer=reducer, attempt=attempt)
         for i, (first, stop, reducer) in enumerate(zip(cuts, cuts[1:], reducers, strict=False))
     )
-    return Plan(
+    return opening.plan_of(
         run=RUN,
         step=7,
         fence=3,
@@ -88,32 +101,22 @@ def frames_of(plan: Plan, slot: int, sending: Sending) -> Iterator[Frame]:
                 yield frame(plan, span.span, chunk, slot, sending.payloads[chunk])
 
 
-def reduction_of(plan: Plan, sendings: Sequence[Sending], me: PeerId = RELAY) -> Reduction:
+def reduction_of(plan: Plan, sendings: Sequence[Sending], me: PeerId = RELAY) -> Driver:
     """A relay that has everybody's leaves."""
-    reduction = Reduction(plan, me)
+    driver = Driver(plan, me)
     for slot, sending in enumerate(sendings):
-        assert reduction.leaves(slot, pack_leaves(sending.leaves)) is None
-    return reduction
-
-
-def closed_by(reduction: Reduction, frames: Iterable[Frame]) -> list[Closed]:
-    """What all these frames complete; none of them may be a fault."""
-    closed: list[Closed] = []
-    for each in frames:
-        result = reduction.add(each)
-        assert not isinstance(result, Fault), result
-        closed += result
-    return closed
+        assert not driver.leaves(slot, pack_leaves(sending.leaves))
+    return driver
 
 
 def averaged(plan: Plan, sendings: Sequence[Sending]) -> tuple[list[ClosedSpan], dict[int, bytes]]:
     """A whole attempt by all its relays: closed spans, and the payload of every chunk."""
     frames = [f for slot, sending in enumerate(sendings) for f in frames_of(plan, slot, sending)]
-    closed: list[Closed] = []
+    closed: list[Result] = []
     for relay in sorted({span.reducer for span in plan.spans}):
         closed += closed_by(reduction_of(plan, sendings, relay), frames)
     spans = sorted((c for c in closed if isinstance(c, ClosedSpan)), key=lambda s: s.span)
-    return spans, {c.chunk: c.payload for c in closed if isinstance(c, ClosedChunk)}
+    return spans, dict(c for c in closed if not isinstance(c, ClosedSpan))
 
 
 def record_of(plan: Plan, spans: Sequence[ClosedSpan], *, index: int = 1, previous: str = GENESIS) -> Record:
@@ -127,11 +130,10 @@ def record_of(plan: Plan, spans: Sequence[ClosedSpan], *, index: int = 1, previo
             reducer=plan.spans[closed.span].reducer,
             root=closed.root.hex(),
             sum_squares=closed.sum_squares,
-            included=closed.included,
         )
         for closed in spans
     )
-    return Record(
+    return whole(
         run=plan.run,
         index=index,
         step=plan.step + 1,
@@ -152,5 +154,5 @@ def record_of(plan: Plan, spans: Sequence[ClosedSpan], *, index: int = 1, previo
     )
 
 
-def sealed(record: Record) -> Signed:
+def sealed(record: Record) -> Entry:
     return seal(SITE, record)

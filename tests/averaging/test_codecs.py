@@ -14,15 +14,14 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from peer_agent.averaging.codecs import (
-    BLOCK,
     EXPONENT,
     Floats,
     decode,
     decode_with_leaf,
     encode,
-    encoded_size,
     sum_squares,
 )
+from peer_agent.protocol.codec_sizes import BLOCK, encoded_size
 from peer_agent.protocol.merkle import leaf_of
 from peer_agent.protocol.recipe import Codec
 

@@ -1,4 +1,4 @@
-"""The accumulator: freezing, weights, settlement, and the conservation of everything that is not yet averaged in."""
+"""The accumulator: freezing, settlement, and the conservation of everything that is not yet averaged in."""
 
 import math
 
@@ -9,23 +9,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from peer_agent.averaging.codecs import Floats, decode, sum_squares
-from peer_agent.averaging.contributor import Accumulator, Sending, included_of
-from peer_agent.protocol import wire
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.identifiers import AccumulatorId
+from peer_agent.averaging.contributor import NotFinite, Sending
 from peer_agent.protocol.merkle import leaf_of, root_of
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.recipe import Codec
-from tests.averaging.rounds import GRID, RUN, averaged, contributor, gradient, plan_of, record_of, unit
+from tests.averaging.rounds import GRID, Holder, contributor, gradient
 
-EVERYTHING = np.ones(GRID.chunks, np.bool_)
-NOTHING = np.zeros(GRID.chunks, np.bool_)
+EVERYTHING = [(0, GRID.chunks)]
 
 
-def only(*chunks: int) -> NDArray[np.bool_]:
-    included = NOTHING.copy()
-    included[list(chunks)] = True
-    return included
+def only(*chunks: int) -> list[tuple[int, int]]:
+    return [(chunk, chunk + 1) for chunk in chunks]
 
 
 def sent_times_weight(sending: Sending) -> NDArray[np.float64]:
@@ -38,17 +32,8 @@ def sent_times_weight(sending: Sending) -> NDArray[np.float64]:
     return np.concatenate(parts)
 
 
-def held_by(accumulator: Accumulator) -> Floats:
-    return accumulator._sum.copy()
-
-
-def test_an_offer_says_what_is_held() -> None:
-    accumulator = contributor(1, 100)
-    accumulator.add(gradient(2), 60, 120.0, [unit(40, 3)])
-    sending = accumulator.offer("fp16")
-    assert sending.weights == (Weight(0, 5, 160),)
-    assert (sending.loss_tokens, sending.loss_sum, accumulator.samples) == (160, 370.0, 7)
-    assert sending.units == accumulator.units == (unit(4), unit(40, 3))
+def held_by(accumulator: Holder) -> Floats:
+    return accumulator.floats._sum.copy()
 
 
 def test_the_offers_digest_covers_what_a_reducer_will_decode() -> None:
@@ -59,37 +44,34 @@ def test_the_offers_digest_covers_what_a_reducer_will_decode() -> None:
     assert math.isclose(sending.norm, float(np.linalg.norm(np.concatenate(decoded).astype(np.float64))))
 
 
-def test_the_message_travels() -> None:
-    message = contributor(1, 100).offer("fp32").message(RUN, 7, 3, 1)
-    assert wire.decode(wire.encode(message)) == message
-
-
 def test_an_offer_is_frozen_and_resent_as_it_was() -> None:
     accumulator = contributor(1, 100)
     sending = accumulator.offer("fp16")
     with pytest.raises(RuntimeError, match="frozen"):
-        accumulator.add(gradient(2), 1, 1.0, [unit(9)])
+        accumulator.add(gradient(2), 1)
     with pytest.raises(RuntimeError, match="fp16"):
         accumulator.offer("int8")
-    assert accumulator.offer("fp16") is sending is accumulator.sending
+    with pytest.raises(RuntimeError, match="already offered"):
+        accumulator.floats.offer("fp16", [Weight(0, 5, 101)])
+    assert accumulator.offer("fp16") is sending is accumulator.floats.sending
 
 
 @pytest.mark.parametrize("action", ["settle", "release"])
 def test_nothing_can_be_settled_before_an_offer(action: str) -> None:
     arguments = [EVERYTHING] if action == "settle" else []
     with pytest.raises(RuntimeError, match="nothing is offered"):
-        getattr(contributor(1, 100), action)(*arguments)
+        getattr(contributor(1, 100).floats, action)(*arguments)
 
 
 def test_a_void_round_changes_nothing() -> None:
     accumulator = contributor(1, 100)
     before, sending = held_by(accumulator), accumulator.offer("int8")
-    accumulator.release()
+    accumulator.floats.release()
     again = accumulator.offer("int8")
     assert np.array_equal(held_by(accumulator), before)
-    assert (again.payloads, again.weights, again.units) == (sending.payloads, sending.weights, sending.units)
-    accumulator.release()
-    accumulator.add(gradient(2), 7, 1.0, [unit(9)])
+    assert (again.payloads, again.weights) == (sending.payloads, sending.weights)
+    accumulator.floats.release()
+    accumulator.add(gradient(2), 7)
     assert accumulator.offer("fp32").weights == (Weight(0, 5, 107),)
 
 
@@ -106,21 +88,9 @@ def test_what_was_left_out_stays_and_what_was_in_leaves() -> None:
     accumulator.offer("fp32")
     accumulator.settle(only(0, 3))
     assert np.array_equal(held_by(accumulator)[1024:3072], before[1024:3072])
-    accumulator.add(gradient(2), 50, 10.0, [unit(40)])
+    accumulator.add(gradient(2), 50)
     sending = accumulator.offer("fp32")
     assert sending.weights == (Weight(0, 1, 50), Weight(1, 3, 150), Weight(3, 4, 50), Weight(4, 5, 150))
-    assert sending.loss_tokens == 50
-
-
-def test_units_are_settled_at_the_first_inclusion_of_any_chunk() -> None:
-    accumulator = contributor(1, 100)
-    accumulator.offer("fp32")
-    accumulator.settle(NOTHING)
-    assert accumulator.samples == 4
-    accumulator.offer("fp32")
-    accumulator.settle(only(4))
-    assert (accumulator.samples, accumulator.loss_tokens, accumulator.loss_sum) == (0, 0, 0)
-    assert not accumulator.units
 
 
 def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
@@ -143,16 +113,16 @@ def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
 )
 def test_nothing_is_lost_over_rounds(codec: Codec, rounds: list[tuple[int, int]]) -> None:
     """Error feedback: what was averaged in, and what is held, sum to all gradients ever added."""
-    accumulator = Accumulator(AccumulatorId("1" * 32), GRID)
+    accumulator = Holder()
     added, sent = np.zeros(GRID.elements), np.zeros(GRID.elements)
     for seed, (tokens, chunks) in enumerate(rounds):
         values = gradient(seed, scale=tokens)
         added += values
-        accumulator.add(values, tokens, 1.0, [unit(seed)])
+        accumulator.add(values, tokens)
         sending = accumulator.offer(codec)
-        included = only(*(c for c in GRID if chunks >> c & 1))
+        included = np.array([bool(chunks >> chunk & 1) for chunk in GRID])
         sent += sent_times_weight(sending) * np.repeat(included, GRID.chunk_elements)[: GRID.elements]
-        accumulator.settle(included)
+        accumulator.settle(only(*np.flatnonzero(included).tolist()))
     error = np.abs(sent + held_by(accumulator) - added).max()
     assert error <= 1e-6 * sum(tokens for tokens, _ in rounds) * 5
 
@@ -168,39 +138,21 @@ def test_a_gradient_that_is_not_finite_is_not_added(bad: float) -> None:
     accumulator = contributor(1, 100)
     before, values = held_by(accumulator), gradient(2)
     values[4999] = bad
-    with pytest.raises(Problem, match=r"E108: .*samples 40-43 of shard 2"):
-        accumulator.add(values, 5, 1.0, [unit(40)])
+    with pytest.raises(NotFinite):
+        accumulator.add(values, 5)
     assert np.array_equal(held_by(accumulator), before)
-    assert accumulator.units == (unit(4),)
-
-
-def test_a_loss_that_is_not_finite_is_not_added() -> None:
-    with pytest.raises(Problem, match="E108"):
-        contributor(1, 100).add(gradient(2), 5, math.nan, [unit(40)])
 
 
 def test_a_sum_that_overflowed_is_not_offered() -> None:
-    accumulator = Accumulator(AccumulatorId("1" * 32), GRID)
-    for start in (0, 4):
-        accumulator.add(np.full(GRID.elements, 3e38, np.float32), 5, 1.0, [unit(start)])
-    with pytest.raises(Problem, match=r"E108: .*samples 0-3, 4-7 of shard 2"):
+    accumulator = Holder()
+    for _ in range(2):
+        accumulator.add(np.full(GRID.elements, 3e38, np.float32), 5)
+    with pytest.raises(NotFinite):
         accumulator.offer("fp16")
-    assert accumulator.sending is None
+    assert accumulator.floats.sending is None
 
 
 @pytest.mark.parametrize("values", [np.zeros(4, np.float32), np.zeros(GRID.elements, np.float64)])
 def test_another_shape_or_type_is_a_mistake(values: Floats) -> None:
     with pytest.raises(ValueError, match="a gradient is float32"):
-        contributor(1, 100).add(values, 5, 1.0, [])
-
-
-def test_a_record_says_where_a_slot_was_included() -> None:
-    whole, partial = contributor(1, 100), contributor(2, 900)
-    partial.offer("fp32")
-    partial.settle(only(1, 2))
-    sendings = [whole.offer("fp32"), partial.offer("fp32")]
-    plan = plan_of(sendings)
-    record = record_of(plan, averaged(plan, sendings)[0])
-    assert np.array_equal(included_of(record, 0), EVERYTHING)
-    assert np.array_equal(included_of(record, 1), only(0, 3, 4))
-    assert not included_of(record, 2).any()
+        contributor(1, 100).add(values, 5)

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from peer_agent.averaging.reducer import ClosedSpan
 from peer_agent.averaging.update_log import UpdateLog
-from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.records import GENESIS, digest_of, from_lines, seal
-from tests.averaging.rounds import RUN, SITE_KEY, averaged, contributor, plan_of, record_of, sealed
+from peer_agent.protocol.records import GENESIS, Entry, digest_of, from_lines, seal
+from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of, sealed
+from tests.protocol.cast import SITE_PUBLIC as SITE_KEY
 
 SENDINGS = [contributor(1, 700).offer("fp16"), contributor(2, 300).offer("int8")]
 PLAN = plan_of(SENDINGS, codec_down="fp16")
@@ -23,9 +23,9 @@ SPANS, PAYLOADS = averaged(PLAN, SENDINGS)
 ENTRIES = record_of(PLAN, SPANS).spans
 
 
-def chain(length: int) -> list[Signed]:
+def chain(length: int) -> list[Entry]:
     """Records 1, 2, … of steps 1, 2, …, all naming the same spans."""
-    records: list[Signed] = []
+    records: list[Entry] = []
     for index in range(1, length + 1):
         previous = digest_of(records[-1]) if records else GENESIS
         record = record_of(PLAN, SPANS, index=index, previous=previous)
@@ -78,7 +78,7 @@ def test_records_follow_one_another(log: UpdateLog) -> None:
 def test_a_record_is_a_file_that_people_can_read(log: UpdateLog, tmp_path: Path) -> None:
     log.append(CHAIN[0])
     data = (tmp_path / RUN / "records" / "00000001.json").read_bytes()
-    assert data.startswith(b'{"run":"abab')
+    assert data.startswith(b'{"version":2,"run":"abab')
     assert from_lines(data) == CHAIN[0]
 
 
@@ -113,7 +113,7 @@ def test_a_record_that_the_site_did_not_sign_is_refused(log: UpdateLog) -> None:
     with pytest.raises(Problem, match="E218"):
         log.append(seal(stranger, record_of(PLAN, SPANS)))
     with pytest.raises(Problem, match="E218"):
-        log.append(replace(CHAIN[0], payload=CHAIN[0].payload.replace(b"2.5", b"2.4")))
+        log.append(Entry(replace(CHAIN[0].head, payload=CHAIN[0].head.payload.replace(b"2.5", b"2.4"))))
     assert log.last_index(RUN) == 0
 
 

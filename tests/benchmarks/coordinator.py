@@ -67,6 +67,8 @@ def measure(sizes: Sequence[int], steps: int, repeats: int) -> Figures:
     for name in weathers:
         figures[name] = {str(peers): _figures(runs[name, peers]) for peers in sizes}
         figures[name]["growth"] = _growth(runs[name, sizes[0]], runs[name, sizes[-1]])
+        costs = [figures[name][str(peers)]["us_per_event"] for peers in sizes]
+        figures[name]["cost_ratio"] = max(costs) / min(costs)  # of the dearest size to the cheapest, ticks included
     return figures
 
 
@@ -80,9 +82,10 @@ def _figures(runs: Sequence[Timed]) -> Figures:
         "ms_per_step": median(1e3 * run.advance_s / run.steps for run in runs),
         "share_of_one_core": median(run.advance_s / run.virtual_s for run in runs),
         "us_by_kind": {
-            kind: median(1e6 * run.watch.seconds[kind] / run.watch.events[kind] for run in runs) for kind in kinds[:5]
+            kind: median(1e6 * run.watch.seconds[kind] / run.watch.events[kind] for run in runs) for kind in kinds[:8]
         },
-        "share_by_kind": {kind: median(run.watch.seconds[kind] / run.advance_s for run in runs) for kind in kinds[:5]},
+        "share_by_kind": {kind: median(run.watch.seconds[kind] / run.advance_s for run in runs) for kind in kinds[:8]},
+        "mix": {kind: first.watch.events[kind] / first.events for kind in kinds},
     }
 
 
@@ -98,9 +101,9 @@ def _growth(few: Sequence[Timed], many: Sequence[Timed]) -> Figures:
 def main(arguments: list[str]) -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.coordinator", description=__doc__)
-    parser.add_argument("--peers", type=int, nargs="+", default=[50, 200])
+    parser.add_argument("--peers", type=int, nargs="+", default=[50, 200, 1000])
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1)
     wanted = parser.parse_args(arguments)
     return publish("coordinator", lambda: measure(wanted.peers, wanted.steps, wanted.repeats))
 

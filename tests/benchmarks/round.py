@@ -13,7 +13,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from peer_agent.averaging.codecs import encoded_size
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.recipe import Codec
 from tests.benchmarks.rig.figures import Figures, median, publish, say

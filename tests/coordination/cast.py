@@ -1,18 +1,29 @@
 """Amina's run on real rows, Teo's and Noor's machines, and records as a host makes them."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from accounts.keys import site_key
-from accounts.models import Machine, Person
-from peer_agent.protocol.credentials import Signed
+from accounts.models import Person
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.records import Contribution, Included, Record, Scalars, SpanEntry, Unit, seal
-from runs.models import Head, LedgerEntry, LogEntry, Run
+from peer_agent.protocol.records import (
+    ChunkRange,
+    Contribution,
+    Entry,
+    Record,
+    Scalars,
+    SpanEntry,
+    Unit,
+    read_record,
+    seal,
+    whole,
+)
+from runs.models import Head, LedgerEntry, LogEntry, Run, SealedRecord
+from runs.sealed import each_sealed
+from runs.totals import SUMS
 from tests.runs.cast import ELEMENTS, Owned, opened, owned
 
 ACCUMULATOR = AccumulatorId("ac" * 16)
@@ -36,13 +47,17 @@ def assemble(**changes: Any) -> Cast:
     return Cast(run, *(owned(Person.objects.create_user(name, None)) for name in ("Teo", "Noor")))
 
 
-def contribution(machine: Machine, slot: int, units: tuple[Unit, ...]) -> Contribution:
+Part = tuple[str, str, str, tuple[Unit, ...]]  # a machine's id, its person's name, its own, and its units
+
+
+def contribution(part: Part, slot: int) -> Contribution:
     """One machine's part of a record: all of its units, in full."""
+    peer, person, machine, units = part
     samples = sum(unit.samples for unit in units)
     return Contribution(
-        peer=machine.peer_id,
-        person=machine.person.username,
-        machine=machine.name,
+        peer=PeerId(peer),
+        person=person,
+        machine=machine,
         slot=slot,
         accumulator=ACCUMULATOR,
         units=units,
@@ -50,14 +65,22 @@ def contribution(machine: Machine, slot: int, units: tuple[Unit, ...]) -> Contri
         credit=7 * samples * ELEMENTS,
         samples=samples,
         tokens=7 * samples,
+        included=(ChunkRange(0, grid_of(ELEMENTS).chunks),),
     )
 
 
 def next_record(run: Run, *parts: tuple[Owned, tuple[Unit, ...]], **changes: Any) -> Record:
     """The record that moves the head by one, under the head's fence."""
-    head, grid = Head.objects.get(run=run), grid_of(ELEMENTS)
-    contributions = tuple(contribution(owner.machine, slot, units) for slot, (owner, units) in enumerate(parts))
-    everybody = Included(0, grid.chunks, tuple(range(len(parts))))
+    head = Head.objects.get(run=run)
+    known = [(owner.machine.peer_id, owner.machine.person.username, owner.machine.name, held) for owner, held in parts]
+    place = {"index": head.index + 1, "step": head.step + 1, "previous": head.digest, "fence": head.fence}
+    return record_of(known, run=run.run_id, **{**place, **changes})
+
+
+def record_of(parts: Sequence[Part], **facts: Any) -> Record:
+    """A record of these parts at a place of a log."""
+    grid = grid_of(ELEMENTS)
+    contributions = tuple(contribution(part, slot) for slot, part in enumerate(parts))
     span = SpanEntry(
         span=0,
         first=0,
@@ -66,31 +89,22 @@ def next_record(run: Run, *parts: tuple[Owned, tuple[Unit, ...]], **changes: Any
         reducer=RELAY,
         root="ab" * 32,
         sum_squares=1.0,
-        included=(everybody,),
     )
-    record = Record(
-        run=run.run_id,
-        index=head.index + 1,
-        step=head.step + 1,
-        fence=head.fence,
+    sums = {name: sum(getattr(part, name) for part in contributions) for name in ("tokens", "samples")}
+    return whole(
         attempt=1,
         round=1,
-        previous=head.digest,
         elements=ELEMENTS,
         chunk_elements=grid.chunk_elements,
         codec="fp16",
         spans=(span,),
         scalars=SCALARS,
         contributions=contributions,
-        loss=2.5,
-        tokens=sum(part.tokens for part in contributions),
-        samples=sum(part.samples for part in contributions),
-        exact=True,
+        **{"loss": 2.5, "exact": True, **sums, **facts},
     )
-    return msgspec.structs.replace(record, **changes)
 
 
-def sealed(record: Record) -> Signed:
+def sealed(record: Record) -> Entry:
     """The record under the site's key."""
     return seal(site_key(), record)
 
@@ -101,8 +115,8 @@ def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
     for row in LedgerEntry.objects.filter(run=run).select_related("machine"):
         ledger[row.machine.peer_id] = ledger.get(row.machine.peer_id, 0) + row.credit
     log: dict[str, int] = {}
-    for entry in LogEntry.objects.filter(run=run):
-        for part in msgspec.json.decode(bytes(entry.record), type=Record).contributions:
+    for _, entry in each_sealed(run):
+        for part in read_record(entry).contributions:
             log[part.peer] = log.get(part.peer, 0) + part.credit
     return ledger, log
 
@@ -119,5 +133,8 @@ def everything(run: Run) -> str:
         list(Head.objects.filter(run=run).values_list("index", "step", "digest", "fence", "owner")),
         list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "digest", "state_digest")),
         list(LedgerEntry.objects.filter(run=run).order_by("id").values_list("entry__index", "machine", "credit")),
+        [bytes(payload) for payload in SealedRecord.objects.filter(entry__run=run).values_list("payload", flat=True)],
+        list(run.coverage.order_by("epoch", "shard").values_list("epoch", "shard", "ranges")),
+        list(run.totals.order_by("machine").values_list("machine", "person", *SUMS)),
     ]
     return hashlib.sha256(repr(rows).encode()).hexdigest()

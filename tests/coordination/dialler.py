@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounts.keys import site_key
 from coordination.consumers import SITE, AgentConsumer
+from coordination.proof import PROVED
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import RunId
@@ -59,7 +60,9 @@ class Dialler:
 
     def __init__(self, identity: Identity, **headers: str) -> None:
         named = [(name.encode(), value.encode()) for name, value in headers.items()]
-        scope = {"type": "websocket", "path": "/ws/agents/", "headers": named, "subprotocols": []}
+        self.proved: list[str] = []  # whose link the server was told it is
+        scope: dict[str, Any] = {"type": "websocket", "path": "/ws/agents/", "headers": named, "subprotocols": []}
+        scope["extensions"] = {PROVED: self.proved.append}
         self.wire: Any = communicator(AgentConsumer.as_asgi(), scope)
         self.session = Session(
             Side.DIALLING, Link.CONTROL, identity, nonce=secrets.token_bytes(32), server=SITE, version="1"

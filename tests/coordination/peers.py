@@ -3,27 +3,36 @@
 import asyncio
 import hashlib
 import secrets
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-import msgspec
+from contextlib import asynccontextmanager, suppress
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.grid import grid_of
-from peer_agent.protocol.identifiers import AccumulatorId, RunId
-from peer_agent.protocol.records import Included, Record, Unit
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.records import RecordHead, read_head
+from peer_agent.protocol.relay import advance as relay
+from peer_agent.protocol.relay import events as relays
+from peer_agent.protocol.relay.opened import OpenPlan, open_message
+from peer_agent.protocol.relay.state import Keeper, RelayState
+from peer_agent.protocol.relay.state import Reducer as RelaysReducer
 from peer_agent.protocol.session import Failed, Identity
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer import speaking
+from peer_agent.protocol.trainer.advance import advance
+from peer_agent.protocol.trainer.hearing import heard
+from peer_agent.protocol.trainer.state import new_trainer
 from tests.coordination.dialler import Closed, Dialler, linked
-from tests.runs.cast import ELEMENTS, RECIPE
+from tests.runs.cast import RECIPE
 
-CHUNKS = grid_of(ELEMENTS).chunks
-TOKENS = RECIPE.model.context - 1
+TOKENS = RECIPE.tokens_per_sample
+TICK_S = 0.5
 
 
-def record_in(commit: m.Commit) -> Record:
+def record_in(commit: m.Commit) -> RecordHead:
     """What a commit message carries."""
-    return msgspec.json.decode(commit.record.payload, type=Record)
+    return read_head(commit.record)
 
 
 class Peer(ABC):
@@ -33,7 +42,7 @@ class Peer(ABC):
         self.link, self.run = link, run
         self.accumulator = AccumulatorId(secrets.token_hex(16))
         self.fences: list[int] = []
-        self.records: list[Record] = []
+        self.records: list[RecordHead] = []
         self.states: list[str] = []
         self.refused = ""
 
@@ -71,158 +80,137 @@ class Peer(ABC):
 
 
 class Reducer(Peer):
-    """A relay: every span it is planned is done at once, under a made-up root."""
-
-    async def hello(self) -> None:
-        """Where it listens and how far its log goes."""
-        await self.link.say(
-            m.Hello(run=self.run, accumulator=self.accumulator, url="ws://127.0.0.1:1/", log_index=len(self.records))
-        )
-
-    async def take(self, body: m.AnyMessage) -> None:
-        """Also a plan."""
-        await super().take(body)
-        if isinstance(body, m.Planned):
-            plan = msgspec.msgpack.decode(body.plan.payload, type=m.Plan)
-            for span in plan.spans:
-                if span.reducer == self.link.session.identity.name:
-                    await self.link.say(self._done(plan, span))
-
-    def _done(self, plan: m.Plan, span: m.PlannedSpan) -> m.SpanDone:
-        everybody = Included(span.first, span.stop, tuple(range(len(plan.slots))))
-        return m.SpanDone(
-            run=plan.run,
-            step=plan.step,
-            fence=plan.fence,
-            attempt=plan.attempt,
-            span=span.span,
-            root=hashlib.sha256(f"{plan.step} {span.span}".encode()).digest(),
-            sum_squares=1.0,
-            included=(everybody,),
-        )
-
-
-class Contributor(Peer):
-    """A trainer whose units are done as soon as they are leased."""
+    """A relay: the shipped core; every chunk is there at once, and every span is written under a made-up root."""
 
     def __init__(self, link: Dialler, run: RunId) -> None:
         super().__init__(link, run)
-        self.undone: list[Unit] = []
-        self.done: dict[Unit, int] = {}
-        self.quota = 0
-        self.is_replica = False
-        self.hello_at = -1
-        self.cut: m.Cut | None = None  # of the open round: nothing is computed in it
-        self.snapshots_asked: list[int] = []
+        me = PeerId(link.session.identity.name)
+        self.core = RelayState(run=run, me=me, url="ws://127.0.0.1:1/", reducer=RelaysReducer(), keeper=Keeper())
 
-    @property
-    def step(self) -> int:
-        """Of its replica."""
-        return len(self.records) if self.is_replica else -1
+    async def live(self) -> None:
+        """Also while nobody says anything."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await super().live()
+        finally:
+            ticking.cancel()
+            await asyncio.wait([ticking])
 
-    def _done_units(self) -> tuple[m.DoneUnit, ...]:
-        return tuple(m.DoneUnit(unit, base) for unit, base in sorted(self.done.items()))
-
-    def _loss_tokens(self) -> int:
-        return TOKENS * sum(unit.samples for unit in self.done)
+    async def _tick(self) -> None:
+        with suppress(Closed):
+            while True:
+                await asyncio.sleep(TICK_S)
+                await self._happens(relays.Ticked())
 
     async def hello(self) -> None:
-        """Its accumulator, its leases, its step."""
-        await self.link.say(
-            m.Hello(
-                run=self.run,
-                accumulator=self.accumulator,
-                done=self._done_units(),
-                undone=tuple(self.undone),
-                step=self.step,
-                log_index=self.step,
-            )
-        )
-
-    async def report(self) -> None:
-        """Progress, and a digest on which all replicas agree."""
-        digest = hashlib.sha256(f"state {self.step}".encode()).hexdigest()[:16]
-        await self.link.say(
-            m.Report(
-                run=self.run,
-                accumulator=self.accumulator,
-                done=self._done_units(),
-                loss_tokens=self._loss_tokens(),
-                loss_sum=2.5 * self._loss_tokens(),
-                step=self.step,
-                digest=digest,
-            )
-        )
+        """Where it listens and how far its log goes."""
+        await self.link.say(relay.hello(self.core))
 
     async def take(self, body: m.AnyMessage) -> None:
-        """Also leases and cuts."""
-        await super().take(body)
-        match body:
-            case m.Greeting() if not self.is_replica:
-                self.is_replica = True  # it begins at step 0 and gets the commits since
-                await self.hello()
-            case m.Greeting() if body.reconciled:
-                if self.cut is not None and self.cut.fence < body.fence:
-                    self.cut = None  # the host that had cut is gone
-                await self.work()
-            case m.Greeting():
-                self.hello_at = body.step  # its leases are judged once it knows which of them are in updates
-            case m.Lease() if body.fence >= self.fences[-1]:
-                self.undone += body.units
-                self.quota = body.quota
-                await self.work()
-            case m.Cut() if body.step == self.step and body.fence >= self.fences[-1]:
-                self.cut = body
-                await self._offer(body)
-            case m.Void():
-                self.cut = None
-                await self.work()
-            case m.AccumulatorRevoked() if body.accumulator == self.accumulator:
-                self.done, self.undone, self.cut = {}, [], None
-                self.accumulator = AccumulatorId(secrets.token_hex(16))
-                await self.hello()
+        """What the site says, as a relay's process opens it."""
+        if isinstance(body, m.Rehello):
+            self.fences.append(body.fence)
+        elif isinstance(body, m.State):
+            self.states.append(body.state)
+        assert isinstance(body, m.TO_PEER)
+        await self._happens(relays.Heard(open_message(body, self.link.session.identity.site_key)))
 
-    async def work(self) -> None:
-        """Do leased units up to the quota, and say so; not in a round."""
-        if self.cut is not None:
-            return
-        while self.undone and sum(unit.samples for unit in self.done) < self.quota:
-            self.done[self.undone.pop(0)] = self.step
-        await self.report()
+    async def _happens(self, event: relays.Event) -> None:
+        for action in relay.advance(self.core, event, asyncio.get_running_loop().time()):
+            await self._do(action)
 
-    async def _offer(self, cut: m.Cut) -> None:
-        await self.link.say(
-            m.Offer(
-                run=cut.run,
-                step=cut.step,
-                fence=cut.fence,
-                attempt=cut.attempt,
-                accumulator=self.accumulator,
-                units=self._done_units(),
-                weights=(m.Weight(0, CHUNKS, self._loss_tokens()),),
-                loss_tokens=self._loss_tokens(),
-                loss_sum=2.5 * self._loss_tokens(),
-                norm=1.0,
-                root=hashlib.sha256(repr(sorted(self.done)).encode()).digest(),
-            )
-        )
+    async def _do(self, action: relays.Action) -> None:
+        match action:
+            case relays.Say():
+                await self.link.say(action.message)
+            case relays.Begin():
+                await self._average(action.plan)
+            case relays.WriteSpan(span=span):
+                assert self.core.reducer is not None
+                root = hashlib.sha256(f"{self.core.reducer.newest.step} {span.span}".encode()).digest()
+                await self._happens(relays.SpanWritten(self.core.reducer.newest, span.span, root, 1.0))
+            case relays.Append():
+                record = read_head(action.sealed.head)
+                if record.index == len(self.records) + 1:
+                    self.records.append(record)
+                await self._happens(relays.Appended(len(self.records)))
+            case relays.Scan():
+                await self._happens(relays.Scanned(action.stop, ()))
+
+    async def _average(self, plan: OpenPlan) -> None:
+        for span in plan.given_to(self.core.me).values():
+            for chunk in range(span.first, span.stop):
+                for slot in range(len(plan.slots)):
+                    await self._happens(relays.ChunkAdded(plan.place, slot, chunk))
+
+
+class Contributor(Peer):
+    """The shipped core of a trainer, whose shell computes nothing: whatever it is asked for is done at once."""
+
+    def __init__(self, link: Dialler, run: RunId) -> None:
+        super().__init__(link, run)
+        self.core = new_trainer(run, PeerId(link.session.identity.name), time.monotonic(), secrets.randbits(128))
+        self.snapshots_asked: list[int] = []
+
+    async def live(self) -> None:
+        """Also its clock ticks."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await super().live()
+        finally:
+            ticking.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self.happens(e.Ticked())
+
+    async def hello(self) -> None:
+        """Said by the core, where it is asked for one."""
 
     async def commit(self, commit: m.Commit) -> None:
-        """What was averaged in is no longer held; the rest is done again on the new parameters."""
-        before = self.step
-        await super().commit(commit)
-        if commit.snapshot:
-            self.snapshots_asked.append(record_in(commit).step)
-        if self.step == before:
-            return
-        for part in self.records[-1].contributions:
-            for unit in part.units if part.accumulator == self.accumulator else ():
-                self.done.pop(unit, None)
-        self.undone, self.done, self.cut = [*self.done, *self.undone], {}, None
-        if 0 <= self.hello_at <= self.step:
-            self.hello_at = -1
-            await self.hello()
-        await self.work()
+        """Taken by the core."""
+
+    async def report(self) -> None:
+        """Progress, now."""
+        for action in speaking.report(self.core, at_once=True):
+            await self._carry(action)
+
+    async def take(self, body: m.AnyMessage) -> None:
+        """Everything that the site says."""
+        await super().take(body)
+        if isinstance(body, m.Commit) and body.snapshot:
+            self.snapshots_asked.append(record_in(body).step)
+        await self.happens(heard(body, self.link.session.identity.site_key, self.core.me))  # type: ignore[arg-type]
+
+    async def happens(self, event: e.Event) -> None:
+        """One event, and everything that comes of it."""
+        events = deque([event])
+        while events:
+            for action in advance(self.core, events.popleft(), time.monotonic(), secrets.randbits(128)):
+                events.extend(await self._carry(action))
+
+    async def _carry(self, action: e.Action) -> tuple[e.Event, ...]:
+        match action:
+            case e.Say():
+                await self.link.say(action.message)
+            case e.Load():
+                return (e.Loaded(action.job, _digest(action.snapshot.step)),)
+            case e.Apply():
+                self.records.append(action.record.record)
+                return (e.Applied(action.job, _digest(action.record.step)),)
+            case e.Compute():
+                return (e.Computed(action.job, 2.5 * TOKENS * action.unit.samples),)
+            case e.Freeze():
+                return (e.Frozen(action.job, hashlib.sha256(repr(self.core.done).encode()).digest(), 1.0),)
+            case _:
+                pass  # no floats, no threads, nobody to tell
+        return ()
+
+
+def _digest(step: int) -> str:
+    """On which all replicas agree."""
+    return hashlib.sha256(f"state {step}".encode()).hexdigest()[:16]
 
 
 @asynccontextmanager

@@ -67,6 +67,15 @@ class TestHandshake:
         async with linked(teo) as link:
             assert link.session.peer is None, "the site proves itself by its key alone"
 
+    async def test_the_server_learns_whose_link_it_is_and_not_before(
+        self, cast: Cast, teo: Identity, layer: Any
+    ) -> None:
+        async with dialling(teo) as dialler:
+            await dialler.dial()
+            assert dialler.proved == []
+        async with linked(teo) as dialler:
+            assert dialler.proved == [f"{cast.teo.machine.peer_id} {cast.run.run_id}"]
+
     async def test_a_credential_of_somebody_else(self, cast: Cast, layer: Any) -> None:
         liar = identity_of(credential_of(cast.teo, cast.run), cast.teo.key, issued_by=STRANGER)
         assert await how_a_handshake_ends(liar) == ("E201", REFUSED)

@@ -1,12 +1,9 @@
 """Hosts that drive real runs: rows in a real database, scripted peers on the site's own sockets."""
 
 import asyncio
-import contextlib
-import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import hashlib
+import io
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,26 +17,36 @@ from django.db.models import Sum
 from django.db.models.functions import Now
 
 from accounts.services import revoke_machine
-from coordination import claims, hosting, presence, store
-from coordination.hosting import Host, in_thread, run_hosts, watchers_of
-from coordination.snapshots import offer_snapshot
-from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.identifiers import RunId
+from coordination import claims, presence, store
+from coordination.hosting import in_thread, watchers_of
+from coordination.models import Election
+from coordination.snapshots import admit_hash
+from coordination.uploads import take_snapshot
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.wire import encode
+from peer_agent.protocol.records import Entry
 from runs import tasks
+from runs.coverage import settled_units
 from runs.drafts import take_back
 from runs.endings import end_run, extend_run
 from runs.membership import add_member, let_back, remove_member, remove_person
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Member, Release, Run, Snapshot
 from runs.services import pause_run, resume_run
-from tests.coordination.cast import ACCUMULATOR, Cast, assemble, require_equal_books
+from tests.coordination.cast import Cast
 from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
-from tests.coordination.peers import Contributor, Reducer, taking_part
-from tests.runs.cast import ELEMENTS, RECIPE, owned
+from tests.coordination.peers import Contributor, taking_part
+from tests.coordination.running import (
+    assemble_long,
+    at_work,
+    head,
+    hosts,
+    other_process,
+    require_whole_log,
+    steps_on,
+    until,
+    until_step,
+)
+from tests.runs.cast import ELEMENTS, RECIPE, state_bytes
 
 LONG = 10_000  # steps: more than any test makes
 LAST = 12  # the step of a run that is to end
@@ -69,75 +76,6 @@ def cast(engine: str, messages: Any, monkeypatch: pytest.MonkeyPatch) -> Cast:
     return assemble_long(LONG)
 
 
-def assemble_long(target_steps: int) -> Cast:
-    recipe = msgspec.structs.replace(RECIPE, target_steps=target_steps, snapshot_every=1000)
-    return assemble(recipe=encode_recipe(recipe).decode())
-
-
-@asynccontextmanager
-async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
-    """This process hosts what is free."""
-    stop = asyncio.Event()
-    task = asyncio.create_task(run_hosts(stop))
-    try:
-        yield task
-    finally:
-        stop.set()
-        async with asyncio.timeout(PATIENCE_S):
-            await task
-
-
-async def until(done: Callable[[], object], what: str) -> None:
-    """Poll rows (in a thread) or peers."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
-            while not await in_thread(done)():  # noqa: ASYNC110 - rows have no event to wait for
-                await asyncio.sleep(0.01)
-            return
-    raise AssertionError(f"not in time: {what}")
-
-
-@asynccontextmanager
-async def at_work(cast: Cast) -> AsyncIterator[tuple[Contributor, Contributor]]:
-    """A relay, and Teo and Noor, who train."""
-    run = cast.run.run_id
-    relay = await in_thread(owned)(cast.run.organizer, "relay")
-    async with contextlib.AsyncExitStack() as stack:
-        identity = identity_of(credential_of(relay, None, Role.RELAY), relay.key)
-        await stack.enter_async_context(taking_part(Reducer, identity, run))
-        trainers = []
-        for who in (cast.teo, cast.noor):
-            identity = identity_of(credential_of(who, cast.run), who.key)
-            trainers.append(await stack.enter_async_context(taking_part(Contributor, identity, run)))
-        teo, noor = trainers
-        assert isinstance(teo, Contributor)
-        assert isinstance(noor, Contributor)
-        yield teo, noor
-
-
-def head() -> Head:
-    return Head.objects.get()
-
-
-async def until_step(step: int) -> None:
-    await until(lambda: head().step >= step, f"step {step}")
-
-
-async def steps_on(more: int = 3) -> None:
-    """The run makes more steps from where it is."""
-    await until_step((await in_thread(head)()).step + more)
-
-
-def require_whole_log(run: Run) -> None:
-    """No step is missing or there twice, no sample is in two of them, and the books agree."""
-    steps = list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "step"))
-    assert steps == [(number, number) for number in range(1, len(steps) + 1)]
-    assert head().step == len(steps)
-    units = list(store.settled_units(run))
-    assert len(units) == len(set(units))
-    require_equal_books(run)
-
-
 class TestARun:
     async def test_goes_from_the_first_hello_to_its_last_snapshot(self, cast: Cast) -> None:
         await in_thread(Run.objects.update)(
@@ -153,13 +91,11 @@ class TestARun:
         await in_thread(self._look_at)(cast.run)
 
     def _hand_in(self, run: Run, step: int) -> None:
-        entry = LogEntry.objects.get(step=step)
-        facts: dict[str, Any] = {"run": run, "step": step, "index": step, "log_digest": entry.digest, "file": "f" * 64}
-        wrong = offer_snapshot(**facts, size=9, state_digest="0" * 16)
-        assert wrong is not None
-        assert wrong.code == "E310"
-        for _ in range(2):
-            assert offer_snapshot(**facts, size=9, state_digest=entry.state_digest) is None
+        """As the machine that was asked, whose copy most people have."""
+        election, entry = Election.objects.get(run=run, step=step), LogEntry.objects.get(step=step)
+        data = state_bytes(step=step, index=step, log_digest=entry.digest)
+        admit_hash(run, index=step, step=step, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+        take_snapshot(election=election, body=io.BytesIO(data), size=len(data))
         assert run.snapshots.count() == 2
 
     def _look_at(self, run: Run) -> None:
@@ -169,7 +105,7 @@ class TestARun:
         assert (head().owner, head().claim_expires) == ("", None), "the claim was let go of"
         samples = LogEntry.objects.aggregate(Sum("samples"))["samples__sum"]
         assert LedgerEntry.objects.aggregate(Sum("samples"))["samples__sum"] == samples
-        settled = sum(unit.samples for unit in store.settled_units(run))
+        settled = sum(unit.samples for unit in settled_units(run))
         assert samples == settled <= LeaseMark.objects.aggregate(Sum("mark"))["mark__sum"]
         told = list(run.happenings.order_by("id").values_list("kind", flat=True))
         assert told.count("joined") == 3
@@ -197,8 +133,7 @@ class TestARun:
             await in_thread(pause_run)(run=cast.run)
             await until(lambda: teo.states[-1:] == ["paused"], "its volunteers are told")
             at = (await in_thread(head)()).step
-            await in_thread(cast.run.refresh_from_db)()
-            assert "paused" in cast.run.waiting_for
+            await until(lambda: "paused" in Run.objects.get().waiting_for, "the page says so")
             for _ in range(8):  # two seconds of a host's ticks would be long; its answer to work is immediate
                 await teo.report()
             assert (await in_thread(head)()).step <= at + 1, "only what was under way may still commit"
@@ -270,7 +205,7 @@ class TestARun:
                 await until_step(2)
             assert not task.done()
         await in_thread(require_whole_log)(cast.run)
-        fences = [msgspec.json.decode(bytes(entry.record))["fence"] for entry in await in_thread(self._log)()]
+        fences = [msgspec.json.decode(sealed.head.payload)["fence"] for sealed in await in_thread(self._log)()]
         assert min(fences) == 3, "the first host and whatever it still had in hand are fenced off"
 
     def _open_again(self, run: Run) -> None:
@@ -279,8 +214,8 @@ class TestARun:
         recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_steps=LONG)).decode()
         Run.objects.update(state=Run.State.OPEN, elements=ELEMENTS, recipe=recipe)
 
-    def _log(self) -> list[LogEntry]:
-        return list(LogEntry.objects.order_by("index"))
+    def _log(self) -> list[Entry]:
+        return store.sealed_from(Run.objects.get(), 1, 1000)
 
     async def test_is_ended_early_at_the_step_it_has_made(self, cast: Cast) -> None:
         async with hosts(), at_work(cast) as (teo, noor):
@@ -342,30 +277,6 @@ class TestAHost:
             assert sorted(set(teo.fences)) == [1, 3]
         await in_thread(require_whole_log)(cast.run)
 
-    async def test_hears_everything_however_often_its_clock_ticks(
-        self, cast: Cast, messages: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Over Redis a `receive` that is given up at each tick loses what comes before the next one."""
-        monkeypatch.setattr(hosting, "TICK_S", 0.001)
-        heard: list[e.Event] = []
-        channel = await messages.new_channel()
-        fence = await in_thread(claims.claim)(cast.run, channel)
-        assert fence is not None
-        host = Host(cast.run, channel, fence, await in_thread(store.load)(cast.run, fence))
-
-        async def take(event: e.Event) -> None:
-            heard.append(event)
-
-        monkeypatch.setattr(host, "take", take)
-        stop = asyncio.Event()
-        driving = asyncio.create_task(host.drive(stop))
-        for number in range(100):
-            await messages.send(channel, letter(number))
-            await asyncio.sleep(0.002)
-        await until(lambda: sum(isinstance(event, e.Joined) for event in heard) == 100, "all hundred")
-        stop.set()
-        await driving
-
     async def test_outlives_a_database_that_does_not_answer_for_a_while(
         self, cast: Cast, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -403,34 +314,7 @@ async def finished(waited: list["asyncio.Task[Any]"]) -> None:
     assert not pending, "it goes on"
 
 
-def letter(number: int) -> dict[str, Any]:
-    """A hello as a consumer forwards it."""
-    peer = f"{number:032x}"
-    hello = m.Hello(run=RunId("0" * 32), accumulator=ACCUMULATOR)
-    facts = {"peer": peer, "person": "Teo", "machine": "laptop", "role": "trainer", "channel": "back"}
-    return {"type": "peer.said", "data": encode(hello), **facts}
-
-
 # --- several processes ----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def other_process(url: str, settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """A host in a process of its own, on the same database, Redis and data folder."""
-    config = settings.CHANNEL_LAYERS["default"]["CONFIG"]
-    environment = {
-        **os.environ,
-        "DATABASE_URL": url,
-        "REDIS_URL": config["hosts"][0],
-        "LAYER_PREFIX": config["prefix"],
-        "MANYHANDS_DATA": str(settings.DATA),
-    }
-    program = Path(__file__).with_name("hosting_process.py")
-    with subprocess.Popen([sys.executable, str(program)], env=environment) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("engine", ["postgresql and redis"], indirect=True)

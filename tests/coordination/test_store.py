@@ -8,16 +8,30 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from coordination import claims, store
+from coordination.snapshots import news_of
 from peer_agent.protocol.coordinator.events import Mark
-from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.messages import Snapshot as SnapshotMessage
-from peer_agent.protocol.records import GENESIS, Record, Unit, digest_of
-from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, Snapshot
+from peer_agent.protocol.records import GENESIS, Entry, Record, Unit, digest_of
+from peer_agent.protocol.sampling import samples_in
+from runs.coverage import settled_units
+from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
 from runs.services import pause_run, resume_run
-from tests.coordination.cast import UNIT, Cast, assemble, everything, next_record, require_equal_books, sealed
+from tests.coordination.cast import (
+    ACCUMULATOR,
+    UNIT,
+    Cast,
+    assemble,
+    everything,
+    next_record,
+    require_equal_books,
+    sealed,
+)
 from tests.coordination.engines import in_other_thread
+from tests.runs.cast import RECIPE, opened
 
 SECOND = Unit(0, 0, 2, 4)
 Commit = Callable[..., store.Outcome]
@@ -249,17 +263,16 @@ class TestMarks:
 class TestSettledUnits:
     def test_are_those_of_committed_records(self, cast: Cast) -> None:
         steps(cast, (UNIT,), (SECOND, Unit(0, 0, 4, 6)))
-        assert set(store.settled_units(cast.run)) == {UNIT, SECOND, Unit(0, 0, 4, 6)}
+        assert list(settled_units(cast.run)) == [Unit(0, 0, 0, 6)]
 
-    def test_are_those_of_the_newest_two_epochs(self, cast: Cast) -> None:
-        newer = [Unit(epoch, 0, 0, 2) for epoch in (1, 2)]
-        steps(cast, (UNIT,), (SECOND,), (newer[0],), (newer[1],))
-        assert set(store.settled_units(cast.run)) == set(newer)
+    def test_are_merged_whatever_their_order(self, cast: Cast) -> None:
+        steps(cast, (Unit(0, 0, 4, 6),), (UNIT,), (SECOND, Unit(1, 0, 0, 2)))
+        assert list(settled_units(cast.run)) == [Unit(0, 0, 0, 6), Unit(1, 0, 0, 2)]
 
-    def test_a_record_of_two_epochs_counts_whole(self, cast: Cast) -> None:
-        mixed = (SECOND, Unit(1, 0, 0, 2))
-        steps(cast, (UNIT,), mixed)
-        assert set(store.settled_units(cast.run)) == {UNIT, *mixed}
+    def test_are_those_of_this_run_alone(self, cast: Cast) -> None:
+        other = opened(cast.teo.machine.person, slug="other")
+        steps(cast, (UNIT,))
+        assert list(settled_units(other)) == []
 
 
 class TestLoad:
@@ -269,7 +282,7 @@ class TestLoad:
         state = store.load(store.run_named(cast.run.run_id), 7)
         assert (state.index, state.step, state.digest, state.fence) == (0, 0, GENESIS, 7)
         assert (state.started, state.sealed, state.goal) == (False, None, "running")
-        assert state.snapshot == store.newest_snapshot(cast.run)
+        assert state.snapshot == news_of(cast.run).snapshot
 
     def test_of_a_run_on_its_way(self, cast: Cast) -> None:
         store.raise_marks(cast.run, 1, [Mark(0, 0, 8)])
@@ -293,10 +306,60 @@ class TestLoad:
         assert store.load(store.run_named(cast.run.run_id), 1).snapshot == newest
 
 
+class TestRestart:
+    """Rule 11: a host that begins anew leases nothing that is in an update, in whichever epoch."""
+
+    @pytest.mark.parametrize("are_there", [True, False], ids=["with records", "without records"])
+    def test_no_settled_sample_is_leased_again(self, cast: Cast, *, are_there: bool) -> None:
+        settled = self._through_epochs(cast, epochs=5)
+        if not are_there:
+            SealedRecord.objects.filter(entry__index__lt=cast.run.log.count()).delete()
+        book = store.load(store.run_named(cast.run.run_id), 1).leases
+        book.release_orphans()
+        granted = self._granted(cast, book)
+        assert {sample for unit in granted for sample in samples_of(unit)} & settled == set()
+        assert {unit.epoch for unit in granted} == {5}
+
+    def _through_epochs(self, cast: Cast, *, epochs: int) -> set[tuple[int, int, int]]:
+        """A step for each half of an epoch, the second one first; the samples in them."""
+        size = samples_in(1000, RECIPE.model.context)
+        settled = set()
+        for epoch in range(epochs):
+            store.raise_marks(cast.run, 1, [Mark(epoch, 0, size)])
+            for unit in (Unit(epoch, 0, size // 2, size), Unit(epoch, 0, 0, size // 2)):
+                steps(cast, (unit,))
+                settled |= set(samples_of(unit))
+        return settled
+
+    def _granted(self, cast: Cast, book: LeaseBook) -> tuple[Unit, ...]:
+        """What a trainer gets that asks for forty samples."""
+        wanted = book.wanted_marks(40)
+        store.raise_marks(cast.run, 1, wanted)
+        book.raise_marks(wanted)
+        return book.grant(ACCUMULATOR, 40)
+
+
+def samples_of(unit: Unit) -> Iterator[tuple[int, int, int]]:
+    return ((unit.epoch, unit.shard, position) for position in range(unit.start, unit.stop))
+
+
+def test_a_load_reads_one_record_however_many_there_are(cast: Cast) -> None:
+    counts = []
+    for unit in (UNIT, SECOND, Unit(0, 0, 4, 6)):
+        steps(cast, (unit,))
+        with CaptureQueriesContext(connection) as asked:
+            store.load(store.run_named(cast.run.run_id), 1)
+        records = [line["sql"] for line in asked if "runs_sealedrecord" in line["sql"]]
+        counts.append((len(asked), len(records)))
+        assert "LIMIT 1" in records[0]
+    assert counts == [(counts[0][0], 1)] * 3
+
+
 def test_records_are_said_again_in_their_order(cast: Cast) -> None:
     records = steps(cast, (UNIT,), (SECOND,), (Unit(0, 0, 4, 6),))
-    assert store.sealed_from(cast.run, 2) == [sealed(record) for record in records[1:]]
-    assert store.sealed_from(cast.run, 4) == []
+    assert store.sealed_from(cast.run, 2, 64) == [sealed(record) for record in records[1:]]
+    assert store.sealed_from(cast.run, 4, 64) == []
+    assert len(store.sealed_from(cast.run, 1, 2)) == 2
 
 
 def test_what_replicas_agree_on_is_kept_with_its_step(cast: Cast) -> None:
@@ -325,7 +388,7 @@ def test_whoever_may_not_work_any_more(cast: Cast) -> None:
 # --- planted faults: what the tests above would not let pass ---------------------------------------------------------
 
 
-def careless(run: Run, seal: Signed, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:
+def careless(run: Run, seal: Entry, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:
     """A commit that does not look at the head."""
     with transaction.atomic():
         Head.objects.filter(run=run).update(index=record.index - 1, step=record.step - 1, digest=record.previous)

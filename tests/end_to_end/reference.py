@@ -66,7 +66,8 @@ def main(folder: Path) -> dict[str, torch.Tensor]:
     r, shards = (json.loads((folder / name).read_text()) for name in ("recipe.json", "shards.json"))
     (model := model_of(r)).load_state_dict(weights_of(folder / "step0.safetensors"), strict=False)
     tokens = [load_file(folder / f"{shard['digest']}.safetensors")["tokens"].long() for shard in shards]
-    records = [json.loads(path.read_bytes().split(b"\n")[0]) for path in (folder / "records").iterdir()]
+    lines = [path.read_bytes().split(b"\n") for path in (folder / "records").iterdir()]
+    records = [json.loads(head) | {"contributions": json.loads(parts)} for head, _, parts, *_ in lines]
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in model.parameters()]
     for record in sorted(records, key=lambda record: int(record["index"])):
         set_gradient(model, samples_of(record, tokens, r["model"]["context"]), r["optimizer"]["clip_norm"])

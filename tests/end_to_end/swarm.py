@@ -17,6 +17,7 @@ from typing import IO, Any, Self
 
 import psycopg
 
+from peer_agent.tokens import VARIABLE
 from web.demonstration.corpus import LICENCE
 from web.demonstration.processes import ROOT, bare_environment
 from web.demonstration.visitor import TOKEN, Refused, Visitor
@@ -139,14 +140,14 @@ class Swarm:
         home.mkdir(exist_ok=True)
         command = [*inside, MANYHANDS, "join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached"]
         command += options.split()
-        self.start(name, command + (["--token", token] if token else []), bare_environment(home) | more, home)
+        self.start(name, command, bare_environment(home) | in_variable(token) | more, home)
 
     def start_relay(self, name: str, token: str = "") -> None:
         """Another relay beside the site's own."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         command = [MANYHANDS, "relay", self.url, "--attached"]
-        self.start(name, command + (["--token", token] if token else []), bare_environment(home), home)
+        self.start(name, command, bare_environment(home) | in_variable(token), home)
 
     def kill(self, name: str) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -314,3 +315,8 @@ def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.05) -> Iterator[None
     finally:
         stop.set()
         thread.join()
+
+
+def in_variable(token: str) -> dict[str, str]:
+    """The environment of an agent that brings a token, or none."""
+    return {VARIABLE: token} if token else {}

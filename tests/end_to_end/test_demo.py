@@ -18,7 +18,7 @@ from web.demonstration.processes import ROOT
 from web.demonstration.visitor import Visitor
 
 LIMIT_S = 240
-USUAL = {"PATH", "HOME", "MANYHANDS_HOME"}
+USUAL = {"PATH", "HOME", "MANYHANDS_HOME", "MANYHANDS_TOKEN"}  # a command line can be read by others
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":

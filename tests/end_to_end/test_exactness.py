@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from peer_agent.protocol.records import from_lines, to_json
 from tests.end_to_end.reference import main, weights_of
 from tests.end_to_end.swarm import Swarm, slowed
 
@@ -47,7 +48,7 @@ def test_uneven_machines_make_what_one_would(tmp_path: Path, english: str, optim
     torch.set_num_threads(1)
     recipe = {"optimizer": optimizer, "learning_rate": RATES[optimizer]}  # epsilon is the recipe's default, 1e-6
     export, final, digests = train(tmp_path / "swarm", english, **recipe)
-    records = [json.loads(path.read_bytes().split(b"\n")[0]) for path in (export / "records").iterdir()]
+    records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
     assert all(record["exact"] for record in records)
     assert len({tuple(len(c["units"]) for c in record["contributions"]) for record in records}) > 1, "all even"
     moved = distance(export, final)
@@ -70,11 +71,11 @@ def unweighted(export: Path, target: Path) -> Path:
     """The same run as if the machine with most units had had one only: other weights, the same everything else."""
     shutil.copytree(export, target)
     for path in (target / "records").iterdir():
-        line, signature, _ = path.read_bytes().split(b"\n")
-        record = json.loads(line)
-        most = max(record["contributions"], key=lambda c: len(c["units"]))
+        head, signature, parts, _ = path.read_bytes().split(b"\n")
+        contributions = json.loads(parts)
+        most = max(contributions, key=lambda c: len(c["units"]))
         most["units"] = most["units"][:1]
-        path.write_bytes(json.dumps(record).encode() + b"\n" + signature + b"\n")
+        path.write_bytes(b"\n".join((head, signature, json.dumps(contributions).encode(), b"")))
     return target
 
 

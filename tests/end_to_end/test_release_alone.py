@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from runs.replay import MADE
+from runs.verification import MADE
 from tests.end_to_end.reference import weights_of
 from tests.end_to_end.swarm import Swarm
 from web.demonstration.visitor import Visitor

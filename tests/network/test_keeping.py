@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.network import link as links
-from peer_agent.network.link import Connected, Connection, Waiting, keep
+from peer_agent.network.link import Connected, Connection, Waiting, heals, keep
 from peer_agent.protocol.errors import Fault, Problem
 from tests.network.cast import (
     FETCH,
@@ -185,3 +185,9 @@ def test_every_wait_is_within_its_bounds(attempt: int, hint: float, seed: int) -
     delay = links._delay_s(attempt, hint, Random(seed))
     least = min(max(hint, 0.0), links.LONGEST_HINT_S)
     assert least <= delay <= least + links.LONGEST_DELAY_S
+
+
+@pytest.mark.parametrize("code", ["E131", "E227", "E228", "E229"])
+def test_what_only_its_owner_can_mend_is_not_tried_again(code: str) -> None:
+    """A copied home, a key that was shut out: the agent says so once and ends."""
+    assert not heals(Fault.of(code))

@@ -130,11 +130,11 @@ async def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         session = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"n" * 32, server=RELAY, version="")
         session.start(NOW)
         (challenge,) = session.outgoing()
-        await socket.send(challenge.replace(b"protocol\x01", b"protocol\x02"))
+        await socket.send(challenge.replace(b"protocol\x02", b"protocol\x03"))
         await socket.wait_closed()
 
     async with raw_server(newer) as port:
-        with pytest.raises(Refused, match=r"E205: This agent speaks protocol 1, the other side speaks 2"):
+        with pytest.raises(Refused, match=r"E205: This agent speaks protocol 2, the other side speaks 3"):
             await dial_relay(port)
 
 

@@ -45,7 +45,7 @@ async def hung_up(socket: ClientConnection) -> None:
 
 
 def test_the_caps_are_those_of_the_rule() -> None:
-    assert (3.0, Caps(per_credential=4, per_address=64, unauthenticated=64)) == (CREDENTIAL_S, CAPS)
+    assert (3.0, Caps(per_credential=4, per_address=32, unauthenticated=128)) == (CREDENTIAL_S, CAPS)
 
 
 async def test_it_says_which_port_it_got_and_tells_when_one_is_taken() -> None:
@@ -128,13 +128,41 @@ async def test_those_who_are_known_do_not_count_as_strangers() -> None:
             assert await link.receive() == NOTHING
 
 
-async def test_an_address_has_so_many_sockets() -> None:
+async def test_an_address_has_so_many_strangers() -> None:
     async with listening(caps=Caps(per_address=2)) as server:
-        first, _ = await dial_relay(server), await dial_relay(server)
-        with pytest.raises(Problem, match=r"E110.*503"):
-            await dial_relay(server)
+        first, _ = await stranger(server.port), await stranger(server.port)
+        with pytest.raises(InvalidStatus, match="503"):
+            await stranger(server.port)
         await first.close()
         await _until(lambda: dial_relay(server))
+
+
+async def test_a_school_behind_one_address_is_served_whole() -> None:
+    """The 65th machine behind a proxy was never let in."""
+    async with listening(caps=Caps(per_address=1)) as server:
+        links = [await dial_relay(server, trainer(run=RunId(f"{n:032x}"))) for n in range(5)]
+        for link in links:
+            await link.send(FETCH)
+            assert await link.receive() == NOTHING
+
+
+async def test_messages_are_no_longer_than_was_allowed() -> None:
+    """A contributor may send what its plan needs, and no more."""
+
+    async def with_a_plan(link: Connection) -> None:
+        link.allow(20_000)
+        await answer(link)
+
+    async with listening(with_a_plan, message_bytes=MAX_HANDSHAKE) as server:
+        link = await dial_relay(server)
+        await link.send(frame(0, 19_000))
+        assert await link.receive() == NOTHING
+        await link.send(frame(0, 20_001))
+        await how_it_ends(link)
+    async with listening(message_bytes=MAX_HANDSHAKE) as server:
+        link = await dial_relay(server)
+        await link.send(frame(0, 19_000))
+        await how_it_ends(link)
 
 
 async def _until(attempt: Callable[[], Awaitable[Connection]]) -> None:

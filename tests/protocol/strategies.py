@@ -60,17 +60,21 @@ def _sample(kind: inspect.Type) -> Any:
 
 
 def _strings(kind: Any) -> st.SearchStrategy[str]:
+    if kind.pattern in DIGITS:  # far cheaper than from the expression
+        return st.binary(min_size=DIGITS[kind.pattern], max_size=DIGITS[kind.pattern]).map(bytes.hex)
     if kind.pattern is not None:
         return st.from_regex(kind.pattern, fullmatch=True).filter(lambda text: not text.endswith("\n"))
     return st.text(max_size=20)
 
+
+DIGITS = {"^[0-9a-f]{32}$": 16, "^[0-9a-f]{64}$": 32}  # patterns of hexadecimal digits, by their bytes
 
 # What has no limits is an integer of 64 bits on the wire.
 VALUES: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
     inspect.IntType: lambda kind: st.integers(
         -(2**63) if kind.ge is None else kind.ge, 2**63 - 1 if kind.le is None else kind.le
     ),
-    inspect.FloatType: lambda _: st.floats(allow_nan=False),
+    inspect.FloatType: lambda kind: st.floats(kind.ge, kind.le, allow_nan=False),
     inspect.BoolType: lambda _: st.booleans(),
     inspect.StrType: _strings,
     inspect.BytesType: lambda kind: st.binary(min_size=kind.min_length or 0, max_size=min(kind.max_length or 64, 64)),
@@ -91,7 +95,7 @@ PATTERNS = {
 }
 SAMPLES: dict[type, Callable[[Any], Any]] = {
     inspect.IntType: lambda kind: kind.ge or 0,
-    inspect.FloatType: lambda _: 0.0,
+    inspect.FloatType: lambda kind: kind.ge or 0.0,
     inspect.BoolType: lambda _: False,
     inspect.StrType: lambda kind: PATTERNS[kind.pattern],
     inspect.BytesType: lambda kind: bytes(kind.min_length or 0),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer_agent.protocol.merkle import Leaf, leaf_of, pack_leaves, root_of, unpack_leaves
+from peer_agent.protocol.merkle import Leaf, is_under, leaf_of, pack_leaves, path_of, root_of, tree_of, unpack_leaves
 
 GOLDEN = "b6acc31272bf73e7ae54a0fcbb30e51e268b6ae32a0a574feba0e63affe44524"
 
@@ -56,3 +56,19 @@ def test_the_sum_of_squares_is_part_of_the_commitment() -> None:
 def test_half_a_leaf_is_refused() -> None:
     with pytest.raises(ValueError, match="40 bytes"):
         unpack_leaves(bytes(41))
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=40), st.data())
+def test_a_path_proves_its_own_entry_at_its_own_place_alone(entries: list[bytes], data: st.DataObject) -> None:
+    tree = tree_of(entries)
+    root, position = tree[-1][0], data.draw(st.integers(0, len(entries) - 1))
+    path = path_of(tree, position)
+    assert is_under(root, entries[position], position, len(entries), path)
+    assert not is_under(root, entries[position] + b"x", position, len(entries), path)
+    assert not is_under(root, entries[position], position, len(entries), (*path, bytes(32)))
+    assert not is_under(root, entries[position], len(entries), len(entries), path)
+    other = data.draw(st.integers(0, len(entries) - 1))
+    if entries[other] != entries[position]:
+        assert not is_under(root, entries[position], other, len(entries), path_of(tree, other))
+    if path:
+        assert not is_under(root, entries[position], position, len(entries), path[:-1])

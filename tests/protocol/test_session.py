@@ -148,7 +148,7 @@ def test_a_false_site_is_refused() -> None:
     assert failures(shake_hands(dialling(Link.CONTROL), listening(Link.CONTROL, impostor)))[0] == ("E217", False)
 
 
-@pytest.mark.parametrize("ahead", [CLOCK_TOLERANCE_S + 1, -CLOCK_TOLERANCE_S - 1, 1e300])
+@pytest.mark.parametrize("ahead", [CLOCK_TOLERANCE_S + 1, -CLOCK_TOLERANCE_S - 1, 1e11])
 def test_a_wrong_clock_is_told(ahead: float) -> None:
     events = shake_hands(dialling(Link.CONTROL), listening(Link.CONTROL), listeners_now=NOW + ahead)
     assert failures(events) == [("E204", False), ("E204", True)]
@@ -165,7 +165,7 @@ def test_another_protocol_is_told_on_either_side() -> None:
     listener.start(NOW)
     challenge = decode(listener.outgoing()[0])
     assert isinstance(challenge, m.Challenge)
-    dialler.receive(encode(msgspec.structs.replace(challenge, protocol=2)), NOW)
+    dialler.receive(encode(msgspec.structs.replace(challenge, protocol=m.PROTOCOL + 1)), NOW)
     assert failures(carry(dialler, listener, NOW)) == [("E205", True)]
 
     dialler, listener = dialling(Link.CONTROL), listening(Link.CONTROL)
@@ -173,7 +173,7 @@ def test_another_protocol_is_told_on_either_side() -> None:
     carry(listener, dialler, NOW)
     proof = decode(dialler.outgoing()[0])
     assert isinstance(proof, m.Authenticate)
-    listener.receive(encode(msgspec.structs.replace(proof, protocol=2)), NOW)
+    listener.receive(encode(msgspec.structs.replace(proof, protocol=m.PROTOCOL + 1)), NOW)
     assert failures(carry(listener, dialler, NOW)) == [("E205", True)]
 
 
@@ -344,10 +344,11 @@ def test_a_closed_link_is_silent() -> None:
         assert session.receive(encode(m.Leave(run=RUN)), NOW) is None
 
 
-def test_a_hint_that_is_no_number_is_none() -> None:
+def test_a_hint_that_is_no_number_is_no_message() -> None:
     dialler, _ = opened(Link.CONTROL)
-    event = dialler.receive(encode(m.Refusal(code="E206", text="", retry_after_s=float("nan"))), NOW)
-    assert event == Failed(Fault("E206", ""), remote=True, retry_after_s=-1.0)
+    event = dialler.receive(encode(m.Refusal(code="E214", text="", retry_after_s=float("nan"))), NOW)
+    assert isinstance(event, Failed)
+    assert (event.fault.code, event.retry_after_s) == ("E206", -1.0)
 
 
 def test_a_long_reason_is_shortened_rather_than_lost() -> None:

@@ -13,7 +13,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.merkle import leaf_of, root_of
 from peer_agent.protocol.records import SpanEntry, digest_of, seal, to_lines
-from peer_agent.publishing.replay import Digests, Replayed, replay
+from peer_agent.publishing.replay import Logs, Replayed, replay
 from peer_agent.training.replica import Replica
 from tests.training.commits import SITE_KEY, Vector, record_after, small_recipe
 
@@ -25,11 +25,11 @@ class Story:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log, self.records = folder, folder / "log", folder / "records"
-        self.digests: Digests = {}
+        self.told: list[int] = []
         self.replica = Replica(small_recipe())
         for place in ("log/spans", "log/tentative", "records"):
             (folder / place).mkdir(parents=True)
-        self.replica.save(folder / "snapshot.safetensors")
+        self.begins = self.replica.save(folder / "snapshot.safetensors")
         for step in range(1, STEPS + 1):
             self.step(step)
 
@@ -49,20 +49,21 @@ class Story:
         write_span(self.log / "spans" / f"{record.index:08d}-0.span", leaves, payloads)
         (self.records / f"{record.index:012d}.json").write_bytes(to_lines(sealed))
         replica.apply(record, digest_of(sealed), average)
-        self.digests[record.index] = replica.digest()
 
     def span(self, index: int) -> Path:
         return self.log / "spans" / f"{index:08d}-0.span"
 
-    def replay(self) -> Replayed:
+    def replay(self, expected: str = "") -> Replayed:
         return replay(
             recipe=small_recipe(),
             snapshot=self.folder / "snapshot.safetensors",
             records=self.records,
-            logs=[self.folder / "empty", self.log],
+            logs=Logs([self.folder / "empty", self.log]),
             site_key=public_bytes(SITE_KEY),
-            digests=self.digests,
             out=self.folder / "out",
+            begins=self.begins,
+            expected=expected,
+            tell=self.told.append,
         )
 
 
@@ -82,7 +83,7 @@ def test_the_state_is_the_replicas_to_the_bit(story: Story, tmp_path: Path) -> N
 def test_bytes_that_the_relay_has_not_settled_yet_are_found(story: Story) -> None:
     """The commit did not reach the relay: its span still lies where it was held."""
     record = msgspec.json.decode((story.records / f"{STEPS:012d}.json").read_bytes().split(b"\n")[0])
-    root = record["spans"][0]["root"]
+    root = record["spans"][0][5]
     story.span(STEPS).rename(story.log / "tentative" / f"{STEPS - 1}-1-1-0-{root}.span")
     assert story.replay().state_digest == story.replica.digest()
 
@@ -101,9 +102,22 @@ def test_damaged_bytes_are_no_bytes(story: Story) -> None:
         story.replay()
 
 
-def test_another_state_than_was_reported_has_a_number(story: Story) -> None:
-    story.digests[2] = "f" * 16
-    with pytest.raises(Problem, match=r"E342: .* step 2 "):
+def test_each_step_is_told(story: Story) -> None:
+    story.replay()
+    assert story.told == [1, 2, 3]
+
+
+def test_a_state_that_is_there_already_is_not_written(story: Story) -> None:
+    expected = story.replica.state_hash()[0]
+    assert story.replay(expected).file == expected
+    assert not (story.folder / "out").exists()
+
+
+def test_a_snapshot_that_has_changed_on_the_disk_is_no_beginning(story: Story) -> None:
+    other = Replica(small_recipe())
+    other.parameters[0] += 1
+    other.save(story.folder / "snapshot.safetensors")
+    with pytest.raises(Problem, match=r"E342: .* step 0 .*has changed"):
         story.replay()
 
 

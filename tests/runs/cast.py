@@ -1,6 +1,7 @@
 """The named cast: an organizer, a volunteer with a machine, a stranger, an operator; a run that can be joined."""
 
 import hashlib
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +17,18 @@ from django.core.cache import cache
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.db.utils import load_backend
-from safetensors.numpy import save_file
 
 from accounts.models import Machine, Person
 from accounts.services import issue_credential
 from config.environment import postgresql
-from peer_agent.protocol.credentials import Role, public_bytes
+from peer_agent.protocol.credentials import Role, Signed, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
+from peer_agent.protocol.records import GENESIS, Entry
 from runs import storage
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
+from runs.sealed import keep_sealed
+from runs.totals import add_to_totals
 from web.api.identity import encoded
 
 # What the conftest.py of a room with people and runs takes by `*`: its fixtures.
@@ -43,6 +46,8 @@ __all__ = [
 
 PASSWORD = "seven calm otters"
 ELEMENTS = 64
+LAYOUT = '{"pieces":[["w",[8,8],0]],"elements":64}'
+VECTORS = ("parameters", "moment1", "moment2")
 RECIPE = Recipe(model=Model(context=8), target_batch=4, micro_batch=2, target_steps=100)
 
 
@@ -102,12 +107,13 @@ def draft(organizer: Person, **changes: Any) -> Run:
 def opened(organizer: Person, **changes: Any) -> Run:
     """A run that can be joined, with its first snapshot."""
     run = draft(organizer, **{"state": Run.State.OPEN, "elements": ELEMENTS, **changes})
-    content = b"the first parameters"
+    content = state_bytes(step=0, index=0, log_digest=GENESIS)
     file = hashlib.sha256(content).hexdigest()
     path = storage.snapshot_path(run, file)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    Snapshot.objects.create(run=run, index=0, step=0, state_digest="0" * 16, file=file, size=len(content))
+    facts = {"state_digest": "0" * 16, "file": file, "size": len(content), "state": Snapshot.State.VERIFIED}
+    Snapshot.objects.create(run=run, index=0, step=0, **facts)
     return run
 
 
@@ -123,8 +129,6 @@ def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_di
         run=run,
         index=head.index,
         step=head.step,
-        record=b"record",
-        signature=b"s" * 64,
         digest=head.digest,
         loss=loss,
         tokens=8 * samples,
@@ -135,7 +139,8 @@ def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_di
         exact=True,
         state_digest=state_digest,
     )
-    LedgerEntry.objects.bulk_create(
+    keep_sealed(entry, Entry(Signed(b"record", b"s" * 64)))
+    rows = [
         LedgerEntry(
             run=run,
             entry=entry,
@@ -148,17 +153,33 @@ def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_di
             weight=8 * amount,
         )
         for machine, amount in parts
-    )
+    ]
+    LedgerEntry.objects.bulk_create(rows)
+    add_to_totals(run, rows)
     run.refresh_from_db()
     return entry
 
 
-def state_file(path: Path, *, step: int, index: int, log_digest: str, elements: int = ELEMENTS) -> Path:
-    """A replica's state as an agent hands it in."""
-    vectors = {
-        name: np.full(elements, place, np.float32) for place, name in enumerate(("parameters", "moment1", "moment2"))
+def state_bytes(
+    *, step: int, index: int, log_digest: str, elements: int = ELEMENTS, layout: str = LAYOUT, **vectors: Any
+) -> bytes:
+    """A replica's state as an agent hands it in, canonical; some vectors may be given."""
+    size = 4 * elements
+    header: dict[str, Any] = {
+        "__metadata__": {"step": str(step), "index": str(index), "log_digest": log_digest, "layout": layout}
     }
-    save_file(vectors, path, metadata={"step": str(step), "index": str(index), "log_digest": log_digest})
+    for place, name in enumerate(VECTORS):
+        offsets = [size * place, size * (place + 1)]
+        header[name] = {"dtype": "F32", "shape": [elements], "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    values = [vectors.get(name, np.full(elements, place, "<f4")).tobytes() for place, name in enumerate(VECTORS)]
+    return len(text).to_bytes(8, "little") + text + b"".join(values)
+
+
+def state_file(path: Path, **facts: Any) -> Path:
+    """The same as a file."""
+    path.write_bytes(state_bytes(**facts))
     return path
 
 

@@ -10,14 +10,15 @@ from accounts.keys import site_key
 from coordination import store
 from peer_agent.protocol.records import (
     GENESIS,
+    ChunkRange,
     Contribution,
-    Included,
     Record,
     Scalars,
     SpanEntry,
     Unit,
     digest_of,
     seal,
+    whole,
 )
 from runs.audit import audit
 from runs.models import Head, Run
@@ -41,6 +42,7 @@ def record_of(run: Run, machine: Owned, step: int, previous: str, start: int) ->
         credit=28 * ELEMENTS,
         samples=4,
         tokens=28,
+        included=(ChunkRange(0, 1),),
     )
     span = SpanEntry(
         span=0,
@@ -50,9 +52,8 @@ def record_of(run: Run, machine: Owned, step: int, previous: str, start: int) ->
         reducer=peer,
         root="0" * 64,
         sum_squares=1.0,
-        included=(Included(0, 1, (0,)),),
     )
-    return Record(
+    return whole(
         run=run.run_id,
         index=step,
         step=step,
@@ -92,6 +93,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
         "steps": 3,
         "committed_samples": 12,
         "ledger_samples": 12,
+        "snapshots": [{"step": 0, "state": "verified", "file": audited.snapshots.get().file}],
         "faults": [],
     }
     assert shape_of(found).keys() == shape_of(golden("audit")).keys()
@@ -106,9 +108,27 @@ def execute(statement: str) -> None:
 FAULTS: dict[str, tuple[str, str]] = {
     "a dropped ledger row": ("delete from runs_ledgerentry where step = 2", "step 2: 4 samples .* not in the ledger"),
     "a ledger row that was changed": ("update runs_ledgerentry set samples = 9 where step = 1", "has 9 samples"),
-    "a record that was changed": ("update runs_logentry set record = x'7b7d' where step = 3", "E218"),
+    "a record that was changed": (
+        "update runs_sealedrecord set payload = x'7b7d' where entry_id = (select max(id) from runs_logentry)",
+        "E218",
+    ),
+    "a record that is gone": (
+        "delete from runs_sealedrecord where entry_id in (select max(id) from runs_logentry)",
+        "no record",
+    ),
     "records exchanged": ("update runs_logentry set digest = 'x' where \"index\" = 1", "not the record that its row"),
-    "a dropped step": ("delete from runs_ledgerentry where step = 3; delete from runs_logentry where step = 3", "head"),
+    "a dropped step": (
+        (
+            "delete from runs_ledgerentry where step = 3;"
+            "delete from runs_sealedrecord where entry_id in (select id from runs_logentry where step = 3);"
+            "delete from runs_logentry where step = 3"
+        ),
+        "head",
+    ),
+    "coverage of what is in no record": ("update runs_coverage set ranges = '[[4, 17]]'", "shard 0: the coverage"),
+    "coverage that is gone": ("delete from runs_coverage", "shard 0: the coverage"),
+    "a total that was raised": ("update runs_machinetotal set samples = samples + 1", "not the sum of its ledger"),
+    "a total that is gone": ("delete from runs_machinetotal", "not the sum of its ledger"),
 }
 
 

@@ -26,6 +26,15 @@ def test_an_address_that_is_none(value: str) -> None:
         environment.address("URL", "", environ={"URL": value})
 
 
+def test_networks_are_addresses_or_ranges() -> None:
+    named = environment.networks("PROXIES", environ={"PROXIES": "10.0.0.0/8, 192.0.2.1,2001:db8::/64"})
+    assert [str(network) for network in named] == ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/64"]
+    assert environment.networks("PROXIES", environ={}) == []
+    for wrong in ("proxy.example", "10.0.0.1/8", "10.0.0.0/40"):
+        with pytest.raises(Problem, match=r"E405.*PROXIES"):
+            environment.networks("PROXIES", environ={"PROXIES": wrong})
+
+
 def test_folders_are_separated_as_in_path_and_have_to_be_there(tmp_path: Path) -> None:
     paths = [tmp_path / "one", tmp_path / "two words"]
     for path in paths:

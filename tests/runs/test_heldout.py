@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from celery.exceptions import Retry
 
-from coordination.snapshots import offer_snapshot
 from peer_agent.protocol.errors import Problem
 from runs import heldout, selectors, storage, tasks
 from runs.child import ChildStopped
 from runs.heldout import Outcome, measure_newest
 from runs.models import Dataset, Release, Run, Snapshot
 from runs.release_facts import release_facts
-from tests.runs.cast import Owned, committed
 
 pytestmark = pytest.mark.django_db
 
@@ -47,7 +45,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 def snapshot(run: Run, step: int) -> Snapshot:
     facts = {"digest": f"{step:064x}", "state_digest": "1" * 16, "file": f"{step + 1000:064x}", "size": 5}
-    return Snapshot.objects.create(run=run, index=step, step=step, **facts)
+    return Snapshot.objects.create(run=run, index=step, step=step, state=Snapshot.State.VERIFIED, **facts)
 
 
 def losses(run: Run) -> list[float | None]:
@@ -130,18 +128,6 @@ def test_what_a_stop_interrupted_is_taken_up_at_the_next_start(
     assert enqueued == [("runs.tasks.measure_heldout", with_text.pk)]
     measure_newest(with_text.pk)
     assert tasks.requeue_unfinished() == 0
-
-
-def test_a_snapshot_that_is_handed_in_asks_for_it_and_for_room(
-    with_text: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
-) -> None:
-    enqueued: list[tuple[str, Any]] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, row: enqueued.append((task.name, row)))
-    entry = committed(with_text, (laptop.machine, 4), state_digest="1" * 16)
-    facts: dict[str, Any] = {"step": 1, "index": 1, "log_digest": entry.digest, "file": "c" * 64, "size": 5}
-    with django_capture_on_commit_callbacks(execute=True):
-        assert offer_snapshot(run=with_text, state_digest="1" * 16, **facts) is None
-    assert enqueued == [("runs.tasks.measure_heldout", with_text.pk), ("runs.tasks.thin_snapshots", with_text.pk)]
 
 
 def test_pages_and_card_have_it(with_text: Run) -> None:

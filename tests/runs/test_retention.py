@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from runs import retention, selectors, storage, tasks
 from runs.models import LogEntry, Run, Snapshot
-from runs.replay import log_folders, replay_log
+from runs.replay import log_folders
+from runs.verification import ask_the_log, verify_next
 from tests.runs.cast import Owned, committed
 
 LONG_AGO = retention.ASKED_FOR_S + 1
+BEGIN = retention.superfluous(range(30))[-1]  # would go, were it not where the next replay begins
 places = st.sets(st.integers(0, 100_000), min_size=1, max_size=80).map(sorted)
 
 
@@ -34,6 +36,13 @@ class TestTheRule:
     def test_what_stays_stays_when_it_is_asked_again(self, taken: list[int]) -> None:
         gone = set(retention.superfluous(taken))
         assert retention.superfluous([place for place in taken if place not in gone]) == []
+
+    @given(places, st.data())
+    def test_a_pinned_one_stays_and_no_more_than_that_many(self, taken: list[int], data: st.DataObject) -> None:
+        pinned = data.draw(st.sampled_from(taken))
+        kept = set(taken) - set(retention.superfluous(taken, pinned=pinned))
+        assert pinned in kept
+        assert len(kept) == min(len(taken), retention.MOST)
 
     @pytest.mark.parametrize("count", [20, 50, 317, 1000])
     def test_what_stays_of_a_long_run_is_spread_evenly(self, count: int) -> None:
@@ -71,6 +80,7 @@ def long_run(run: Run, laptop: Owned) -> Run:
     touched(storage.snapshot_path(run, run.snapshots.get().file), LONG_AGO)
     for _ in range(29):
         handed_in(run, laptop)
+    run.snapshots.filter(index=BEGIN).update(state=Snapshot.State.VERIFIED)
     return run
 
 
@@ -135,27 +145,28 @@ def test_it_is_done_with_each_new_snapshot_and_at_a_start(
     assert "thin_snapshots" not in asked
 
 
-def test_a_replay_begins_at_the_newest_that_is_kept_and_needs_the_log_since(
+def test_a_replay_begins_at_the_newest_verified_one_which_is_kept_and_needs_the_log_since(
     long_run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is given to the child, whose own work is tested in tests/publishing/test_replay.py."""
-    committed(long_run, (laptop.machine, 4))
-    committed(long_run, (laptop.machine, 4))
     retention.thin_snapshots(long_run.pk, now=time.time() + LONG_AGO)
+    assert BEGIN in stored(long_run), "it is where the next replay begins"
+    long_run.snapshots.filter(state=Snapshot.State.ADMITTED).update(is_stored=False)
+    monkeypatch.setattr("runs.replay.to_lines", lambda _: b"a record")
+    ask_the_log(long_run, index=BEGIN + 2, step=BEGIN + 2)
     given_to: list[list[str]] = []
 
-    def child(command: list[str]) -> None:
+    def child(command: list[str], **_: Any) -> None:
         given_to.append([command[2], *sorted(path.name for path in Path(command[3]).iterdir())])
         assert Path(command[2]).exists()
         raise RuntimeError("seen enough")
 
     monkeypatch.setattr("runs.replay.run_child", child)
-    replay_log(long_run.pk)
-    newest = long_run.snapshots.get(index=29).file
-    assert given_to == [
-        [str(storage.snapshot_path(long_run, newest)), "000000000030.json", "000000000031.json"],
-    ]
-    assert LogEntry.objects.filter(run=long_run).count() == 31
+    verify_next(long_run.pk)
+    begin = long_run.snapshots.get(index=BEGIN).file
+    path = str(storage.snapshot_path(long_run, begin))
+    assert given_to == [[path, f"{BEGIN + 1:012d}.json", f"{BEGIN + 2:012d}.json"]]
+    assert LogEntry.objects.filter(run=long_run).count() == 29
 
 
 def test_a_replay_reads_the_site_s_own_relays_and_those_that_the_operator_names(

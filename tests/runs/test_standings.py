@@ -1,4 +1,4 @@
-"""Who has given how much: sums of the ledger that are kept and go on, ranks, places, and what was given lately."""
+"""Who has given how much: totals that go on, ranks, places, and what was given lately."""
 
 from typing import Any
 
@@ -69,15 +69,13 @@ class TestContract:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
-@given(rounds=ROUNDS, looks=st.sets(st.integers(0, 5)))
-def test_kept_sums_are_those_of_the_ledger(
-    machines: list[Machine], data_folder: Any, rounds: list[dict[int, int]], looks: set[int]
+@given(rounds=ROUNDS)
+def test_totals_are_the_sums_of_the_ledger(
+    machines: list[Machine], data_folder: Any, rounds: list[dict[int, int]]
 ) -> None:
     run = opened(machines[0].person, slug=f"run-{Run.objects.count()}")
-    for number, parts in enumerate(rounds):
+    for parts in rounds:
         committed(run, *((machines[place], samples) for place, samples in parts.items()))
-        if number in looks:
-            standings.sums(run)
     asked = LedgerEntry.objects.filter(run=run).values_list("person__username")
     rounds_of, machines_of = Count("entry", distinct=True), Count("machine", distinct=True)
     truth = set(asked.annotate(Sum("samples"), Sum("tokens"), r=rounds_of, m=machines_of))
@@ -97,30 +95,5 @@ def test_who_gave_nothing_has_no_place(run: Run, laptop: Owned, stranger: Person
     assert standings.place_of(run, stranger) is None
 
 
-def test_a_ledger_that_was_summed_is_not_read_again(
-    run: Run, laptop: Owned, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(3):
-        committed(run, (laptop.machine, 4))
-    standings.sums(run)
-    committed(run, (laptop.machine, 5))
-    added: list[int] = []
-    monkeypatch.setattr(standings.Sum, "add", lambda _, entry, samples, tokens: added.append(samples))
-    with django_assert_num_queries(1):
-        standings.sums(run)
-    assert added == [5, 5], "once for the person and once for the machine"
-
-
 def test_a_new_run_has_nothing_lately(run: Run) -> None:
     assert standings.lately(run, []) == (0, {})
-
-
-def test_sums_of_many_runs_are_not_kept_for_ever(run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standings, "_kept", {})
-    monkeypatch.setattr(standings, "MOST", 1)
-    committed(run, (laptop.machine, 4))
-    other = opened(laptop.machine.person, slug="other")
-    assert standings.totals(run).samples == 4
-    assert standings.totals(other).samples == 0
-    assert list(standings._kept) == [other.pk]
-    assert standings.totals(run).samples == 4

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.advance import REPLAY_S, SNAPSHOT_S
+from peer_agent.protocol.coordinator.snapshots import REPLAY_S, SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.simulation.database import Fault
 from peer_agent.simulation.host import Host
@@ -85,10 +85,10 @@ def test_the_organizer_pauses_and_resumes(phase: Phase) -> None:
 def test_the_last_snapshot_is_asked_for_until_somebody_hands_it_in() -> None:
     world, _ = watched(trainers=2, steps=3, snapshot_every=50)
     world.run_steps(3)
-    world.run(lambda: state(world).snapshot_from is not None, 10)
-    keeper = state(world).snapshot_from
+    world.run(lambda: state(world).keeper is not None, 10)
+    keeper = state(world).keeper
     assert keeper is not None
-    world.trainers[keeper[0]].kill()
+    world.trainers[keeper.peer].kill()
     assert world.run(lambda: world.tally.finished, 200)
 
 

@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import advance as advancing
+from peer_agent.protocol.coordinator import committing, membership, offers, planning, recording, reducing, rounds
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator import membership, rounds
 from peer_agent.protocol.coordinator.leases import LeaseBook
+from peer_agent.protocol.coordinator.phases import Why
 from peer_agent.protocol.coordinator.state import Phase, Round, RunState
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import AccumulatorId
@@ -27,20 +29,20 @@ def _unweighted_credit(patch: pytest.MonkeyPatch, world: World) -> None:
     def credit_of(slots: Sequence[m.Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
         return dict.fromkeys(range(len(slots)), grid.elements)
 
-    patch.setattr(rounds, "credit_of", credit_of)
+    patch.setattr(recording, "credit_of", credit_of)
 
 
 def _dropped_ledger_row(patch: pytest.MonkeyPatch, world: World) -> None:
-    honest = rounds._contributions
+    honest = recording._contributions
 
     def contributions(state: RunState, round_: Round, included: Sequence[Included]) -> tuple[Contribution, ...]:
         return honest(state, round_, included)[:-1]
 
-    patch.setattr(rounds, "_contributions", contributions)
+    patch.setattr(recording, "_contributions", contributions)
 
 
 def _swapped_spans(patch: pytest.MonkeyPatch, world: World) -> None:
-    honest = rounds.record_of
+    honest = recording.record_of
 
     def record_of(state: RunState, round_: Round) -> Record:
         record = honest(state, round_)
@@ -51,32 +53,32 @@ def _swapped_spans(patch: pytest.MonkeyPatch, world: World) -> None:
         )
         return replace(record, spans=(*spans, *rest))
 
-    patch.setattr(rounds, "record_of", record_of)
+    patch.setattr(committing, "record_of", record_of)
 
 
 def _stale_fence_accepted(patch: pytest.MonkeyPatch, world: World) -> None:
-    honest = Relay._done
+    honest = Relay.say
 
-    def done(self: Relay, plan: m.Plan, span: m.PlannedSpan) -> m.SpanDone:
-        message = honest(self, plan, span)
-        self.say(replace(message, fence=message.fence - 1, root=bytes(32)))
-        return message
+    def say(self: Relay, message: m.TO_SITE) -> None:
+        if isinstance(message, m.SpanDone):
+            honest(self, replace(message, fence=message.fence - 1, root=bytes(32)))
+        honest(self, message)
 
-    patch.setattr(Relay, "_done", done)
-    patch.setattr(rounds, "is_current", lambda state, message: True)
+    patch.setattr(Relay, "say", say)
+    patch.setattr(reducing, "is_current", lambda state, message: True)
 
 
 def _commit_before_persisted(patch: pytest.MonkeyPatch, world: World) -> None:
-    honest = rounds.commit
+    honest = committing.commit
 
     def commit(state: RunState) -> list[e.Command]:
         commands = honest(state)
         assert isinstance(commands[0], e.Persist)
         sealed = seal(world.database.key, commands[0].record)
-        message = m.Commit(run=state.run, fence=state.fence, record=sealed)
-        return [*commands, e.Send(rounds.everyone(state), message)]
+        message = m.Commit(run=state.run, fence=state.fence, record=sealed.head)
+        return [*commands, e.Send(state.everyone(), message)]
 
-    patch.setattr(rounds, "commit", commit)
+    patch.setattr(reducing, "commit", commit)
 
 
 def _unit_given_out_twice(patch: pytest.MonkeyPatch, world: World) -> None:
@@ -102,18 +104,18 @@ def _a_span_forgotten(patch: pytest.MonkeyPatch, world: World) -> None:
     def all_but_one(*args: Any, **kwargs: Any) -> list[m.PlannedSpan]:
         return honest(*args, **kwargs)[:-1]
 
-    patch.setattr(rounds, "spans_of", all_but_one)
+    patch.setattr(planning, "spans_of", all_but_one)
 
 
 def _old_fence_sent(patch: pytest.MonkeyPatch, world: World) -> None:
-    honest = rounds.cut
+    honest = offers.cut
 
-    def cut(state: RunState, now: float) -> list[e.Command]:
-        (command,) = honest(state, now)
+    def cut(state: RunState) -> list[e.Command]:
+        (command,) = honest(state)
         assert isinstance(command, e.Send)
         return [e.Send(command.peers, replace(command.message, fence=state.fence - 1))]
 
-    patch.setattr(rounds, "cut", cut)
+    patch.setattr(advancing, "cut", cut)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +166,12 @@ def test_leases_that_end_in_mid_round_at_once_are_found(monkeypatch: pytest.Monk
 def test_a_void_round_that_takes_leases_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = rounds.void
 
-    def void(state: RunState, now: float, why: str) -> list[e.Command]:
+    def void(state: RunState, why: Why, text: str) -> list[e.Command]:
         for member in state.trainers():
             state.leases.take_back(member.accumulator)
-        return honest(state, now, why)
+        return honest(state, why, text)
 
-    monkeypatch.setattr(rounds, "void", void)
+    monkeypatch.setattr(offers, "void", void)
     world, _ = watched(trainers=3, steps=14, even=True)
     run_to(world, Phase.OFFER)
     for trainer in trainers(world):

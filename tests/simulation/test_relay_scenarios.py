@@ -28,7 +28,7 @@ def test_a_relay_that_dies_in_mid_round_leaves_the_others_spans_as_they_are() ->
     run_to(world, Phase.REDUCE)
     slow.freeze()
     run_to(world, Phase.REDUCE, held=3)
-    held = {span: done.root for span, done in state(world).round.held.items()}  # type: ignore[union-attr]
+    held = {span: done.root for span, done in state(world).round.done.items()}  # type: ignore[union-attr]
     slow.kill()
     assert world.run_steps(1, 300)
     record = world.database.records[-1]

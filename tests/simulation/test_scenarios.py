@@ -1,9 +1,12 @@
 """What happens when (design, section 7): each misfortune alone, with every invariant checked after every event."""
 
+from collections import deque
+
 import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.records import is_everywhere
 from tests.simulation.watched import relays, run_to, state, trainers, watched
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
@@ -136,8 +139,7 @@ def test_an_accumulator_that_is_forgotten_in_a_session_is_given_up(phase: Phase)
     run_to(world, phase)
     trainer = trainers(world)[0]
     trainer.latency_s = 0.001
-    trainer._renew()
-    trainer.offered = None
+    trainer.lose_memory()
     trainer.say(trainer.hello())
     assert world.run_steps(6, 300)
 
@@ -155,13 +157,13 @@ def test_what_was_left_out_is_carried_and_offered_again_after_a_lost_session() -
     slow.chunks_per_s = 100.0
     record = world.database.records[-1]
     assert not record.exact
-    parts = [part for span in record.spans for part in span.included]
-    assert {len(part.slots) for part in parts} == {4, 5}, "some chunks had closed with it, others without"
-    assert world.run(lambda: 0 in slow.tokens, 10), "what was averaged is settled"
-    assert max(slow.tokens) > 0, "the rest is carried"
+    partly = [part for part in record.contributions if not is_everywhere(part, record)]
+    assert [part.peer for part in partly] == [slow.peer], "some chunks had closed with it, others without"
+    assert world.run(lambda: any(w.tokens == 0 for w in slow.core.held), 10), "what was averaged is settled"
+    assert slow.core.carried > 0, "the rest is carried"
     world.run_steps(2)
     assert "returned" not in world.tally.notes
-    assert slow.tokens[0] == slow.tokens[-1]
+    assert slow.weights[0].tokens == slow.weights[-1].tokens
     assert sum(any(entry.peer == slow.peer for entry in r.contributions) for r in world.database.records[-2:]) >= 1
 
 
@@ -191,23 +193,44 @@ def test_nobody_gets_what_anothers_accumulator_holds() -> None:
     world.run_steps(1)
     run_to(world, Phase.ACCUMULATE)
     thief, victim = trainers(world)[:2]
-    thief.accumulator, thief.done, thief.undone = victim.accumulator, dict(victim.done), list(victim.undone)
+    books = {"accumulator": victim.core.accumulator, "fresh": dict(victim.core.fresh), "kept": dict(victim.core.kept)}
+    for name, book in (books | {"queue": deque(victim.core.undone), "in_hand": None}).items():
+        setattr(thief.core, name, book)
     thief.say(thief.hello())
     assert world.run_steps(6, 200)
 
 
-def test_work_that_is_too_old_comes_back() -> None:
+def test_work_that_was_offered_too_late_and_is_too_old_now_comes_back() -> None:
     world, _ = watched(trainers=4, steps=20)
     world.run_steps(1)
     absent = trainers(world)[0]
-    assert world.run(lambda: bool(absent.done) and absent.cut is None, 60)
-    held = set(absent.done)
+    absent.offer_delay_s = 17.0
+    assert world.run(lambda: absent.core.phase == "freeze" and bool(absent.core.kept), 60)
+    held, accumulator = set(absent.core.kept), absent.core.accumulator
     absent.disconnect()
+    absent.offer_delay_s = 0.05
     world.run_steps(2)
     absent.connect()
-    world.run_steps(3)
+    assert world.run_steps(3, 100)
     assert not held & set(absent.done)
-    assert world.tally.notes["returned"] >= 1
+    assert absent.core.accumulator != accumulator
+    assert accumulator not in state(world).leases.held
+
+
+def test_work_of_a_step_that_was_missed_is_done_again_on_the_new_one() -> None:
+    """It was in no round yet, so that it can be: nothing has to come back."""
+    world, _ = watched(trainers=4, steps=20)
+    world.run_steps(1)
+    absent = trainers(world)[0]
+    assert world.run(lambda: bool(absent.core.fresh), 60)
+    held, accumulator = set(absent.core.fresh), absent.core.accumulator
+    absent.disconnect()
+    assert world.run_steps(1, 60)
+    absent.connect()
+    assert world.run(lambda: held <= {*absent.core.queue, *absent.core.undone, *absent.done}, 10)
+    assert world.run_steps(2, 60)
+    assert absent.core.accumulator == accumulator
+    assert "returned" not in world.tally.notes
 
 
 # --- data
@@ -223,3 +246,16 @@ def test_units_whose_gradients_are_never_finite_are_left_out_at_last() -> None:
     world, _ = watched(trainers=3, steps=20, non_finite=0.6, samples_each=4)
     assert world.run_steps(20, 1200)
     assert state(world).leases.lost_samples > 0
+
+
+def test_work_does_not_pile_up_while_no_round_can_begin() -> None:
+    """Rule 22: lifted or not, a quota ends at the batch."""
+    world, _ = watched(trainers=3, steps=20)
+    world.run_steps(3)
+    for relay in relays(world):
+        relay.kill()
+    world.wait(1800)
+    assert "no relay" in state(world).waiting
+    held = [member.done_samples for member in state(world).trainers()]
+    assert len(held) == 3
+    assert max(held) <= world.recipe.target_batch

@@ -6,6 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.records import Entry
 from peer_agent.simulation.host import Host
 from tests.simulation.watched import relays, run_to, state, watched
 
@@ -40,7 +41,7 @@ def _say_all(host: Host, place: dict[str, Any]) -> None:
     now = host.state
     if place["attempt"] == now.attempt and place["step"] == now.step and place["fence"] == now.fence:
         return
-    trainer, relay = now.trainers()[0], now.relays()[0]
+    trainer, relay = now.trainers()[0], next(iter(now.listening.values()))
     weights = (m.Weight(0, now.grid.chunks, 1),)
     offered: dict[str, Any] = {
         "units": (),
@@ -72,7 +73,7 @@ def test_a_second_answer_of_the_database_changes_nothing() -> None:
     host = world.host
     assert host is not None
     before = state(world).index
-    host.take(e.Persisted("committed", Signed(b"{}", bytes(64))))
+    host.take(e.Persisted("committed", Entry(Signed(b"{}", bytes(64)))))
     assert state(world).index == before
     assert world.run_steps(2)
 

@@ -28,7 +28,7 @@ def run_to(world: World, phase: Phase, *, held: int = 0) -> None:
         if world.host is None or state(world).phase is not phase:
             return False
         round_ = state(world).round
-        return not held or (round_ is not None and len(round_.held) >= held)
+        return not held or (round_ is not None and len(round_.done) >= held)
 
     assert world.run(is_there, 600.0)
 

@@ -7,11 +7,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.recipe import Model, Optimizer, Recipe
-from peer_agent.protocol.records import Contribution, Record, SpanEntry, Unit, digest_of, seal
+from peer_agent.protocol.records import ChunkRange, Contribution, Entry, Record, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.training.data import Tokens
 from peer_agent.training.loop import Computed, Taken, Trainer
@@ -59,7 +58,7 @@ def unweighted_mean(takings: Sequence[Taken]) -> Vector:
     return mean
 
 
-def contribution_of(slot: int, taken: Taken) -> Contribution:
+def contribution_of(slot: int, taken: Taken, chunks: int) -> Contribution:
     """A whole contribution."""
     return Contribution(
         peer=PeerId(f"{slot:032x}"),
@@ -72,6 +71,7 @@ def contribution_of(slot: int, taken: Taken) -> Contribution:
         credit=taken.loss_tokens,
         samples=sum(done.unit.samples for done in taken.units),
         tokens=taken.loss_tokens,
+        included=(ChunkRange(0, chunks),),
     )
 
 
@@ -88,9 +88,8 @@ def record_after(replica: Replica, average: Vector, takings: Sequence[Taken] = (
         reducer=PeerId("0" * 32),
         root="0" * 64,
         sum_squares=sum_squares,
-        included=(),
     )
-    return Record(
+    return whole(
         run=RUN,
         index=replica.index + 1,
         step=replica.step + 1,
@@ -103,7 +102,7 @@ def record_after(replica: Replica, average: Vector, takings: Sequence[Taken] = (
         codec="fp32",
         spans=(span,),
         scalars=scalars_of(replica.recipe, step=replica.step + 1, sum_squares=sum_squares, tokens=tokens),
-        contributions=tuple(contribution_of(slot, taken) for slot, taken in enumerate(takings)),
+        contributions=tuple(contribution_of(slot, taken, grid.chunks) for slot, taken in enumerate(takings)),
         loss=sum(taken.loss_sum for taken in takings) / tokens,
         tokens=tokens,
         samples=sum(done.unit.samples for taken in takings for done in taken.units),
@@ -111,7 +110,7 @@ def record_after(replica: Replica, average: Vector, takings: Sequence[Taken] = (
     )
 
 
-def commit(replica: Replica, average: Vector, takings: Sequence[Taken] = (), *, exact: bool = True) -> Signed:
+def commit(replica: Replica, average: Vector, takings: Sequence[Taken] = (), *, exact: bool = True) -> Entry:
     """Seal the next record and apply it."""
     record = record_after(replica, average, takings, exact=exact)
     signed = seal(SITE_KEY, record)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.recipe import Recipe, encode_recipe
-from peer_agent.protocol.records import Unit, digest_of, to_lines
+from peer_agent.protocol.records import Entry, Unit, digest_of, to_lines
 from peer_agent.protocol.sampling import samples_in
 from peer_agent.training.loop import Taken, Trainer
 from peer_agent.training.replica import Replica
@@ -54,7 +53,7 @@ def rounds() -> list[list[Unit]]:
     return [found[start : start + 10] for start in range(0, len(found), 10)]
 
 
-def train(recipe: Recipe, mean: Mean, groups: Sequence[tuple[int, int]]) -> tuple[Replica, list[Signed]]:
+def train(recipe: Recipe, mean: Mean, groups: Sequence[tuple[int, int]]) -> tuple[Replica, list[Entry]]:
     """Twenty committed rounds, each group taking its units on its own."""
     trainer = Trainer(Replica(recipe), RUN, some_shards())
     log = []
@@ -80,7 +79,7 @@ def test_uneven_groups_equal_one_large_batch(name: str, family: str) -> None:
     assert difference(unweighted, alone) > 10 * BOUNDS[name]
 
 
-def write_folder(folder: Path, recipe: Recipe, log: Sequence[Signed]) -> None:
+def write_folder(folder: Path, recipe: Recipe, log: Sequence[Entry]) -> None:
     """A run as it is exported for the reference."""
     (folder / "records").mkdir()
     (folder / "recipe.json").write_bytes(encode_recipe(recipe))

@@ -10,6 +10,7 @@ import torch
 from peer_agent.protocol.digests import state_digest
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.records import GENESIS
+from peer_agent.training.model import Layout
 from peer_agent.training.replica import OutOfOrder, Replica
 from tests.training.commits import Vector, commit, record_after, small_recipe
 
@@ -112,3 +113,33 @@ def test_another_models_snapshot_is_refused(replica: Replica, tmp_path: Path) ->
     with pytest.raises(Problem, match="E310"):
         replica.load(tmp_path / "snapshot.safetensors")
     assert replica.digest() == before
+
+
+def test_the_hash_is_of_the_file_that_any_replica_writes(replica: Replica, tmp_path: Path) -> None:
+    """What is reported (`StateHash`) is what the keeper hands in: across threads, copies, and after a reload."""
+    commit(replica, some_gradient(replica))
+    told = replica.state_hash()
+    assert replica.copy_state().hashed() == told
+    assert (replica.save(tmp_path / "state"), (tmp_path / "state").stat().st_size) == told
+    loaded = Replica(small_recipe())
+    loaded.load(tmp_path / "state")
+    assert loaded.state_hash() == told
+    other, before = Replica(small_recipe()), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        commit(other, some_gradient(other))
+        assert other.state_hash() == told
+    finally:
+        torch.set_num_threads(before)
+    commit(replica, some_gradient(replica, seed=1))
+    assert replica.state_hash() != told
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 22])
+def test_the_hash_does_not_depend_on_how_much_is_read_at_a_time(
+    replica: Replica, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica.layout, replica.parameters = Layout((), 5), torch.arange(5.0)
+    replica.moment1 = replica.moment2 = torch.zeros(5)
+    monkeypatch.setattr("peer_agent.training.replica.BLOCK", block)
+    assert replica.state_hash() == replica.copy_state().hashed()

@@ -12,18 +12,18 @@ from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
-from safetensors.numpy import load_file
 
 from accounts import devices
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token, revoke_machine
+from coordination.snapshots import elect_keeper
 from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign
-from peer_agent.protocol.digests import state_digest
+from peer_agent.protocol.messages import PROTOCOL
 from runs import membership, storage
 from runs.access import may_see
 from runs.models import Dataset, Release, Run
 from runs.resumable import begin_upload
-from tests.runs.cast import PASSWORD, Owned, committed, draft, opened, owned, state_file
+from tests.runs.cast import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
 from web.upload_pages import OFFSET
 
@@ -82,7 +82,7 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
     run, other = opened(organizer, visibility=visibility), opened(organizer, slug="other")
     laptop = owned(member)
     token = create_token(person=member, purpose=Token.Purpose.API, label="notebook").token
-    world = World(run, other, laptop.machine, token, state_of(run, laptop, folder))
+    world = World(run, other, laptop.machine, token, state_of(run, laptop))
     world.names = {
         "slug": run.slug,
         "machine_id": str(laptop.machine.pk),
@@ -150,14 +150,10 @@ def own_snapshot(run: Run, other: Run) -> str:
     return run.snapshots.get().file
 
 
-def state_of(run: Run, laptop: Owned, folder: Path) -> bytes:
+def state_of(run: Run, laptop: Owned) -> bytes:
     """A state at step 1 that the log agrees with."""
     entry = committed(run, (laptop.machine, 4))
-    path = state_file(folder / f"state-{run.slug}", step=1, index=1, log_digest=entry.digest)
-    vectors = load_file(path)
-    entry.state_digest = state_digest(*(vectors[name] for name in ("parameters", "moment1", "moment2")))
-    entry.save()
-    return path.read_bytes()
+    return state_bytes(step=1, index=1, log_digest=entry.digest)
 
 
 def released(run: Run) -> str:
@@ -288,7 +284,7 @@ def signed(role: Role) -> Ask:
 
     def ask(asker: Asker, _: World, address: str) -> Any:
         name = asker.machine.machine.peer_id if asker.machine else "f" * 32
-        raw = json.dumps({"machine": name, "role": role.value, "issued_at": time.time()}).encode()
+        raw = json.dumps({"machine": name, "role": role.value, "issued_at": time.time(), "protocol": PROTOCOL}).encode()
         signature = sign(asker.machine.key, REQUEST, raw).signature.hex() if asker.machine else ""
         headers = {"X-Manyhands-Signature": signature}
         return Client().post(address, raw, "application/json", headers=headers)
@@ -308,7 +304,9 @@ def fetch_of_run(asker: Asker, world: World, address: str) -> Any:
 
 
 def hand_in(asker: Asker, world: World, address: str) -> Any:
-    """A state by the machine's credential."""
+    """A state by the machine's credential, which was asked for it."""
+    if asker.machine is not None:
+        elect_keeper(world.run, peer=asker.machine.machine.peer_id, index=1, step=1)
     return asker.client.put(address, world.state, "application/octet-stream", headers=asker.headers)
 
 

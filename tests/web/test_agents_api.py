@@ -10,11 +10,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.test import Client
-from safetensors.numpy import load_file, save_file
 
 from accounts.keys import site_key
 from accounts.models import Machine, Person
-from accounts.services import create_machine_token, revoke_machine
+from accounts.services import admit_machine, create_machine_token, revoke_machine
 from peer_agent.protocol.credentials import (
     LIFETIME_S,
     REQUEST,
@@ -25,11 +24,11 @@ from peer_agent.protocol.credentials import (
     sign,
     verify,
 )
-from peer_agent.protocol.digests import state_digest
-from runs import storage
-from runs.membership import add_member, remove_member
+from peer_agent.protocol.messages import PROTOCOL
+from runs.access import shut_out
+from runs.membership import add_member, let_back, remove_member, remove_person
 from runs.models import Run, Shard, Snapshot
-from tests.runs.cast import Owned, committed, opened, owned, state_file
+from tests.runs.cast import Owned, opened, owned
 from tests.web.api_client import API, body, get
 
 
@@ -69,7 +68,8 @@ class TestEnrolment:
 class TestCredentials:
     def ask(self, asker: Owned, path: str = "runs/proverbs/credential", **changes: Any) -> Any:
         key = changes.pop("key", asker.key)
-        facts = {"machine": asker.machine.peer_id, "role": "trainer", "issued_at": time.time(), **changes}
+        facts = {"machine": asker.machine.peer_id, "role": "trainer", "issued_at": time.time(), "protocol": PROTOCOL}
+        facts |= changes
         raw = json.dumps(facts).encode()
         headers = {"X-Manyhands-Signature": sign(key, REQUEST, raw).signature.hex()}
         return Client().post(API + path, raw, "application/json", headers=headers)
@@ -89,6 +89,24 @@ class TestCredentials:
             "ws://testserver/ws/agents/",
         )
 
+    def test_an_agent_of_protocol_1_is_told_what_to_type(self, run: Run, laptop: Owned, settings: Any) -> None:
+        """It names no protocol; this is its request, word for word."""
+        settings.DOWNLOADS.mkdir()
+        (settings.DOWNLOADS / "manyhands-0.2.0-py3-none-any.whl").write_bytes(b"a wheel")
+        raw = json.dumps({"machine": laptop.machine.peer_id, "role": "trainer", "issued_at": time.time()}).encode()
+        headers = {"X-Manyhands-Signature": sign(laptop.key, REQUEST, raw).signature.hex()}
+        answer = Client().post(f"{API}runs/proverbs/credential", raw, "application/json", headers=headers)
+        assert self.refused(answer, "E205")
+        said, line = answer.json()["text"].split("\n")
+        assert f"speaks protocol 1, the other side speaks {PROTOCOL}" in said
+        assert line.startswith("pip install --force-reinstall")
+        assert "http://testserver/download/manyhands-0.2.0-py3-none-any.whl#sha256=" in line
+
+    def test_without_a_package_it_is_told_where_to_look(self, run: Run, laptop: Owned) -> None:
+        answer = self.ask(laptop, protocol=PROTOCOL + 1)
+        assert self.refused(answer, "E205")
+        assert answer.json()["text"].endswith("\nhttp://testserver/download/")
+
     def test_an_unknown_machine(self, run: Run, laptop: Owned) -> None:
         assert self.refused(self.ask(laptop, machine="f" * 32), "E101")
 
@@ -105,7 +123,7 @@ class TestCredentials:
         assert self.refused(self.ask(laptop, key=Ed25519PrivateKey.generate()), "E216")
 
     def test_no_signature(self, run: Run, laptop: Owned) -> None:
-        facts = {"machine": laptop.machine.peer_id, "role": "trainer", "issued_at": time.time()}
+        facts = {"machine": laptop.machine.peer_id, "role": "trainer", "issued_at": time.time(), "protocol": PROTOCOL}
         answer = Client().post(f"{API}runs/proverbs/credential", json.dumps(facts), "application/json")
         assert self.refused(answer, "E216")
 
@@ -123,6 +141,34 @@ class TestCredentials:
         Run.objects.update(visibility="private")
         assert self.refused(self.ask(laptop), "E305")
         assert self.ask(owned(organizer)).status_code == 200
+
+    def test_who_was_removed_does_not_come_back_by_the_same_key_under_another_name(
+        self, run: Run, laptop: Owned, stranger: Person, volunteer: Person
+    ) -> None:
+        remove_person(run=run, name=volunteer.username)
+        assert self.refused(self.ask(laptop), "E324")
+        other = opened(run.organizer, slug="other")
+        admit_machine(person=stranger, name="new", public_key=public_bytes(laptop.key), kind=Machine.Kind.AGENT)
+        assert self.refused(self.ask(laptop), "E229")
+        assert list(shut_out(run, [laptop.machine.peer_id])) == [laptop.machine]
+        assert self.ask(laptop, f"runs/{other.slug}/credential").status_code == 200
+        assert self.ask(owned(stranger)).status_code == 200
+        let_back(member=run.members.get())
+        assert self.ask(laptop).status_code == 200
+        assert not shut_out(run, [laptop.machine.peer_id]).exists()
+
+    def test_one_machine_does_not_ask_all_the_time(self, run: Run, laptop: Owned, settings: Any) -> None:
+        settings.RATES = settings.RATES | {"credentials": (1, 900)}
+        others = owned(laptop.machine.person)
+        assert self.ask(laptop).status_code == 200
+        assert self.refused(self.ask(laptop), "E223")
+        assert self.ask(others).status_code == 200
+
+    def test_nobody_reads_relays_logs_in_the_sites_name(self, run: Run, laptop: Owned, operator: Person) -> None:
+        """That credential the site gives to its own replays alone."""
+        for asker in (laptop, owned(operator, kind=Machine.Kind.RELAY)):
+            for path in ("runs/proverbs/credential", "relays/credential"):
+                assert self.refused(self.ask(asker, path, role="reader"), "E213")
 
     def test_only_an_operators_relay_is_a_relay(
         self, run: Run, laptop: Owned, volunteer: Person, operator: Person
@@ -199,68 +245,3 @@ class TestFiles:
         assert [get(path, **header).status_code for path in paths] == [404, 404]
         relay = self.header(owned(operator, kind=Machine.Kind.RELAY), None, Role.RELAY)
         assert get(shard, **relay).status_code == 200
-
-
-class TestOfferingSnapshots:
-    @pytest.fixture
-    def offered(self, run: Run, laptop: Owned, tmp_path: Path) -> Path:
-        """A state that the log agrees with."""
-        entry = committed(run, (laptop.machine, 4))
-        path = state_file(tmp_path / "state", step=1, index=1, log_digest=entry.digest)
-        vectors = load_file(path)
-        entry.state_digest = state_digest(*(vectors[name] for name in ("parameters", "moment1", "moment2")))
-        entry.save()
-        return path
-
-    def put(self, path: Path, asker: Owned, run: Run, *, step: int = 1, slug: str = "proverbs") -> Any:
-        headers = asker.credential(run, now=int(time.time()))
-        content = path.read_bytes()
-        return Client().put(f"{API}runs/{slug}/snapshots/{step}", content, "application/octet-stream", headers=headers)
-
-    def test_one_that_the_log_agrees_with_is_kept(self, offered: Path, run: Run, laptop: Owned) -> None:
-        answer = self.put(offered, laptop, run)
-        snapshot = Snapshot.objects.get(index=1)
-        assert answer.json() == {
-            "step": 1,
-            "file": snapshot.file,
-            "state_digest": snapshot.state_digest,
-            "size": snapshot.size,
-        }
-        assert storage.snapshot_path(run, snapshot.file).read_bytes() == offered.read_bytes()
-        assert snapshot.file == hashlib.sha256(offered.read_bytes()).hexdigest()
-
-    def test_the_same_one_twice_is_no_error(self, offered: Path, run: Run, laptop: Owned) -> None:
-        assert [self.put(offered, laptop, run).status_code for _ in range(2)] == [200, 200]
-
-    def test_one_that_differs_leaves_nothing_behind(self, offered: Path, run: Run, laptop: Owned) -> None:
-        vectors = load_file(offered)
-        vectors["moment2"][0] += 1
-        digest = run.log.get().digest
-        save_file(vectors, offered, metadata={"step": "1", "index": "1", "log_digest": digest})
-        answer = self.put(offered, laptop, run)
-        assert (answer.status_code, answer.json()["code"]) == (409, "E310")
-        assert Snapshot.objects.count() == 1
-        assert len(list(storage.snapshot_path(run, "x").parent.iterdir())) == 1
-        assert list((storage.root() / "work").iterdir()) == []
-
-    @pytest.mark.parametrize("elements", [63, 65])
-    def test_one_of_another_model(self, run: Run, laptop: Owned, tmp_path: Path, elements: int) -> None:
-        path = state_file(tmp_path / "state", step=1, index=1, log_digest="d" * 64, elements=elements)
-        assert self.put(path, laptop, run).json()["code"] == "E310"
-
-    @pytest.mark.parametrize("content", [b"", b"not a safetensors file", b"\xff" * 100])
-    def test_something_else(self, run: Run, laptop: Owned, tmp_path: Path, content: bytes) -> None:
-        path = tmp_path / "state"
-        path.write_bytes(content)
-        assert self.put(path, laptop, run).json()["code"] in ("E310", "E311")
-
-    def test_of_another_step_than_the_address_says(self, offered: Path, run: Run, laptop: Owned) -> None:
-        assert self.put(offered, laptop, run, step=2).json()["code"] == "E310"
-
-    def test_for_another_run(self, offered: Path, run: Run, laptop: Owned, organizer: Person) -> None:
-        opened(organizer, slug="other")
-        assert self.put(offered, laptop, run, slug="other").json()["code"] == "E213"
-
-    def test_without_a_credential(self, offered: Path, run: Run) -> None:
-        answer = Client().put(f"{API}runs/proverbs/snapshots/1", offered.read_bytes(), "application/octet-stream")
-        assert (answer.status_code, answer.json()["code"]) == (401, "E201")

@@ -9,8 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.test import Client
 from django.utils import timezone
 
+from accounts.closing import close_account
 from accounts.keys import site_key
 from accounts.models import DeviceRequest, Machine, Person
+from accounts.services import bar_machine, revoke_machine, unbar_machine
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from runs.models import Run
 from tests.runs.cast import PASSWORD
@@ -126,14 +128,55 @@ class TestTheWholeWay:
         assert 'name="code"' in page(client.get("/approve/"))
         assert "Is this your machine?" in page(client.get("/approve/", {"code": agent.said["user_code"].lower()}))
 
-    def test_a_revoked_machine_is_approved_again(self, agent: Agent, volunteer: Person) -> None:
-        say(as_(volunteer), agent, "approve")
-        first = agent.poll().json()["machine"]
-        Machine.objects.update(revoked_at=timezone.now())
+    @pytest.mark.parametrize("name", ["Teo", "Olga"])
+    def test_a_revoked_key_is_approved_again_by_nobody(self, agent: Agent, volunteer: Person, name: str) -> None:
+        other = volunteer if name == "Teo" else Person.objects.create_user(name, PASSWORD)
+        agent.ask()
+        say(as_(other), agent, "approve")
+        asked_before = agent.said
         agent.ask()
         say(as_(volunteer), agent, "approve")
-        assert agent.poll().json()["machine"] == first
+        machine = Machine.objects.get(pk=agent.poll().json()["machine"])
+        revoke_machine(machine=machine)
+        agent.said = asked_before  # a yes of before the revocation is none any more
+        assert agent.outcome() == (403, "E227")
+        agent.ask()
+        assert agent.said["code"] == "E227"
+        machine.refresh_from_db()
+        assert (machine.person, machine.revoked_at is None) == (volunteer, False)
+
+    def test_its_owner_lets_it_back_where_it_was_revoked(self, agent: Agent, volunteer: Person) -> None:
+        say(as_(volunteer), agent, "approve")
+        assert agent.poll().status_code == 200
+        path = f"/machines/{Machine.objects.get().pk}/"
+        as_(volunteer).post(path, {"revoke": "1"})
+        assert "Let it back" in page(as_(volunteer).get("/machines/"))
+        as_(volunteer).post(path, {"back": "1"})
         assert Machine.objects.get().revoked_at is None
+        agent.ask()
+        assert "user_code" in agent.said
+
+    def test_what_an_operator_revoked_its_owner_does_not_let_back(self, agent: Agent, volunteer: Person) -> None:
+        say(as_(volunteer), agent, "approve")
+        machine = Machine.objects.get(pk=agent.poll().json()["machine"])
+        bar_machine(machine=machine)
+        assert "Let it back" not in page(as_(volunteer).get("/machines/"))
+        answer = as_(volunteer).post(f"/machines/{machine.pk}/", {"back": "1"})
+        assert (answer.status_code, "E227" in page(answer)) == (403, True)
+        assert Machine.objects.get().revoked_at is not None
+        unbar_machine(machine=machine)
+        assert Machine.objects.get().revoked_at is None
+
+    def test_the_key_of_a_closed_account_is_approved_by_nobody(self, agent: Agent, volunteer: Person) -> None:
+        """Also where it had moved on before the account was closed."""
+        say(as_(volunteer), agent, "approve")
+        agent.poll()
+        agent.ask()
+        say(as_(Person.objects.create_user("Olga", PASSWORD)), agent, "approve")
+        assert agent.poll().status_code == 200
+        close_account(person=volunteer)
+        agent.ask()
+        assert agent.said["code"] == "E228"
 
 
 class TestWhatGoesWrong:

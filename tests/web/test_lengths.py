@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.test import Client
 
+from accounts.models import Person
+from coordination.snapshots import elect_keeper
 from runs.models import Run
+from runs.offers import HEADER_BYTES
 from tests.runs.cast import ELEMENTS, Owned
-from web.admission import HEADER_BYTES
-from web.lengths import LengthGuard
+from web.lengths import LARGE_AT_ONCE, LengthGuard
+from web.serving.strangers import STRANGER_BYTES
 
 STATE_BYTES = ELEMENTS * 12 + HEADER_BYTES
 SNAPSHOT = "/api/v1/runs/proverbs/snapshots/1"
@@ -21,8 +25,20 @@ async def inner(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def cookie_of(person: Person) -> dict[str, str]:
+    """The header of somebody who is logged in."""
+    client = Client()
+    client.force_login(person)
+    return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
+
+
 def ask(method: str, path: str, **headers: str) -> tuple[int, str]:
     """Status and body of the answer; reading the request's body fails the test."""
+    return asked_of(LengthGuard(inner), method, path, headers)
+
+
+def asked_of(guard: LengthGuard, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+    """The same of a guard that is there already."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> Any:
@@ -33,14 +49,14 @@ def ask(method: str, path: str, **headers: str) -> tuple[int, str]:
 
     names = [(name.replace("_", "-").lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"host", b"here"), *names]}
-    async_to_sync(LengthGuard(inner))(scope, receive, send)
+    async_to_sync(guard)(scope, receive, send)
     return sent[0]["status"], sent[1]["body"].decode()
 
 
 @pytest.mark.parametrize(("length", "status"), [("3000000", 299), ("3000001", 413), ("99999999999999", 413)])
-def test_an_upload_is_bounded_by_the_site(settings: Any, db: None, length: str, status: int) -> None:
+def test_an_upload_is_bounded_by_the_site(settings: Any, volunteer: Person, length: str, status: int) -> None:
     settings.UPLOAD_LIMIT_MB = 2
-    assert ask("POST", "/runs/new/", content_length=length)[0] == status
+    assert ask("POST", "/runs/new/", content_length=length, **cookie_of(volunteer))[0] == status
 
 
 @pytest.mark.parametrize(
@@ -52,9 +68,58 @@ def test_an_upload_is_bounded_by_the_site(settings: Any, db: None, length: str, 
         ("PATCH", "/uploads/1/", 413),
     ],
 )
-def test_only_forms_that_carry_a_text_are_long(settings: Any, db: None, method: str, path: str, status: int) -> None:
+def test_only_forms_that_carry_a_text_are_long(
+    settings: Any, volunteer: Person, method: str, path: str, status: int
+) -> None:
     settings.UPLOAD_LIMIT_MB = 2
-    assert ask(method, path, content_length="2000000")[0] == status
+    assert ask(method, path, content_length="2000000", **cookie_of(volunteer))[0] == status
+
+
+@pytest.mark.parametrize("path", ["/runs/new/", "/runs/proverbs/edit/", "/signup/", "/uploads/", "/api/v1/machines"])
+def test_nobody_who_is_not_logged_in_sends_more_than_a_little(db: None, path: str) -> None:
+    assert ask("POST", path, content_length=str(STRANGER_BYTES))[0] == 299
+    status, text = ask("POST", path, content_length=str(STRANGER_BYTES + 1), cookie="sessionid=guessed")
+    assert status == 413
+    assert "E362" in text
+
+
+def test_a_closed_account_is_nobody(volunteer: Person) -> None:
+    header = cookie_of(volunteer)
+    Person.objects.update(is_active=False)
+    assert ask("POST", "/runs/new/", content_length=str(STRANGER_BYTES + 1), **header)[0] == 413
+
+
+def test_a_text_that_its_sender_may_not_keep_is_not_read(settings: Any, volunteer: Person, operator: Person) -> None:
+    settings.QUOTAS = settings.QUOTAS | {"disk_mb": 2}
+    assert ask("POST", "/runs/new/", content_length="3000000", **cookie_of(volunteer))[0] == 299
+    status, text = ask("POST", "/runs/new/", content_length="3000001", **cookie_of(volunteer))
+    assert status == 413
+    assert "E365" in text
+    assert ask("POST", "/runs/new/", content_length="3000001", **cookie_of(operator))[0] == 299
+
+
+def test_one_person_sends_few_large_bodies_at_once(volunteer: Person, stranger: Person) -> None:
+    """Each is in the middle of the next one's."""
+    statuses: list[int] = []
+
+    async def nested(scope: Any, receive: Any, send: Any) -> None:
+        statuses.append(len(statuses))
+        if len(statuses) <= LARGE_AT_ONCE:
+            sent: list[Any] = []
+
+            async def note(message: Any) -> None:
+                sent.append(message)
+
+            await guard(scope, receive, note)
+            last.append(sent[0]["status"])
+        await inner(scope, receive, send)
+
+    last: list[int] = []
+    guard = LengthGuard(nested)
+    headers = {"content_length": "100000", **cookie_of(volunteer)}
+    assert asked_of(guard, "POST", "/runs/new/", headers)[0] == 299
+    assert last == [429, *[299] * (LARGE_AT_ONCE - 1)]
+    assert not guard.sending
 
 
 def test_the_refusal_is_a_page_for_people_and_json_for_programs(db: None) -> None:
@@ -86,6 +151,7 @@ def test_a_get_with_a_long_body_is_refused(db: None) -> None:
 class TestSnapshots:
     def test_one_of_the_runs_size_passes(self, run: Run, laptop: Owned) -> None:
         header = laptop.credential(run, now=int(time.time()))
+        elect_keeper(run, peer=laptop.machine.peer_id, index=1, step=1)
         assert ask("PUT", SNAPSHOT, content_length=str(STATE_BYTES), **header)[0] == 299
 
     def test_a_longer_one_is_refused(self, run: Run, laptop: Owned) -> None:

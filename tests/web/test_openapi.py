@@ -32,7 +32,12 @@ CHECKS = [
 ]
 DESCRIPTION = api.get_openapi_schema()
 NEEDS_NO_PROOF = {("get", "/api/v1/agent"), ("post", "/api/v1/devices")}  # a machine that nobody knows yet asks these
-COUNTED = {("post", "/api/v1/devices"), ("post", "/api/v1/devices/poll")}
+COUNTED = {
+    ("post", "/api/v1/devices"),
+    ("post", "/api/v1/devices/poll"),
+    ("post", "/api/v1/runs/{slug}/credential"),
+    ("post", "/api/v1/relays/credential"),
+}
 OPERATIONS = [(method, path) for path, methods in DESCRIPTION["paths"].items() for method in methods]
 EXAMPLES = settings(
     max_examples=12,

@@ -72,11 +72,10 @@ class TestBackup:
         assert self.made(tmp_path) is None
 
     def test_a_site_that_is_served_again_after_an_update(self, tmp_path: Path) -> None:
-        """The tables of an older version, made by taking a migration back."""
+        """The tables of an older version, made by stopping at one of its migrations."""
         own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "PATH": "/usr/bin:/bin"}
-        for target in ([], ["accounts", "0001"]):
-            command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", *target]
-            subprocess.run(command, env=own, check=True, timeout=PATIENCE_S)
+        command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", "accounts", "0001"]
+        subprocess.run(command, env=own, check=True, timeout=PATIENCE_S)
         with serving(tmp_path) as site:
             where(tmp_path)
             site.send_signal(signal.SIGINT)

@@ -123,7 +123,8 @@ class TestMachines:
     def test_a_new_token_is_shown_once_with_its_line(self, volunteer: Person) -> None:
         client = as_(volunteer)
         answer = client.post("/machines/")
-        assert "manyhands login http://testserver --token <span" in page(answer)
+        assert "manyhands login http://testserver --token-file -<" in page(answer)
+        assert re.search(r'<code id="machine-token">mh_[-\w]{43}</code>', page(answer))
         assert answer["Cache-Control"].startswith("max-age=0")
         assert "mh_" not in page(client.get("/machines/"))
 

@@ -1,12 +1,12 @@
 """How often the same may be asked."""
 
+import ipaddress
 from typing import Any
 
 import pytest
 from django.core.cache import cache, caches
 from django.core.cache.backends.redis import RedisCache
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.http import HttpRequest
 from django.test import Client, RequestFactory
 from redis.exceptions import ConnectionError as RedisGone
 
@@ -87,14 +87,27 @@ class TestWho:
         request = RequestFactory(REMOTE_ADDR=said).get("/")
         assert (ip_of(request), address_of(request)) == (address, one)
 
-    def test_a_header_is_believed_behind_a_proxy_alone(self, settings: Any) -> None:
-        def asked() -> HttpRequest:
-            headers = {"X-Forwarded-For": "198.51.100.1, 192.0.2.7"}
-            return RequestFactory(REMOTE_ADDR="127.0.0.1").get("/", headers=headers)
-
-        assert ip_of(asked()) == "127.0.0.1"
-        settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-        assert ip_of(asked()) == "192.0.2.7"
+    @pytest.mark.parametrize(
+        ("peer", "forwarded", "visitor"),
+        [
+            ("127.0.0.1", "198.51.100.1, 192.0.2.7", "192.0.2.7"),
+            ("::1", "192.0.2.7", "192.0.2.7"),
+            ("::ffff:127.0.0.1", "192.0.2.7", "192.0.2.7"),
+            ("127.0.0.1", "", "127.0.0.1"),
+            ("192.0.2.9", "198.51.100.1", "192.0.2.9"),  # nobody's proxy: it may say what it likes
+            ("10.1.2.3", "198.51.100.1, 192.0.2.7", "192.0.2.7"),
+            ("10.1.2.3", "192.0.2.7, 10.9.9.9, 127.0.0.1", "192.0.2.7"),  # a proxy behind a proxy
+            ("10.1.2.3", "10.9.9.9", "10.9.9.9"),
+            ("10.1.2.3", "192.0.2.7, nonsense", ""),
+            ("192.168.0.1", "192.0.2.7", "192.168.0.1"),  # of a local network, and not named
+        ],
+    )
+    def test_a_header_is_believed_of_proxies_of_ours_alone(
+        self, settings: Any, peer: str, forwarded: str, visitor: str
+    ) -> None:
+        settings.TRUSTED_PROXIES = [ipaddress.ip_network("10.0.0.0/8")]
+        asked = RequestFactory(REMOTE_ADDR=peer).get("/", headers={"X-Forwarded-For": forwarded})
+        assert ip_of(asked) == visitor
 
 
 class TestPages:
@@ -208,3 +221,14 @@ class TestInvitations:
         browser.post(link)
         revoke_invitation(invitation=run.invitations.get())
         assert {browser.get(link).status_code for _ in range(5)} == {302}
+
+    def test_a_school_of_people_who_are_logged_in_does_not_share_its_looks(
+        self, run: Run, volunteer: Person, stranger: Person, settings: Any
+    ) -> None:
+        settings.RATES = settings.RATES | {"looks at a run": (0, 900), "looks of one person": (1, 900)}
+        path = f"/runs/{run.slug}/feed.json"
+        assert Client().get(path).status_code == 429
+        for person in (volunteer, stranger):
+            client = Client()
+            client.force_login(person)
+            assert [client.get(path).status_code for _ in range(2)] == [200, 429]

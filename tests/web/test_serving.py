@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -121,6 +122,29 @@ def test_its_relay_is_started_again(tmp_path: Path) -> None:
         first = relay_of(site)
         first.kill()
         wait_until(lambda: relay_of(site).pid != first.pid)
+
+
+def test_nobody_fills_the_disk_before_saying_who_they_are(tmp_path: Path) -> None:
+    """Five hundred megabytes are announced; the answer comes before any of them."""
+    with serving(tmp_path):
+        port = urlsplit(where(tmp_path)["url"]).port
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as stranger:
+            stranger.sendall(b"POST /runs/new/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 500000000\r\n\r\n")
+            heard = b""
+            while part := stranger.recv(65_536):
+                heard += part
+        assert heard.startswith(b"HTTP/1.1 413")
+        assert b"E362" in heard
+
+
+def test_the_relays_token_is_in_no_command_line(tmp_path: Path) -> None:
+    with serving(tmp_path) as site:
+        where(tmp_path)
+        relay = relay_of(site)
+        family = [psutil.Process(site.pid), *psutil.Process(site.pid).children(recursive=True)]
+        assert relay in family
+        assert not any("mh_" in part for process in family for part in process.cmdline())
+        wait_until((tmp_path / "relay" / "sites.json").exists)  # it has got in by its token all the same
 
 
 def test_everything_leaves_with_the_parent(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.messages import Slot
-from peer_agent.protocol.records import Included
+from peer_agent.protocol.records import ChunkRange, Included, joined
 
 
 def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
@@ -18,6 +18,16 @@ def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -
                 if first < stop:
                     credit[slot] += weight.tokens * (grid.bounds(stop - 1)[1] - grid.bounds(first)[0])
     return credit
+
+
+def ranges_of(included: Iterable[Included]) -> dict[int, tuple[ChunkRange, ...]]:
+    """The chunks in which each slot is averaged, of parts in the order of their chunks."""
+    ranges: dict[int, list[ChunkRange]] = {}
+    for part in included:
+        there = ChunkRange(part.first, part.stop)
+        for slot in part.slots:
+            ranges.setdefault(slot, []).append(there)
+    return {slot: joined(parts) for slot, parts in ranges.items()}
 
 
 def rounded(exact: Mapping[int, Fraction]) -> dict[int, int]:

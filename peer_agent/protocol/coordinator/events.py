@@ -4,10 +4,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from peer_agent.protocol.credentials import Role, Signed
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
-from peer_agent.protocol.records import Record
+from peer_agent.protocol.records import Entry, Record
 
 Goal = Literal["running", "paused", "finishing"]  # finishing: no further round; the present step is the last
 
@@ -49,10 +49,13 @@ class Reserved(Struct, frozen=True):
 
 
 class Persisted(Struct, frozen=True):
-    """What the database said of a Persist. `stale`: another host has the run. `failed`: nothing was written."""
+    """What the database said of a Persist.
 
-    outcome: Literal["committed", "stale", "failed"]
-    sealed: Signed | None = None
+    `stale`: another host has the run. `failed`: nothing was written. `refused`: this record cannot be written.
+    """
+
+    outcome: Literal["committed", "stale", "failed", "refused"]
+    sealed: Entry | None = None
 
 
 class Directed(Struct, frozen=True):
@@ -62,13 +65,27 @@ class Directed(Struct, frozen=True):
     target_steps: int = 0
 
 
+class Verified(Struct, frozen=True):
+    """The site has replayed the log up to the snapshot of this index, and it is what was stored."""
+
+    index: int
+
+
+class Replayed(Struct, frozen=True):
+    """The site has replayed the log up to an entry because replicas differ there: this is the state's digest."""
+
+    index: int
+    step: int
+    state_digest: str
+
+
 class SnapshotStored(Struct, frozen=True):
-    """A state was uploaded and its digest is the one the run knows."""
+    """A state was uploaded and is the one that the majority reports: newcomers may load it."""
 
     snapshot: Snapshot
 
 
-Event = Joined | Received | Lost | Ticked | Reserved | Persisted | Directed | SnapshotStored
+Event = Joined | Received | Lost | Ticked | Reserved | Persisted | Directed | SnapshotStored | Verified | Replayed
 
 
 # --- commands ----------------------------------------------------------------------------------------------------
@@ -90,8 +107,9 @@ class Send(Struct, frozen=True):
 
 
 class Announce(Struct, frozen=True):
-    """Sign the plan and say it to these peers."""
+    """Sign the plan and say it: to `keepers` (who reduce or keep the log) whole, to `peers` each its own part."""
 
+    keepers: tuple[PeerId, ...]
     peers: tuple[PeerId, ...]
     plan: Plan
 
@@ -111,10 +129,15 @@ class Reserve(Struct, frozen=True):
 
 
 class Resend(Struct, frozen=True):
-    """Say the commits from index `first` on, as the database has them, to a peer that is behind."""
+    """Say one page of commits, as the database has them, to a peer that is behind: `count` of them from `first` on.
+
+    `whole`: to a keeper of the log, with all contributions; else each with the peer's own.
+    """
 
     peer: PeerId
     first: int
+    count: int
+    whole: bool = False
 
 
 class Agreed(Struct, frozen=True):
@@ -142,11 +165,45 @@ class Finish(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True):
-    """The last step is committed and nobody is left to hand in its state: the site makes it from the log."""
+    """The site makes the state of an entry from the log: replicas differ there, or nobody is left to hand it in."""
+
+    index: int
+    step: int
+
+
+class Elected(Struct, frozen=True):
+    """This machine, and no other, may upload the state of this entry."""
+
+    peer: PeerId
+    index: int
+    step: int
+
+
+class Admitted(Struct, frozen=True):
+    """A majority of people report this sha256 and size (bytes) of the canonical snapshot of an entry."""
+
+    index: int
+    step: int
+    sha256: str
+    size: int
 
 
 class Abdicate(Struct, frozen=True):
     """Another host drives this run."""
 
 
-Command = Send | Announce | Persist | Reserve | Resend | Agreed | Note | Waiting | Finish | Replay | Abdicate
+Command = (
+    Send
+    | Announce
+    | Persist
+    | Reserve
+    | Resend
+    | Agreed
+    | Elected
+    | Admitted
+    | Note
+    | Waiting
+    | Finish
+    | Replay
+    | Abdicate
+)

@@ -4,7 +4,9 @@ A unit is fresh, leased to one accumulator, or settled. Fresh units are dealt fr
 that an epoch goes through all shards at once. Nothing is leased above the marks that the database holds.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 
 from msgspec import Struct, field
 
@@ -23,9 +25,11 @@ class LeaseBook(Struct):
     epoch: int = 0
     granted: dict[tuple[int, int], int] = field(default_factory=dict)
     reserved: dict[tuple[int, int], int] = field(default_factory=dict)
-    returned: list[Unit] = field(default_factory=list)
-    orphans: list[Unit] = field(default_factory=list)  # under the marks after a restart, not claimed yet
+    returned: list[Unit] = field(default_factory=list)  # a heap: the first goes out first
+    orphans: list[Unit] = field(default_factory=list)  # under the marks after a restart, not claimed yet; in order
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
+    held_samples: dict[AccumulatorId, int] = field(default_factory=dict)  # their sum
+    deck: list[tuple[float, int]] = field(default_factory=list)  # a heap: part used of each open shard of the epoch
     failures: dict[Unit, int] = field(default_factory=dict)
     lost_samples: int = 0  # samples of units that will never be in an update
 
@@ -33,28 +37,50 @@ class LeaseBook(Struct):
         """Lease about `samples` samples: returned units first, then fresh ones below the marks."""
         units: list[Unit] = []
         while samples > 0:
-            unit = self.returned.pop(0) if self.returned else self._fresh()
+            unit = heappop(self.returned) if self.returned else self._fresh()
             if unit is None:
                 break
             units.append(unit)
             samples -= unit.samples
-        if units:
-            self.held.setdefault(accumulator, set()).update(units)
+        self._hold(accumulator, units)
         return tuple(units)
 
+    def _hold(self, accumulator: AccumulatorId, units: Sequence[Unit]) -> None:
+        if units:
+            self.held.setdefault(accumulator, set()).update(units)
+            more = sum(unit.samples for unit in units)
+            self.held_samples[accumulator] = self.held_samples.get(accumulator, 0) + more
+
+    def outstanding(self, accumulator: AccumulatorId) -> int:
+        """Units that this accumulator holds, computed or not."""
+        return len(self.held.get(accumulator, ()))
+
     def _fresh(self) -> Unit | None:
-        epoch = self.epoch
-        open_shards = [s for s, size in enumerate(self.sizes) if self.granted.get((epoch, s), 0) < size]
-        if not open_shards:
-            self.epoch += any(self.sizes)
-            return self._fresh() if any(self.sizes) else None
-        shard = min(open_shards, key=lambda s: (self.granted.get((epoch, s), 0) / self.sizes[s], s))
-        start = self.granted.get((epoch, shard), 0)
-        stop = min(start + self.unit_samples, self.sizes[shard])
-        if stop > self.reserved.get((epoch, shard), 0):
+        if not self.deck and not self._open_epoch():
             return None
-        self.granted[epoch, shard] = stop
-        return Unit(epoch, shard, start, stop)
+        _, shard = self.deck[0]
+        place, size = (self.epoch, shard), self.sizes[shard]
+        start = self.granted.get(place, 0)
+        stop = min(start + self.unit_samples, size)
+        if stop > self.reserved.get(place, 0):
+            return None
+        self.granted[place] = stop
+        if stop < size:
+            heapreplace(self.deck, (stop / size, shard))
+        else:
+            heappop(self.deck)
+        return Unit(self.epoch, shard, start, stop)
+
+    def _open_epoch(self) -> bool:
+        """Deal from the present epoch, or the next where that is used up. False where there are no samples at all."""
+        if not any(self.sizes):
+            return False
+        while not self.deck:
+            used = {shard: self.granted.get((self.epoch, shard), 0) for shard in range(len(self.sizes))}
+            self.deck = [(used[s] / size, s) for s, size in enumerate(self.sizes) if used[s] < size]
+            self.epoch += not self.deck
+        heapify(self.deck)
+        return True
 
     def wanted_marks(self, ahead: int) -> tuple[Mark, ...]:
         """Marks to raise so that about `ahead` samples can be granted; empty while half of that can, in each shard."""
@@ -85,31 +111,32 @@ class LeaseBook(Struct):
         """After a restart the holder says what it holds (rule 11). False where a unit is somebody else's or settled."""
         mine = self.held.get(accumulator, set())
         unknown = sorted(set(units).difference(mine))
-        orphans = self.orphans
+        orphans = list(self.orphans) if unknown else self.orphans
         for unit in unknown:
-            rest = _without(orphans, unit) if unit.samples <= self.unit_samples else None
-            if rest is None:
+            if unit.samples > self.unit_samples or not _cut_out(orphans, unit):
                 return False
-            orphans = rest
         self.orphans = orphans
-        if unknown:
-            self.held.setdefault(accumulator, set()).update(unknown)
+        self._hold(accumulator, unknown)
         return True
 
     def settle(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
         """The units are in a committed update; they are never leased again."""
         held = self.held.get(accumulator, set())
-        held.difference_update(units)
+        ending = held.intersection(units)
+        if not ending:
+            return
+        held -= ending
+        self.held_samples[accumulator] -= sum(unit.samples for unit in ending)
         if not held:
-            self.held.pop(accumulator, None)
+            del self.held[accumulator], self.held_samples[accumulator]
 
     def take_back(self, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
         """Leases end (all of the accumulator's, or those named); how many samples came back."""
         held = self.held.get(accumulator, set())
         back = sorted(held if units is None else held.intersection(units))
         self.settle(accumulator, back)
-        self.returned.extend(back)
-        self.returned.sort()
+        for unit in back:
+            heappush(self.returned, unit)
         return sum(unit.samples for unit in back)
 
     def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
@@ -127,17 +154,20 @@ class LeaseBook(Struct):
         back = [piece for orphan in self.orphans for piece in _cut(orphan, self.unit_samples)]
         self.orphans = []
         self.returned.extend(back)
-        self.returned.sort()
+        heapify(self.returned)
         return sum(unit.samples for unit in back)
 
 
 def restored(sizes: Sequence[int], unit_samples: int, marks: Iterable[Mark], settled: Iterable[Unit]) -> LeaseBook:
-    """The book of a restarted coordinator: what is under the marks and not settled is orphaned until claimed."""
+    """The book of a restarted coordinator: what is under the marks and not settled is orphaned until claimed.
+
+    `settled` are units, or ranges of them, of all epochs in any order.
+    """
     book = LeaseBook(tuple(sizes), unit_samples)
     used: dict[tuple[int, int], list[Unit]] = {}
     for unit in settled:
         used.setdefault((unit.epoch, unit.shard), []).append(unit)
-    for mark in marks:
+    for mark in sorted(marks, key=lambda mark: (mark.epoch, mark.shard)):
         place = mark.epoch, mark.shard
         book.granted[place] = book.reserved[place] = mark.mark
         gaps = _gaps(sorted(used.get(place, [])), mark.mark)
@@ -158,15 +188,22 @@ def _gaps(used: Sequence[Unit], stop: int) -> list[tuple[int, int]]:
     return gaps
 
 
-def _without(ranges: Sequence[Unit], unit: Unit) -> list[Unit] | None:
-    """The ranges with `unit` cut out, or None where no single range holds all of it."""
-    for i, whole in enumerate(ranges):
-        same_shard = (whole.epoch, whole.shard) == (unit.epoch, unit.shard)
-        if same_shard and whole.start <= unit.start < unit.stop <= whole.stop:
-            left = Unit(whole.epoch, whole.shard, whole.start, unit.start)
-            right = Unit(whole.epoch, whole.shard, unit.stop, whole.stop)
-            return [*ranges[:i], *(piece for piece in (left, right) if piece.samples), *ranges[i + 1 :]]
-    return None
+def _cut_out(ranges: list[Unit], unit: Unit) -> bool:
+    """Cut `unit` out of the ordered ranges. False, and nothing is changed, where no single range holds all of it."""
+    at = bisect_right(ranges, (unit.epoch, unit.shard, unit.start), key=_place) - 1
+    if at < 0:
+        return False
+    whole = ranges[at]
+    if (whole.epoch, whole.shard) != (unit.epoch, unit.shard) or not unit.start < unit.stop <= whole.stop:
+        return False
+    left = Unit(whole.epoch, whole.shard, whole.start, unit.start)
+    right = Unit(whole.epoch, whole.shard, unit.stop, whole.stop)
+    ranges[at : at + 1] = [piece for piece in (left, right) if piece.samples]
+    return True
+
+
+def _place(unit: Unit) -> tuple[int, int, int]:
+    return unit.epoch, unit.shard, unit.start
 
 
 def _cut(unit: Unit, samples: int) -> list[Unit]:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 
+from peer_agent.protocol.coordinator.conduct import did_well
+from peer_agent.protocol.coordinator.events import Command, Note
+from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS, inclusions_of
 from peer_agent.protocol.coordinator.state import Departed, Member, Phase, Round, RunState
-from peer_agent.protocol.identifiers import AccumulatorId
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.messages import Slot
-from peer_agent.protocol.records import Record, Unit
+from peer_agent.protocol.records import Contribution, Record, Unit
 
 
 def end_leases(
@@ -27,19 +30,18 @@ def end_leases(
 
 def _undecided(state: RunState, accumulator: AccumulatorId, ending: set[Unit]) -> set[Unit]:
     round_ = state.round
-    if round_ is None:
+    peer = state.holders.get(accumulator)
+    offer = round_.offers.get(peer) if round_ is not None and peer is not None else None
+    if round_ is None or peer is None or offer is None or offer.accumulator != accumulator:
         return set()
-    for peer, offer in list(round_.offers.items()):
-        offered = ending.intersection(done.unit for done in offer.units)
-        if offer.accumulator != accumulator or not offered:
-            continue
-        if state.phase is Phase.OFFER:
-            del round_.offers[peer]
-            round_.expected.discard(peer)
-            return set()
+    offered = ending.intersection(done.unit for done in offer.units)
+    if offered and state.phase is Phase.OFFER:
+        del round_.offers[peer]
+        round_.waiting.discard(peer)
+        return set()
+    if offered:
         round_.ended.setdefault(accumulator, set()).update(offered)
-        return offered
-    return set()
+    return offered
 
 
 def close_round(state: RunState, round_: Round) -> None:
@@ -50,21 +52,46 @@ def close_round(state: RunState, round_: Round) -> None:
 
 def settle(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
     """Leases of what is in the update end; what was left out stays in the accumulators as carried tokens (rule 9)."""
+    inclusions = inclusions_of(record)
+    state.inclusions.append(inclusions)
     for entry in record.contributions:
         state.leases.settle(entry.accumulator, entry.units)
-        holder = _holder(state, entry.accumulator)
-        if holder is None:
-            continue
-        is_whole = all(entry.slot in part.slots for span in record.spans for part in span.included)
-        holder.carried = 0 if is_whole else max((w.tokens for w in slots[entry.slot].weights), default=0)
-        if entry.units:
-            holder.samples_per_token = sum(unit.samples for unit in entry.units) / entry.weight
-        if isinstance(holder, Member):
-            for unit in entry.units:
-                holder.done.pop(unit, None)
+        state.recent[entry.person] = record.index
+        peer = state.holders.get(entry.accumulator, entry.peer)
+        _settle_holder(state, peer, entry, slots, is_whole=inclusions[entry.accumulator].is_whole)
 
 
-def _holder(state: RunState, accumulator: AccumulatorId) -> Member | Departed | None:
-    """Who has this accumulator, in the run or away."""
-    members = (member for member in state.members.values() if member.accumulator == accumulator)
-    return next(members, None) or state.departed.get(accumulator)
+def _settle_holder(
+    state: RunState, peer: PeerId, entry: Contribution, slots: tuple[Slot, ...], *, is_whole: bool
+) -> None:
+    member = state.members.get(peer)
+    holder: Member | Departed | None = member or state.departed.get(peer)
+    if holder is None or holder.accumulator != entry.accumulator:
+        return
+    holder.carried = 0 if is_whole else max((w.tokens for w in slots[entry.slot].weights), default=0)
+    if entry.units:
+        holder.samples_per_token = sum(unit.samples for unit in entry.units) / entry.weight
+    if member is not None:
+        for unit in entry.units:
+            member.done.pop(unit, None)
+        member.done_samples = sum(unit.samples for unit in member.done)
+        did_well(member.conduct, entry.samples)
+
+
+def grace(state: RunState) -> list[Command]:
+    """Leases outlive a lost session by some rounds, not by wall time (rule 11)."""
+    commands: list[Command] = []
+    for gone in [gone for gone in state.departed.values() if state.rounds - gone.rounds >= GRACE_ROUNDS]:
+        depart(state, gone)
+        back = state.leases.take_back(gone.accumulator)
+        if back:
+            commands.append(Note("returned", f"{back} samples of a lost machine came back"))
+    if state.leases.orphans and state.step >= state.orphans_until:
+        state.leases.release_orphans()
+    return commands
+
+
+def depart(state: RunState, gone: Departed) -> None:
+    """Nobody waits for the holder of this accumulator any more."""
+    del state.departed[gone.peer]
+    state.holders.pop(gone.accumulator, None)

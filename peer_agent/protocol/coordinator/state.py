@@ -1,20 +1,26 @@
-"""What a coordinator knows of its run. Owned and changed by `advance` alone."""
+"""What a coordinator knows of its run. Owned and changed by `advance` alone; time is `state.now`."""
 
+from collections import Counter, deque
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
-from peer_agent.protocol.credentials import Role, Signed
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
-from peer_agent.protocol.messages import Offer, Plan, RelayAddress, Shard, Slot, Snapshot, SpanDone
+from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.records import Record, Unit
+from peer_agent.protocol.records import Entry, Record, Unit
 
 DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
+REDUCING_ROLES = frozenset({Role.RELAY})  # whose word that it reduces is taken: its average is nobody else's to check
+KEEPING_ROLES = frozenset({Role.RELAY})  # whose word that bytes are on its disk is taken
+RECORDS_WALKED = 16  # newest records that say what an accumulator may still carry
+ARRIVALS_KEPT = 4096  # delays of offers
+ROUNDS_KEPT = 20  # durations of accumulating
 
 
 class Phase(StrEnum):
@@ -26,6 +32,22 @@ class Phase(StrEnum):
     COMMIT = "commit"
 
 
+class Conduct(Struct):
+    """How a machine has worked in this run, by the coordinator's clock. It outlives the machine's session."""
+
+    seconds: list[float] = field(default_factory=list)  # a sample, of its last deliveries
+    pace: float = 0.0  # samples a second: their median's inverse; 0 until the first delivery
+    working_since: float | None = None  # since when it may work without having delivered
+    worked_s: float = 0.0  # the same before that, since its last delivery, across rounds
+    silent: bool = False  # it has delivered nothing for too long
+    owes: bool = False  # it was dropped or did not offer; it counts again with its first delivered unit
+    strikes: int = 0  # refused work, less what it did well since
+    out_until: int = 0  # the last round it sits out
+    out_since: float = 0.0
+    proven: int = 0  # most samples of one of its contributions
+    nudge_s: float = 0.0  # of work without a delivery after which it is asked for a hello; 0: not set yet
+
+
 class Member(Struct):
     """A peer in the run, as far as the coordinator knows. `step` is that of its replica, -1 while it has none."""
 
@@ -35,24 +57,60 @@ class Member(Struct):
     role: Role
     accumulator: AccumulatorId
     heard_at: float
-    silent: bool = False  # it let a round wait for nothing and was not heard since; no round waits for it
+    joined_at: float = 0.0
     step: int = -1
     reconciled: bool = False  # what it holds has been judged; until then it is neither leased to nor waited for
     done: dict[Unit, int] = field(default_factory=dict)  # unit -> base step
-    samples_per_s: float = 0.0
+    done_samples: int = 0  # in `done`
     quota: int = 0
+    share: int = 0  # samples of the batch it is expected to make
     carried: int = 0  # most tokens that may still lie in chunks left out of earlier updates
     samples_per_token: float = 0.0
     url: str = ""
     fingerprint: str = ""
+    may_reduce: bool = False
+    may_keep: bool = False
     upload_bps: int = 0
     download_bps: int = 0
     log_index: int = -1
+    resent_to: int = -1  # the last index it was sent, and when
+    resent_at: float = 0.0
+    granted_at: float = 0.0  # when it was last leased something, and what
+    granted: tuple[Unit, ...] = ()
+    short_since: float | None = None  # since when it reports fewer leased units than the book has
+    hello_asked_at: float | None = None
+    conduct: Conduct = field(default_factory=Conduct)
+    counted: tuple[bool, bool, int] = (False, False, 0)  # as it is in the sums: ready, awake, samples
 
     @property
-    def done_samples(self) -> int:
-        """Samples in its accumulator."""
-        return sum(unit.samples for unit in self.done)
+    def trains(self) -> bool:
+        """Whether it computes gradients."""
+        return self.role is Role.TRAINER
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it averages spans of a plan."""
+        return self.may_reduce and self.role in REDUCING_ROLES
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether what it says it has is on its disk."""
+        return self.may_keep and self.role in KEEPING_ROLES
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it can be dialled."""
+        return bool(self.url)
+
+    @property
+    def samples_per_s(self) -> float:
+        """As measured by its deliveries; 0 until the first."""
+        return self.conduct.pace
+
+    @property
+    def name(self) -> str:
+        """Person and machine, for people."""
+        return f"{self.person} ({self.machine})"
 
 
 class Departed(Struct):
@@ -65,32 +123,75 @@ class Departed(Struct):
     samples_per_token: float = 0.0
 
 
+class Moved(Struct):
+    """How far a reducer is with a slot in this attempt, and when that last changed."""
+
+    chunks: int
+    at: float
+
+
 class Round(Struct):
     """One attempt to make an update, from the cut on."""
 
     number: int
     attempt: int
     persons: dict[PeerId, tuple[str, str]]  # person and machine of those asked
-    expected: set[PeerId]
+    waiting: set[PeerId]  # waited for, and not answered yet
+    cut_at: float
     deadline: float
+    repeat_at: float = 0.0  # when what may have been lost is said again
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
     dropped: set[int] = field(default_factory=set)
     plan: Plan | None = None
-    held: dict[int, SpanDone] = field(default_factory=dict)
-    progress: dict[tuple[PeerId, int], tuple[int, float]] = field(default_factory=dict)
+    planned_at: float = 0.0
+    done: dict[int, SpanDone] = field(default_factory=dict)  # span -> what its reducer said of it
+    kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> who said to have its bytes, under that root
+    progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
+    reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> its last word on this attempt
     attempts: int = 1
     record: Record | None = None
+    persist_at: float | None = None  # when the database is asked again
+    persist_pause_s: float = 0.0
     ended: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)  # leases that end with the round
 
     @property
     def is_planned(self) -> bool:
-        """Whether the current attempt has its plan; not while there is no relay to reduce it."""
+        """Whether the current attempt has its plan; not while there is nobody to reduce it."""
         return self.plan is not None and self.plan.attempt == self.attempt
 
 
+class Ballot(Struct):
+    """What machines say of one thing (a state's digest, a snapshot's hash), counted by person (rule 17)."""
+
+    votes: dict[PeerId, tuple[str, str]] = field(default_factory=dict)  # machine -> person, value
+    persons: dict[str, Counter[str]] = field(default_factory=dict)  # person -> value -> machines
+    counts: Counter[str] = field(default_factory=Counter)  # value -> persons all of whose machines say it
+    machines: Counter[str] = field(default_factory=Counter)  # value -> machines that say it
+    abstaining: int = 0  # persons whose machines differ
+    split_since: float | None = None  # since when there are two values and no majority
+    value: str = ""  # decided
+
+
+class Inclusion(Struct, frozen=True):
+    """How an accumulator was in one update: `is_whole` where nothing of it was left out."""
+
+    is_whole: bool
+    weight: int  # loss tokens offered
+    samples: int  # in the units settled
+
+
+class Keeper(Struct, frozen=True):
+    """Who was asked to hand in the state of an entry, and when."""
+
+    peer: PeerId
+    index: int
+    step: int
+    asked_at: float
+
+
 class RunState(Struct, kw_only=True):
-    """A run between two events. Time is whatever the host passes as `now` (monotonic seconds)."""
+    """A run between two events. Time is whatever the host passes as `now` (monotonic seconds), less its sleep."""
 
     run: RunId
     slug: str
@@ -101,7 +202,9 @@ class RunState(Struct, kw_only=True):
     elements: int
     shards: tuple[Shard, ...]
     site_key: bytes
-    snapshot: Snapshot
+    snapshot: Snapshot  # the newest that newcomers may load
+    covered: int = 0  # the index of the snapshot before it: who loads that one is still served
+    verified: int = 0  # the index of the newest snapshot that the site has replayed
     leases: LeaseBook
     index: int = 0
     step: int = 0
@@ -110,26 +213,59 @@ class RunState(Struct, kw_only=True):
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
     finished: bool = False
+    sealed: Entry | None = None  # the last committed record
+    # the round
     phase: Phase = Phase.ACCUMULATE
     round: Round | None = None
     rounds: int = 0  # numbers given to rounds
     attempt: int = 0  # numbers given to attempts since the last commit
     void_rounds: int = 0
     late_rounds: int = 0  # void one after another because offers came too late
+    slow_rounds: int = 0  # void one after another because nothing moved
     accumulating_since: float = 0.0
-    members: dict[PeerId, Member] = field(default_factory=dict)  # in the order of their ids
-    departed: dict[AccumulatorId, Departed] = field(default_factory=dict)
-    reported: dict[int, dict[PeerId, str]] = field(default_factory=dict)  # step -> peer -> state digest
-    agreed: dict[int, str] = field(default_factory=dict)
-    sealed: Signed | None = None  # the last committed record
+    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds from commit to cut
+    arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
+    voided: Void | None = None  # the last, and who has not been seen to know of it
+    voided_for: set[PeerId] = field(default_factory=set)
+    voided_again_at: float = 0.0
+    # who is there
+    members: dict[PeerId, Member] = field(default_factory=dict)
+    listening: dict[PeerId, Member] = field(default_factory=dict)  # those that can be dialled
+    departed: dict[PeerId, Departed] = field(default_factory=dict)
+    holders: dict[AccumulatorId, PeerId] = field(default_factory=dict)  # of members and departed
+    conducts: dict[PeerId, Conduct] = field(default_factory=dict)  # of machines that are away
+    ready_count: int = 0  # sums over members: trainers at the head,
+    awake_count: int = 0  # those that a round may count on,
+    awake_samples: int = 0  # and what these have done
+    rate: float = 0.0  # samples of the batch for one sample a second, as shares were last dealt
+    is_lifted: bool = False  # accumulating takes too long: quotas do not hold
+    has_amnesty: bool = False  # without those who sit out the batch would take too long
+    is_dirty: bool = False  # leases and shares of all have to be looked at
+    # votes
+    recent: dict[str, int] = field(default_factory=dict)  # person -> the last index it is in
+    voters: int = 0  # persons lately included who have a machine that is awake
+    digests: dict[int, Ballot] = field(default_factory=dict)  # step ->
+    split_since: float | None = None  # since when no digest is agreed while two are reported
+    replay: tuple[int, int, float] | None = None  # index and step that the site was asked to replay, and when
+    inclusions: deque[dict[AccumulatorId, Inclusion]] = field(default_factory=lambda: deque(maxlen=RECORDS_WALKED))
+    # snapshots
     snapshot_due: bool = False
-    snapshot_from: tuple[PeerId, int, float] | None = None  # peer, step, when asked
+    keeper: Keeper | None = None
+    hashes: tuple[int, int, Ballot] | None = None  # index, step, votes on the sha256 and size of the state there
+    admitted: int = 0  # the newest index whose hash a majority has reported
     replay_at: float | None = None  # nobody can hand in the last state: when the site is asked to make it
+    # leases
     reserving: bool = False
     orphans_until: int = 0  # commits after which unclaimed units come back
     non_finite: dict[PeerId, int] = field(default_factory=dict)  # units returned as such since the last finite one
+    # time and words
     waiting: str = ""
     now: float = 0.0
+    clock: float | None = None  # the host's, at the last event
+    slept_s: float = 0.0  # of the host: no deadline moves in it
+    look_at: float = 0.0  # when ticks look at everything again
+    sweep_at: float = 0.0  # when every member is looked at again
+    moved_at: float = 0.0  # when something was last delivered, offered, averaged or committed
 
     @property
     def grid(self) -> Grid:
@@ -142,32 +278,51 @@ class RunState(Struct, kw_only=True):
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
 
     def trainers(self) -> list[Member]:
-        """Members that compute gradients, by id."""
-        return [p for p in self.members.values() if p.role is Role.TRAINER]
+        """Members that compute gradients."""
+        return [member for member in self.members.values() if member.trains]
 
     def ready(self) -> list[Member]:
         """Trainers whose replica is at the head and whose leases are known."""
-        return [member for member in self.trainers() if member.step == self.step and member.reconciled]
+        return [member for member in self.members.values() if member.counted[0]]
 
     def awake(self) -> list[Member]:
         """Trainers at the head that a round may count on."""
-        return [member for member in self.ready() if not member.silent]
+        return [member for member in self.members.values() if member.counted[1]]
 
     @property
     def has_diverged(self) -> bool:
         """Whether no machine gets finite gradients out of the model any more: more samples would only be wasted."""
-        ready = self.ready()
-        return bool(ready) and all(self.non_finite.get(member.peer, 0) >= DIVERGED for member in ready)
+        if not self.ready_count or len(self.non_finite) < self.ready_count:
+            return False
+        return all(self.non_finite.get(member.peer, 0) >= DIVERGED for member in self.ready())
 
-    def relays(self) -> list[Member]:
-        """Members that may reduce: listening relays, by id."""
-        return [p for p in self.members.values() if p.role is Role.RELAY and p.url]
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough trainers are in sync; that counts before the first round alone."""
+        return self.ready_count >= (1 if self.started else self.recipe.minimum_trainers)
 
     def reducers(self) -> list[Member]:
-        """Relays that are planned a part: not those that let a round down, unless there is no other."""
-        relays = self.relays()
-        return [relay for relay in relays if not relay.silent] or relays
+        """Members that may be planned a part, by id: not those that let a round down, unless there is no other."""
+        able = sorted((p for p in self.listening.values() if p.reduces), key=lambda p: p.peer)
+        return [p for p in able if not self.sits_out(p.conduct)] or able
 
-    def addresses(self) -> tuple[RelayAddress, ...]:
-        """Where the relays listen."""
-        return tuple(RelayAddress(p.peer, p.url, p.fingerprint) for p in self.relays())
+    def can_reduce(self) -> bool:
+        """Whether there is anybody to reduce."""
+        return any(member.reduces for member in self.listening.values())
+
+    def sits_out(self, conduct: Conduct) -> bool:
+        """Whether the open round, or else the next one, does without this machine because of an earlier one."""
+        number = self.rounds + (self.round is None)
+        return number <= conduct.out_until and self.now - conduct.out_since < LONGEST_OUT_S
+
+    def listeners(self) -> tuple[Listener, ...]:
+        """Who can be dialled, by id."""
+        by_id = sorted(self.listening.values(), key=lambda p: p.peer)
+        return tuple(Listener(p.peer, p.url, p.fingerprint, p.reduces, p.keeps_log) for p in by_id)
+
+    def everyone(self) -> tuple[PeerId, ...]:
+        """All members, in the order of their coming."""
+        return tuple(self.members)
+
+
+LONGEST_OUT_S = 3600.0

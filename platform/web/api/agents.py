@@ -4,18 +4,20 @@ import time
 from typing import Any
 
 from django.http import HttpRequest
+from django.urls import reverse
 from ninja import Router
 
 from accounts.keys import site_key
 from accounts.models import Machine
-from accounts.requests import verified_request
+from accounts.requests import ASKED_FOR, verified_request
 from accounts.services import enrol_machine, issue_credential
 from peer_agent import __version__
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.messages import PROTOCOL
-from runs.access import access_joinable_run
+from runs.access import access_joinable_run, require_unremoved
+from web import rates
 from web.api.identity import bearer_secret, encoded, site_of
 from web.api.schemas import AgentOut, CredentialOut, FaultOut, MachineIn, MachineOut
 from web.install import install_lines
@@ -23,7 +25,7 @@ from web.install import install_lines
 router = Router(tags=["agents"])
 SIGNATURE = "X-Manyhands-Signature"
 CONTROL = "/ws/agents/"
-ASKING: dict[Any, Any] = {400: FaultOut, 401: FaultOut, 403: FaultOut, 404: FaultOut, 409: FaultOut, 422: FaultOut}
+ASKING: dict[Any, Any] = dict.fromkeys((400, 401, 403, 404, 409, 422, 429), FaultOut)
 SIGNED_BODY = {
     "parameters": [{"in": "header", "name": SIGNATURE, "required": True, "schema": {"type": "string"}}],
     "requestBody": {
@@ -35,8 +37,9 @@ SIGNED_BODY = {
                     "required": ["machine", "role", "issued_at"],
                     "properties": {
                         "machine": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-                        "role": {"enum": [role.value for role in Role]},
+                        "role": {"enum": [role.value for role in ASKED_FOR]},
                         "issued_at": {"type": "number", "description": "seconds of UTC"},
+                        "protocol": {"type": "integer", "description": f"{PROTOCOL}; without it 1 is meant"},
                     },
                 }
             }
@@ -60,7 +63,7 @@ def offered_agent(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-@router.post("machines", response={200: MachineOut, 400: FaultOut, 401: FaultOut, 422: FaultOut})
+@router.post("machines", response={200: MachineOut, **dict.fromkeys((400, 401, 403, 422), FaultOut)})
 def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
     """Approve this machine with a one-time token (Bearer) of the machines page."""
     machine = enrol_machine(
@@ -79,6 +82,7 @@ def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
     """A credential for one run. The header signs the raw body with the machine's key."""
     machine, role = _asker(request)
     run = access_joinable_run(slug=slug, viewer=machine.person)
+    require_unremoved(run, machine)
     if role == Role.RELAY:
         _require_relay(machine)
     return _answer(request, machine, role, run.run_id, slug=run.slug, title=run.title)
@@ -96,7 +100,21 @@ def relay_credential(request: HttpRequest) -> dict[str, Any]:
 
 def _asker(request: HttpRequest) -> tuple[Machine, Role]:
     signature = request.headers.get(SIGNATURE, "")
-    return verified_request(body=request.body, signature=signature, site=site_of(request), now=time.time())
+    machine, role = verified_request(
+        body=request.body,
+        signature=signature,
+        site=site_of(request),
+        now=time.time(),
+        upgrade=lambda: _upgrade_line(request),
+    )
+    rates.spend("credentials", str(machine.pk))
+    return machine, role
+
+
+def _upgrade_line(request: HttpRequest) -> str:
+    """What to type, or where it stands."""
+    install = install_lines(request)
+    return install.upgrade_pip if install else request.build_absolute_uri(reverse("web:download"))
 
 
 def _require_relay(machine: Machine) -> None:

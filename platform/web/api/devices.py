@@ -16,7 +16,7 @@ from web.api.schemas import DeviceIn, DeviceOut, FaultOut, MachineOut, PollIn
 from web.visitors import address_of, ip_of
 
 router = Router(tags=["agents"])
-ASKED: dict[Any, Any] = {200: DeviceOut, **dict.fromkeys((400, 422, 429), FaultOut)}
+ASKED: dict[Any, Any] = {200: DeviceOut, **dict.fromkeys((400, 403, 422, 429), FaultOut)}
 POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 422, 428, 429), FaultOut)}
 
 

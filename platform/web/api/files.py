@@ -10,14 +10,13 @@ from django.http.response import HttpResponseBase
 from ninja import Path, Router
 
 from accounts.selectors import working_machine
-from coordination import snapshots as coordination
+from coordination.uploads import take_snapshot
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN
 from runs import storage
 from runs.access import helped_runs
 from runs.models import Dataset, Run, Snapshot
-from runs.offers import forget_snapshot, read_offer, write_body
 from runs.retention import was_asked_for
 from web.admission import admit_snapshot
 from web.api.identity import credential_in, site_of
@@ -82,29 +81,12 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
 def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]:
-    """A replica's state at `step`, as the agent writes it; it is kept where it matches the log."""
+    """The state at `step` of the machine that was asked for it; it is kept once its sha256 is what most people have."""
     authorization, site = request.headers.get("Authorization"), site_of(request)
     length = request.META.get("CONTENT_LENGTH") or None
-    run = admit_snapshot(slug=slug, authorization=authorization, content_length=length, site=site)
-    with storage.workspace() as work:
-        path = work / "offered"
-        file = write_body(request, path)
-        offered = read_offer(path, elements=run.elements, step=step)
-        size = path.stat().st_size
-        storage.put(path, storage.snapshot_path(run, file))
-        fault = coordination.offer_snapshot(
-            run=run,
-            step=step,
-            index=offered.log_index,
-            log_digest=offered.log_digest,
-            state_digest=offered.state_digest,
-            file=file,
-            size=size,
-        )
-        if fault:
-            forget_snapshot(run, file)
-            raise Problem(fault)
-    return {"step": step, "file": file, "state_digest": offered.state_digest, "size": size}
+    asked = admit_snapshot(slug=slug, step=step, authorization=authorization, content_length=length, site=site)
+    taken = take_snapshot(election=asked.election, body=request, size=asked.size)
+    return taken._asdict()
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:

@@ -59,10 +59,10 @@ def serve_command(port: int) -> list[str]:
     return [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port)]
 
 
-def agent_command(run_url: str, token: str) -> list[str]:
+def agent_command(run_url: str) -> list[str]:
     """One volunteer's agent."""
     agent = str(Path(sys.executable).with_name("manyhands"))
-    return [agent, "join", run_url, "--token", token, "--threads", "1", "--attached"]
+    return [agent, "join", run_url, "--threads", "1", "--attached"]
 
 
 def bare_environment(home: Path) -> dict[str, str]:

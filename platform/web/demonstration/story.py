@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.tokens import VARIABLE
 from web.demonstration.corpus import LICENCE, python_text
 from web.demonstration.processes import Children, agent_command, bare_environment, serve_command
 from web.demonstration.visitor import TOKEN, Refused, Visitor
@@ -124,8 +125,8 @@ class Demo:
                 raise Problem.of("E403", reason="the machines page gave no token", folder=self.folder)
             home = self.folder / "agents" / name
             home.mkdir(parents=True)
-            command = agent_command(f"{self.site}/runs/{self.slug}/", token[0])
-            children.start(f"agent-{name}", command, bare_environment(home), home)
+            command = agent_command(f"{self.site}/runs/{self.slug}/")
+            children.start(f"agent-{name}", command, bare_environment(home) | {VARIABLE: token[0]}, home)
         self.say(f"{self.peers} volunteers have started their agents.")
 
     def _watch(self, organizer: Visitor, children: Children, *, forever: bool) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
-from coordination.hosting import in_thread
+from coordination.threads import in_thread
 from runs.models import Run
-from web.feed.door import address_of, comes_from_here, counted_in, visible_run
+from web.feed.door import comes_from_here, counted_in, place_of, visible_run
 from web.feed.messages import AGAIN
 from web.feed.watch import Seat, leave_seat, take_seat
 
@@ -33,7 +33,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         self.allowance, self.asked = float(AGAIN_BURST), time.monotonic()
         scope: Any = self.scope
         run = await in_thread(visible_run)(scope) if comes_from_here(scope) else None
-        if run is None or not self.held.enter_context(counted_in(address_of(scope))):
+        if run is None or not self.held.enter_context(counted_in(await in_thread(place_of)(scope))):
             self.held.close()
             await self.close()
             return

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -12,12 +12,13 @@ from django.contrib.auth import get_user
 from django.http import HttpRequest, parse_cookie
 from django.http.request import split_domain_port, validate_host
 
+from config.proxies import visitor_of
 from peer_agent.protocol.errors import Problem
-from runs.access import Viewer, access_run
+from runs.access import Viewer, access_run, person_of
 from runs.models import Run
-from web.visitors import household, ip_from
+from web.visitors import household
 
-MOST_OF_ADDRESS = 100  # sockets: a school behind one router sits at one address
+MOST_OF_PERSON = 40  # sockets of somebody who is logged in; others count by their address
 MOST = 5000  # sockets of this process
 
 Scope = dict[str, Any]
@@ -51,10 +52,24 @@ def comes_from_here(scope: Scope) -> bool:
     return not origin or origin == settings.PUBLIC_URL or urlsplit(origin).netloc == host
 
 
+class Place(NamedTuple):
+    """Whom a watcher counts as, and how many sockets there may be of one."""
+
+    who: str
+    most: int
+
+
+def place_of(scope: Scope) -> Place:
+    """A person counts as one, wherever they sit; a school or a proxy is many people at one address."""
+    if (person := person_of(viewer_of(scope))) is not None:
+        return Place(f"person {person.pk}", MOST_OF_PERSON)
+    return Place(address_of(scope), settings.PEOPLE_PER_ADDRESS)
+
+
 def address_of(scope: Scope) -> str:
     """Where the watcher sits, as pages count it."""
     peer = str(scope["client"][0]) if scope.get("client") else ""
-    return household(ip_from(peer, header(scope, b"x-forwarded-for")))
+    return household(visitor_of(peer, header(scope, b"x-forwarded-for")))
 
 
 def header(scope: Scope, name: bytes) -> str:
@@ -63,13 +78,13 @@ def header(scope: Scope, name: bytes) -> str:
 
 
 @contextmanager
-def counted_in(address: str) -> Iterator[bool]:
-    """Whether there is room for one more of this address; it is taken for as long as the block lasts."""
-    has_room = _sockets[address] < MOST_OF_ADDRESS and _sockets.total() < MOST
-    _sockets[address] += has_room
+def counted_in(place: Place) -> Iterator[bool]:
+    """Whether there is room for one more of this place; it is taken for as long as the block lasts."""
+    has_room = _sockets[place.who] < place.most and _sockets.total() < MOST
+    _sockets[place.who] += has_room
     try:
         yield has_room
     finally:
-        _sockets[address] -= has_room
-        if not _sockets[address]:
-            del _sockets[address]
+        _sockets[place.who] -= has_room
+        if not _sockets[place.who]:
+            del _sockets[place.who]

@@ -34,7 +34,7 @@ class Kept(NamedTuple):
 _kept: dict[UUID, Kept] = {}
 
 
-@rates.limited("looks at a run", address_of, methods=("GET",))
+@rates.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
     """The picture as JSON, or 304 where the asker has it."""

@@ -13,7 +13,8 @@ from uuid import UUID
 from channels.layers import get_channel_layer
 from django.db import DatabaseError
 
-from coordination.hosting import in_thread, watchers_of
+from coordination.groups import watchers_of
+from coordination.threads import in_thread
 from web.feed.changes import changes
 from web.feed.looking import look
 from web.feed.messages import change_message, picture_message

@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.utils import timezone
 
 from accounts.services import create_machine_token, relay_keeper
 from peer_agent.protocol.errors import Fault
+from peer_agent.tokens import VARIABLE
 from runs.child import child_environment
 from web.serving.lock import Place
 
@@ -27,7 +29,7 @@ async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         began = time.monotonic()
-        status = await _run_once(await _command(site, host, port, advertise), place, stop)
+        status = await _run_once(_command(site, host, port, advertise), place, stop)
         if stop.is_set():
             return
         pause_s = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
@@ -35,11 +37,15 @@ async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise
         await _pause(stop, pause_s)
 
 
-def enrolment() -> list[str]:
-    """`--token …` at each start: a relay knows sites by address, which may have changed. Its key keeps its machine."""
+def enrolment() -> dict[str, str]:
+    """The relay's environment has a token at each start; it is spent where the relay does not know this address.
+
+    Its key keeps its machine. In the environment nobody else on this computer reads it, as arguments are read.
+    """
     keeper = relay_keeper()
-    keeper.tokens.exclude(used_at=None).delete()  # an unused one may be on its way to another process's relay
-    return ["--token", create_machine_token(person=keeper).secret]
+    keeper.tokens.exclude(used_at=None).delete()
+    keeper.tokens.filter(expires_at__lte=timezone.now()).delete()  # an unused one may be on its way to another relay
+    return {VARIABLE: create_machine_token(person=keeper).secret}
 
 
 def advertised(public_url: str, port: int) -> str:
@@ -50,17 +56,17 @@ def advertised(public_url: str, port: int) -> str:
     return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.hostname}:{port}"
 
 
-async def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
-    token = await sync_to_async(enrolment)()
+def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
     address = ["--advertise", advertise] if advertise else []
     place = ["--host", host, "--port", str(port)]
-    return [sys.executable, "-m", "peer_agent.cli", "relay", site, *place, *address, *token, "--attached"]
+    return [sys.executable, "-m", "peer_agent.cli", "relay", site, *place, *address, "--attached"]
 
 
 async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> int:
     """The relay's exit status. Its standard input is a pipe of ours, so it leaves however we end."""
     place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home)}
+    token = await sync_to_async(enrolment)()
+    environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home), **token}
     with place.relay_log.open("ab") as log:
         child = await asyncio.create_subprocess_exec(
             *command,

@@ -8,24 +8,13 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.http11 import Request
 
-from peer_agent.protocol.messages import MAX_MESSAGE
+from web.serving.requests import Config, Requests
+from web.serving.sockets import Sockets
+from web.serving.strangers import Limits, Owners, Strangers, usual_limits
 
 GRACE_S = 2
-AGENTS = "/ws/agents/"
-MAX_WORD = 256  # bytes that a page says at once: all that it ever says is `again`
 PARENT_POLL_S = 0.5
-
-
-class Sockets(WebSocketsSansIOProtocol):
-    """Takes of a message no more than whoever sends it may ever need; a longer one ends the socket with 1009."""
-
-    def handle_connect(self, event: Request) -> None:
-        """The path is known, and nothing has been sent yet."""
-        self.conn.max_message_size = MAX_MESSAGE if event.path.partition("?")[0] == AGENTS else MAX_WORD
-        super().handle_connect(event)
 
 
 class Server(uvicorn.Server):
@@ -46,18 +35,29 @@ class Server(uvicorn.Server):
         yield
 
 
-async def serve_http(application: object, bound: socket.socket, stop: asyncio.Event, started: asyncio.Event) -> None:
+async def serve_http(
+    application: object,
+    bound: socket.socket,
+    stop: asyncio.Event,
+    started: asyncio.Event,
+    *,
+    limits: Limits | None = None,
+) -> None:
     """Serve until `stop`; `started` is set once the first request can come."""
-    config = uvicorn.Config(
+    limits = limits or usual_limits()
+    config = Config(
         application,  # type: ignore[arg-type]  # uvicorn's own description of ASGI is narrower
         log_config=None,
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]  # only ever handed to call_later
+        http=Requests,
         ws=Sockets,
         proxy_headers=False,
         server_header=False,
     )
+    config.limits, config.strangers, config.owners = limits, Strangers(limits), Owners()
     server = Server(config, started)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())

@@ -11,7 +11,7 @@ from celery.exceptions import SecurityWarning
 from config.celery import app
 from runs.child import stop_children
 
-THREADS = 2
+THREADS = 3  # a replay, a measurement, and one for everything else
 PATIENCE_S = 2.0
 
 

@@ -4,107 +4,142 @@ Sums, codec, links, sending order and assembly are the agent's own; the gradient
 """
 
 import asyncio
-import hashlib
+import os
+import secrets
 import sys
+import time
+import traceback
+import zlib
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from peer_agent.averaging.assembly import Assembly
-from peer_agent.averaging.contributor import Accumulator, included_of
+from peer_agent.averaging.contributor import Accumulator
 from peer_agent.contributing import OpenRound, contribute
 from peer_agent.data_links import DataLinks
-from peer_agent.network.link import Connection
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
-from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.records import Unit, open_record
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer.advance import advance
+from peer_agent.protocol.trainer.hearing import heard
+from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame
 from tests.benchmarks.rig.passports import OwnPassport
 from tests.benchmarks.rig.processes import leave_with_parent
 from tests.protocol.cast import RUN
 
 PATIENCE_S = 30.0
-TOKENS = 1024  # a power of two, so that the mean of what is summed is what was drawn
 
 
 class Contributor:
-    """Follows the coordinator from cut to commit, again and again."""
+    """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
 
     def __init__(self, passport: OwnPassport, grid: Grid) -> None:
         self.passport, self.grid = passport, grid
         self.links = DataLinks(passport, self._hear_relay)
-        self.accumulator = Accumulator(AccumulatorId(passport.peer), grid)
-        noise = np.random.default_rng(int(passport.peer, 16)).standard_normal(grid.elements, dtype=np.float32)
-        self.gradient_sum = noise * np.float32(TOKENS)
+        self.core = new_trainer(RUN, passport.peer, time.monotonic(), int(passport.peer, 16))
+        self.accumulator = Accumulator(grid)
+        self.noise = np.random.default_rng(int(passport.peer, 16)).standard_normal(grid.elements, dtype=np.float32)
         self.round: OpenRound | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Until ended."""
         await self.passport.renew()
-        site = await self.passport.dial_control()
-        await site.send(m.Hello(run=RUN, accumulator=self.accumulator.id))
+        self.site = await self.passport.dial_control()
+        await self._take(e.Linked())
         while True:
-            body = await site.receive()
-            match body:
-                case m.Relays():
-                    await self._link(site, body)
-                case m.Cut():
-                    await self._offer(site, body)
-                case m.Planned():
-                    self._contribute(body)
-                case m.Commit():
-                    await self._finish(site, body)
+            body = await self.site.receive()
+            await self._take(heard(body, self.passport.site_key, self.passport.peer))  # type: ignore[arg-type]
 
-    async def _link(self, site: Connection, relays: m.Relays) -> None:
-        """Dial all relays; the hello says that they are reached."""
-        self.links.follow(relays.relays)
-        while len(self.links.open) < len(relays.relays):  # noqa: ASYNC110 (a dictionary cannot be awaited)
+    async def _take(self, event: e.Event) -> None:
+        for action in advance(self.core, event, time.monotonic(), secrets.randbits(128)):
+            await self._carry(action)
+
+    async def _carry(self, action: e.Action) -> None:
+        match action:
+            case e.Say():
+                await self.site.send(action.message)
+            case e.Dial():
+                self.links.follow(action.listeners)
+            case e.Load():
+                self._start(self._load(action))
+            case e.Compute():
+                self._start(self._compute(action))
+            case e.Freeze() | e.Send() | e.Serve() | e.Settle():
+                self._carry_round(action)
+            case e.Apply():
+                self._start(self._apply(action))
+            case e.Warn() | e.Quit() | e.Release():
+                raise AssertionError(f"nothing may go wrong here: {action}")
+
+    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+        """Beside what is heard; where it fails, so does this process."""
+        task = asyncio.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            traceback.print_exception(error)
+            os._exit(1)
+
+    async def _load(self, action: e.Load) -> None:
+        """There is no state; the hello after it says that all relays are linked."""
+        while len(self.links.open) < len(action.greeting.listeners):  # noqa: ASYNC110 (a dictionary cannot be awaited)
             await asyncio.sleep(0.01)
-        await site.send(m.Hello(run=RUN, accumulator=self.accumulator.id))
+        await self._take(e.Loaded(action.job, ""))
 
-    async def _offer(self, site: Connection, cut: m.Cut) -> None:
-        self.round = OpenRound(cut, Assembly(self.grid, cut.codec))
-        unit = m.DoneUnit(Unit(0, 0, 4 * cut.step, 4 * cut.step + 4), cut.step)
-        self.accumulator.add(self.gradient_sum, TOKENS, 2.5 * TOKENS, [unit])
-        self.round.sending = await asyncio.to_thread(self.accumulator.offer, cut.codec)
-        await site.send(self.round.sending.message(cut.run, cut.step, cut.fence, cut.attempt))
+    async def _compute(self, action: e.Compute) -> None:
+        tokens = action.unit.samples * self.core.tokens_per_sample  # a power of two: the mean is what was drawn
+        self.accumulator.add(self.noise * np.float32(tokens))
+        await self._take(e.Computed(action.job, 2.5 * tokens))
 
-    def _contribute(self, planned: m.Planned) -> None:
+    def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.Settle) -> None:
+        if isinstance(action, e.Freeze):
+            self.round = OpenRound(action.cut, Assembly(self.grid, action.cut.codec))
+            self._start(self._freeze(action, self.round))
+            return
         assert self.round is not None
-        plan = msgspec.msgpack.decode(planned.plan.payload, type=m.Plan)
-        self.round.follow(plan, self.passport.peer)
-        self.round.task = asyncio.create_task(contribute(self.round, self.links))
+        match action:
+            case e.Send():
+                assert self.core.round is not None
+                self.round.follow(action.plan.plan, self.core.round.slot)
+                self.round.task = asyncio.create_task(contribute(self.round, self.links))
+            case e.Serve():
+                self.round.serve(action.peer, action.message)
+            case e.Settle():
+                self.accumulator.settle(action.included)
+                self.round.stop()
+                self.round = None
+
+    async def _freeze(self, action: e.Freeze, round_: OpenRound) -> None:
+        sending = round_.sending = await asyncio.to_thread(self.accumulator.offer, action.cut.codec, action.weights)
+        await self._take(e.Frozen(action.job, sending.root, sending.norm))
+
+    async def _apply(self, action: e.Apply) -> None:
+        """No step is made; the digest says that the whole average is here, and which."""
+        assert self.round is not None
+        await self.round.settle(action.record.record, PATIENCE_S)
+        average = self.round.assembly.gradient(action.record.record)
+        assert isinstance(average, np.ndarray), f"missing: {average}"
+        await self._take(e.Applied(action.job, f"{zlib.crc32(average.data):016x}"))
 
     async def _hear_relay(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
-        assert self.round is not None
         match body:
             case Frame():
-                if self.round.take(body):
+                if self.round is not None and self.round.take(body):
                     self.round.arrived.set()
             case m.Open():
-                self.round.opened(peer, body)
+                await self._take(e.OpenHeard(peer, body))
             case m.SlotRefused():
                 raise AssertionError(f"refused: {body}")
-
-    async def _finish(self, site: Connection, commit: m.Commit) -> None:
-        """Say first that the whole average is here and is what the record names; then, unhurried, which it is."""
-        assert self.round is not None
-        record = open_record(commit.record, self.passport.site_key)
-        await self.round.settle(record, PATIENCE_S)
-        average = self.round.assembly.gradient(record)
-        assert isinstance(average, np.ndarray), f"missing: {average}"
-        mine = self.accumulator.id
-        await site.send(
-            m.Report(run=RUN, accumulator=mine, done=(), loss_tokens=0, loss_sum=0.0, step=record.step, digest="")
-        )
-        _, _, slot = self.round.material()
-        self.accumulator.settle(included_of(record, slot))
-        self.round.stop()
-        self.round = None
-        await site.send(m.Hello(run=RUN, accumulator=mine, digest=hashlib.sha256(average.data).hexdigest()[:16]))
 
 
 def main(folder: str, peer: str, control: str, elements: str) -> None:

@@ -10,18 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from peer_agent.network.link import Connection, LinkLost, Refused, socket_options
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import PLAN, Role, sign
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.opening import CommitLetters, plan_of, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.plan import Reducer, spans_of
-from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import GENESIS, Record, SpanEntry, digest_of, seal
+from peer_agent.protocol.recipe import Codec, Model, Recipe, encode_recipe
+from peer_agent.protocol.records import GENESIS, ChunkRange, Contribution, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from tests.averaging.rounds import SCALARS
 from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
@@ -29,6 +29,8 @@ from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
 PATIENCE_S = 60.0
 Body = TypeVar("Body", bound=m.Message)
 PLACE: dict[str, Any] = {"run": RUN, "fence": 1, "attempt": 1}
+RECIPE = Recipe(model=Model(context=257))  # 256 loss tokens a sample: the mean of what is summed is what was drawn
+SAMPLES = 4  # of each contributor in a round
 
 
 class Times(Struct, frozen=True):
@@ -71,8 +73,7 @@ class Site:
             assert link.credential is not None
             peer, role = link.credential.peer, link.credential.role
             (self.relays if role is Role.RELAY else self.contributors)[peer] = link
-            if role is Role.RELAY:
-                await link.send(m.Rehello(run=RUN, fence=1))
+            await link.send(m.Rehello(run=RUN, fence=1))
             while True:
                 body = await link.receive()
                 assert not isinstance(body, m.SlotRefused), f"{peer} refused {body}"
@@ -82,24 +83,52 @@ class Site:
 
     # --- before the first round ---------------------------------------------------------------------------------
 
-    async def relay_addresses(self, relays: int) -> tuple[m.RelayAddress, ...]:
+    async def relay_addresses(self, relays: int) -> tuple[m.Listener, ...]:
         """Where they listen, once so many have said so."""
         hellos = await self._gather(m.Hello, relays)
-        addresses = tuple(m.RelayAddress(peer, hello.url) for peer, hello in hellos)
-        await self._tell(self.relays.values(), m.Relays(run=RUN, relays=addresses))
+        addresses = tuple(m.Listener(peer, hello.url) for peer, hello in hellos)
+        await self._tell(self.relays.values(), m.Listeners(run=RUN, listeners=addresses))
         return addresses
 
-    async def bring_together(self, addresses: tuple[m.RelayAddress, ...], contributors: int) -> None:
+    async def bring_together(self, addresses: tuple[m.Listener, ...], contributors: int) -> None:
         """Tell the contributors where the relays are, and wait until they are linked."""
-        await self._gather(m.Hello, contributors)
-        await self._tell(self.contributors.values(), m.Relays(run=RUN, relays=addresses))
-        await self._gather(m.Hello, contributors)
+        for is_judged in (False, True):
+            await self._gather(m.Hello, contributors)
+            await self._tell(self.contributors.values(), self._greeting(addresses, is_judged=is_judged))
+        await self._gather(m.Report, contributors)
+
+    def _greeting(self, listeners: tuple[m.Listener, ...], *, is_judged: bool) -> m.Greeting:
+        snapshot = m.Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
+        return m.Greeting(
+            run=RUN,
+            slug="a-round",
+            title="A round",
+            fence=1,
+            recipe=encode_recipe(RECIPE),
+            elements=self.grid.elements,
+            shards=(),
+            snapshot=snapshot,
+            index=0,
+            step=0,
+            digest=GENESIS,
+            listeners=listeners,
+            site_key=SITE_PUBLIC,
+            reconciled=is_judged,
+        )
+
+    async def _have_work_done(self) -> None:
+        """Everybody has the gradient of one unit."""
+        for number, link in enumerate(self.contributors.values()):
+            unit = Unit(0, number, SAMPLES * self.index, SAMPLES * (self.index + 1))
+            await link.send(m.Lease(run=RUN, fence=1, units=(unit,), quota=SAMPLES))
+        await self._gather(m.Report, len(self.contributors))
 
     # --- a round ------------------------------------------------------------------------------------------------
 
     async def round(self, codec: Codec) -> Times:
         """From cut to commit. Raises AssertionError where the averages that are held differ."""
         step = self.index
+        await self._have_work_done()
         began = time.perf_counter()
         cut = m.Cut(**PLACE, step=step, round=step, codec=codec, chunk_elements=self.grid.chunk_elements)
         await self._tell(self.contributors.values(), cut)
@@ -107,15 +136,17 @@ class Site:
         offered = time.perf_counter()
         plan = self._plan(step, codec, offers)
         self.spans = len(plan.spans)
-        signed = sign(SITE_KEY, PLAN, msgspec.msgpack.encode(plan))
-        await self._tell([*self.relays.values(), *self.contributors.values()], m.Planned(plan=signed))
+        sealed = seal_plan(SITE_KEY, plan)
+        await self._tell(self.relays.values(), planned_whole(sealed))
+        for peer, link in self.contributors.items():
+            await link.send(planned_for(sealed, peer))
         spans = await self._gather(m.SpanDone, len(plan.spans))
         reduced = time.perf_counter()
-        await self._commit(plan, [span for _, span in spans])
-        await self._gather(m.Report, len(self.contributors))
+        await self._commit(plan, [span for _, span in spans], dict(offers))
+        reports = await self._gather(m.Report, len(self.contributors))
         held = time.perf_counter()
-        hellos = await self._gather(m.Hello, len(self.contributors))
-        assert len({hello.digest for _, hello in hellos}) == 1, "the averages differ"
+        assert {report.step for _, report in reports} == {step + 1}
+        assert len({report.digest for _, report in reports}) == 1, "the averages differ"
         return Times(offered - began, reduced - began, held - began)
 
     def _plan(self, step: int, codec: Codec, offers: Sequence[tuple[PeerId, m.Offer]]) -> m.Plan:
@@ -125,7 +156,7 @@ class Site:
             m.Slot(peer=peer, weights=offer.weights, root=offer.root, norm=offer.norm, codec=codec)
             for peer, offer in sorted(offers, key=lambda pair: pair[0])
         )
-        return m.Plan(
+        return plan_of(
             **PLACE,
             step=step,
             round=step,
@@ -137,7 +168,7 @@ class Site:
             duration_s=0,
         )
 
-    async def _commit(self, plan: m.Plan, done: Sequence[m.SpanDone]) -> None:
+    async def _commit(self, plan: m.Plan, done: Sequence[m.SpanDone], offers: dict[PeerId, m.Offer]) -> None:
         closed = {span.span: span for span in done}
         everybody = tuple(range(len(plan.slots)))
         assert all(part.slots == everybody for span in done for part in span.included), "somebody was left out"
@@ -150,11 +181,10 @@ class Site:
                 reducer=span.reducer,
                 root=closed[span.span].root.hex(),
                 sum_squares=closed[span.span].sum_squares,
-                included=closed[span.span].included,
             )
             for span in plan.spans
         )
-        record = Record(
+        record = whole(
             **PLACE,
             index=self.index + 1,
             step=plan.step + 1,
@@ -165,7 +195,9 @@ class Site:
             codec=plan.codec_down,
             spans=entries,
             scalars=SCALARS,
-            contributions=(),
+            contributions=tuple(
+                _part(number, slot.peer, offers[slot.peer], self.grid.chunks) for number, slot in enumerate(plan.slots)
+            ),
             loss=2.5,
             tokens=1,
             samples=1,
@@ -173,8 +205,10 @@ class Site:
         )
         sealed = seal(SITE_KEY, record)
         self.index, self.digest = record.index, digest_of(sealed)
-        commit = m.Commit(run=RUN, fence=1, record=sealed)
-        await self._tell([*self.contributors.values(), *self.relays.values()], commit)
+        letters = CommitLetters(sealed, record)
+        for peer, link in self.contributors.items():
+            await link.send(letters.to(peer, fence=1))
+        await self._tell(self.relays.values(), letters.whole(fence=1))
 
     async def _tell(self, links: Iterable[Connection], message: m.Message) -> None:
         for link in links:
@@ -183,3 +217,19 @@ class Site:
     async def _gather(self, kind: type[Body], count: int) -> list[tuple[PeerId, Body]]:
         async with asyncio.timeout(PATIENCE_S):
             return [await self._heard[kind].get() for _ in range(count)]
+
+
+def _part(number: int, peer: PeerId, offer: m.Offer, chunks: int) -> Contribution:
+    return Contribution(
+        peer=peer,
+        person="",
+        machine="",
+        slot=number,
+        accumulator=offer.accumulator,
+        units=tuple(done.unit for done in offer.units),
+        weight=offer.loss_tokens,
+        credit=1,
+        samples=SAMPLES,
+        tokens=offer.loss_tokens,
+        included=(ChunkRange(0, chunks),),
+    )

@@ -1,6 +1,7 @@
 """The feed's socket: who is let in, what comes, and what a watcher may say. Real rows, both channel layers."""
 
 import asyncio
+import ipaddress
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -285,19 +286,27 @@ class TestTheDoor:
         assert await watcher.connect() is may
         await watcher.leave() if may else None
 
-    async def test_an_address_has_so_many_sockets(
-        self, cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(door, "MOST_OF_ADDRESS", 1)
+    async def test_an_address_has_so_many_sockets(self, cast: Cast, layer: Any, settings: Any) -> None:
+        settings.PEOPLE_PER_ADDRESS = 1
         async with watching(cast.run):
             assert not await Watcher(cast.run).connect()
         async with watching(cast.run):
             pass
 
+    async def test_who_is_logged_in_counts_for_themselves(
+        self, cast: Cast, layer: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.PEOPLE_PER_ADDRESS = 0
+        monkeypatch.setattr(door, "MOST_OF_PERSON", 1)
+        assert not await Watcher(cast.run).connect()
+        teo, amina = [await in_thread(cookie_of)(name) for name in ("Teo", "Amina")]
+        async with watching(cast.run, cookie=teo), watching(cast.run, cookie=amina):
+            assert not await Watcher(cast.run, cookie=teo).connect()
+
     def test_behind_a_proxy_the_address_is_what_the_proxy_saw(self, settings: Any) -> None:
         scope = {"client": ("10.0.0.1", 1), "headers": [(b"x-forwarded-for", b"1.1.1.1, 192.0.2.9")]}
         assert door.address_of(scope) == "10.0.0.1"
-        settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+        settings.TRUSTED_PROXIES = [ipaddress.ip_network("10.0.0.1")]
         assert door.address_of(scope) == "192.0.2.9"
 
     def test_a_household_has_one_share_however_many_addresses_it_has(self) -> None:

@@ -35,4 +35,5 @@ class Command(BaseCommand):
 
 def _words(found: dict[str, Any]) -> str:
     totals = "{steps} steps, {committed_samples} samples committed, {ledger_samples} in the ledger".format(**found)
-    return "\n".join([totals, *(found["faults"] or ["No fault found."])])
+    snapshots = [f"snapshot of step {row['step']}: {row['state']}" for row in found["snapshots"]]
+    return "\n".join([totals, *snapshots, *(found["faults"] or ["No fault found."])])

@@ -18,6 +18,7 @@ from accounts.selectors import has_operator
 from config import environment
 from config.public import public_settings
 from coordination.claims import forget_the_dead
+from coordination.snapshots import expire_pending
 from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
 from web.operators import operator_secret
@@ -66,6 +67,7 @@ class Command(BaseCommand):
                 clear_workspaces()
             stack.enter_context(running_worker())
             requeue_unfinished()
+            expire_pending()
             if is_alone:
                 forget_the_dead()
             hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)

@@ -1,122 +1,22 @@
-"""The coordinator honours its own table: every change of phase is an arrow, and every arrow is seen."""
+"""Offers, waits and what is said of rounds, in worlds of virtual peers with every invariant checked."""
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.advance import GRACE_ROUNDS, TRANSITIONS
-from peer_agent.protocol.coordinator.rounds import OFFER_S
-from peer_agent.protocol.coordinator.state import DIVERGED, NO_ACCUMULATOR, Phase, RunState
+from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
+from peer_agent.protocol.coordinator.offers import FIRST_OFFER_S as OFFER_S
+from peer_agent.protocol.coordinator.state import DIVERGED, NO_ACCUMULATOR, Phase
 from peer_agent.protocol.messages import DoneUnit, Weight
-from peer_agent.simulation import host as hosting
 from peer_agent.simulation import world as worlds
-from peer_agent.simulation.churn import Weather, befall
 from peer_agent.simulation.clock import Clock
-from peer_agent.simulation.database import Troubles
 from peer_agent.simulation.host import Host
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import Setting, World
 from tests.simulation.watched import relays, run_to, state, trainers, watched
-
-Arrow = tuple[str, Phase, Phase]
-CAUSES = {cause: start for start, cause in TRANSITIONS}
-moves: list[tuple[Phase, Phase]] = []
-
-
-class Followed(RunState, kw_only=True):
-    """A state that writes down each move of its phase, also several within one event."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "phase" and self.phase is not value:
-            moves.append((self.phase, value))
-        super().__setattr__(name, value)
-
-
-class Arrows:
-    """Counts arrows by their cause, as the notes and commands of an event tell it."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[Arrow] = Counter()
-        self.unexplained: list[object] = []
-        self.persisted_before: tuple[int, int] | None = None
-
-    def before(self, host: Host, event: e.Event, now: float) -> None:
-        moves.clear()
-
-    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        texts = " ".join(c.text for c in commands if isinstance(c, e.Note) and c.kind in ("void", "replan", "dropped"))
-        for move in moves:
-            cause = _cause(move, texts)
-            if cause is None:
-                self.unexplained.append((move, texts))
-            else:
-                self.seen[cause, *move] += 1
-        self._stays(host.state.phase, texts, event, commands)
-
-    def _stays(self, phase: Phase, texts: str, event: e.Event, commands: Sequence[e.Command]) -> None:
-        if phase is Phase.REDUCE and not moves and "averaged again" in texts:
-            self.seen["a relay is lost: attempt + 1 on the same offers", phase, phase] += 1
-        if phase is Phase.REDUCE and not moves and "in mid-round; the others" in texts:
-            self.seen["a trainer is lost or stuck: drop its slot", phase, phase] += 1
-        if isinstance(event, e.Persisted) and any(isinstance(c, e.Persist) for c in commands):
-            self.seen["nothing was written: persist again", phase, phase] += 1
-
-    def persisted(self, host: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        pass
-
-
-def _cause(move: tuple[Phase, Phase], texts: str) -> str | None:
-    match move:
-        case (Phase.ACCUMULATE, Phase.OFFER):
-            return "the target batch is reached"
-        case (Phase.OFFER, Phase.REDUCE):
-            return "all have offered, or the deadline with a quorum"
-        case (Phase.OFFER, Phase.ACCUMULATE):
-            return "too little was offered" if "too few offers" in texts else None
-        case (Phase.REDUCE, Phase.COMMIT):
-            return "every span is held"
-        case (Phase.COMMIT, Phase.ACCUMULATE):
-            return "the database has it"
-        case (Phase.REDUCE, Phase.ACCUMULATE):
-            is_trainer = "too few were left" in texts
-            waited = "no progress" in texts or "no relay" in texts
-            if is_trainer:
-                return "a trainer is lost or stuck: drop its slot"
-            return "no progress, or below the quorum: void" if waited else None
-    return None
-
-
-def test_every_move_is_an_arrow_and_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "RunState", Followed)
-    arrows = Arrows()
-    for seed in range(6):
-        setting = Setting(
-            trainers=(1, 2, 6)[seed % 3],
-            relays=1 + seed % 2,
-            steps=20,
-            seed=seed,
-            troubles=Troubles(failed=0.2, answer_lost=0.1),
-        )
-        world = World(setting, [arrows])
-        befall(world, Weather(trainer_s=3, relay_s=8, host_s=40))
-        world.run(lambda world=world: world.tally.finished, 2000)  # type: ignore[misc]
-    still = World(Setting(trainers=2, steps=2), [arrows])
-    run_to(still, Phase.REDUCE)
-    relays(still)[0].freeze()
-    still.wait(60)
-    table = {(cause, start, end) for (start, cause), ends in TRANSITIONS.items() for end in ends}
-    assert arrows.unexplained == []
-    assert set(arrows.seen) == table
-
-
-def test_the_table_is_complete_and_closed() -> None:
-    assert {start for start, _ in TRANSITIONS} == set(Phase)
-    assert {end for ends in TRANSITIONS.values() for end in ends} == set(Phase)
-
 
 # --- offers
 
@@ -316,5 +216,6 @@ def test_a_model_that_has_diverged_stops_the_run_and_says_why() -> None:
         for _ in range(2):  # said twice, it is one line of the timeline
             host.take(e.Received(trainer.peer, message))
     assert state(world).has_diverged
+    world.wait(0.5)
     assert "diverged" in state(world).waiting
     assert world.tally.notes["non-finite"] == 2

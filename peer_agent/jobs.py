@@ -1,0 +1,161 @@
+"""What a trainer's core asks of the machine: parameters, gradients, files. Jobs run in order; their results go back.
+
+Not responsible for whether a result still counts: the core knows by the job's number.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from peer_agent.averaging.assembly import Assembly
+from peer_agent.contributing import OpenRound
+from peer_agent.follower import Follower
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.grid import Grid, grid_of
+from peer_agent.protocol.recipe import parse_recipe
+from peer_agent.protocol.records import Record
+from peer_agent.protocol.trainer import events as e
+from peer_agent.site_files import Shards, hand_in
+from peer_agent.training.loop import Trainer, pick_device
+from peer_agent.training.replica import Replica
+from peer_agent.work import Work
+
+if TYPE_CHECKING:
+    from peer_agent.agent import Agent
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 1.0  # averaged chunks may still be on their way when the commit is here; then the log is asked
+MOST_JOBS = 10_000  # that wait; the core asks for one load, one update and one unit at a time
+
+
+class Jobs:
+    """The replica and its work, once there is one."""
+
+    def __init__(self, agent: "Agent") -> None:
+        self.agent = agent
+        self.follower: Follower | None = None
+        self.work: Work | None = None
+        self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
+        self._handing_in: asyncio.Task[Any] | None = None
+
+    async def run(self) -> None:
+        """One job after another."""
+        try:
+            while True:
+                await (await self._waiting.get())()
+        finally:
+            if self.work is not None:
+                self.work.close()
+
+    def add(self, job: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Do this after everything that was asked before."""
+        self._waiting.put_nowait(partial(job, *arguments))
+
+    def _there(self) -> tuple[Follower, Work]:
+        if self.follower is None or self.work is None:
+            raise RuntimeError("there is no replica yet")
+        return self.follower, self.work
+
+    # --- the state ----------------------------------------------------------------------------------------------
+
+    async def load(self, action: e.Load) -> None:
+        """Make the replica, if there is none, and take over a state. Raises Problem E206, and of `Follower.load`."""
+        if self.follower is None:
+            await self._become_replica(action.greeting)
+        assert self.follower is not None
+        try:
+            digest = await self.follower.load(action.snapshot)
+        except Problem as problem:
+            if problem.fault.code != "E326":
+                raise
+            self.agent.take(e.LoadFailed(action.job))
+            return
+        self.agent.take(e.Loaded(action.job, digest))
+
+    async def _become_replica(self, greeting: m.Greeting) -> None:
+        agent = self.agent
+        replica = await asyncio.to_thread(Replica, parse_recipe(greeting.recipe), pick_device())
+        if replica.layout.elements != greeting.elements:
+            raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
+        shards = Shards(agent.home, agent.passport, greeting.shards, asyncio.get_running_loop())
+        limits = agent.limits
+        trainer = Trainer(replica, greeting.run, shards, threads=limits.threads, at_once=limits.at_once)
+        self.follower = Follower(agent.home, agent.passport, agent.links, replica)
+        self.work = Work(trainer, grid_of(greeting.elements), self.follower.busy)
+
+    async def apply(self, action: e.Apply, round_: OpenRound | None) -> None:
+        """Make an update, with the averages that came in `round_` where it is theirs."""
+        follower, _ = self._there()
+        record = action.record.record
+        if round_ is not None and round_.is_of(record):
+            await round_.settle(record, SETTLE_S)
+            assembly = round_.assembly
+        else:
+            assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
+        digest = await follower.apply(record, action.record.digest, assembly, patient=action.patient)
+        self.agent.take(e.BytesMissing(action.job) if digest is None else e.Applied(action.job, digest))
+
+    async def hand_in(self) -> None:
+        """One at a time: asked again, a slow uplink is still at it."""
+        follower, _ = self._there()
+        if self._handing_in is None or self._handing_in.done():
+            state = await asyncio.to_thread(follower.replica.copy_state)
+            agent = self.agent
+            self._handing_in = agent.start(hand_in(agent.home, agent.passport, state, agent.view))
+
+    async def hash_state(self) -> None:
+        """No copy is made: whatever changes the state is a job too, and waits for this one."""
+        follower, _ = self._there()
+        replica = follower.replica
+        sha256, size = await asyncio.to_thread(replica.state_hash)
+        self.agent.take(e.Hashed(replica.index, replica.step, sha256, size))
+
+    async def publish(self, record: Record) -> None:
+        """Where whoever runs this agent publishes the model."""
+        follower, _ = self._there()
+        if self.agent.publisher is not None:
+            await self.agent.publisher.committed(follower.replica, record)
+
+    # --- gradients ----------------------------------------------------------------------------------------------
+
+    async def compute(self, action: e.Compute) -> None:
+        """Begin it, and go on: a cut does not wait for the unit in hand."""
+        self.agent.start(self._compute(action))
+
+    async def _compute(self, action: e.Compute) -> None:
+        _, work = self._there()
+        result = await work.compute(action, self._is_wanted)
+        if result is not None:
+            self.agent.take(result)
+
+    def _is_wanted(self, job: int) -> bool:
+        in_hand = self.agent.core.in_hand
+        return in_hand is not None and in_hand.job == job
+
+    async def change(self, action: e.Keep | e.Discard | e.Renew | e.Release | e.Settle) -> None:
+        """What is held."""
+        _, work = self._there()
+        match action:
+            case e.Keep():
+                work.keep()
+            case e.Discard():
+                work.trainer.discard()
+            case e.Renew():
+                work.renew()
+            case e.Release():
+                work.release()
+            case e.Settle():
+                await asyncio.to_thread(work.settle, action)
+
+    async def freeze(self, action: e.Freeze, round_: OpenRound) -> None:
+        """Encode what is held."""
+        _, work = self._there()
+        round_.sending = await asyncio.to_thread(work.freeze, action)
+        if round_.sending is None:
+            self.agent.take(e.Overflowed(action.job))
+        else:
+            self.agent.take(e.Frozen(action.job, round_.sending.root, round_.sending.norm))

@@ -1,0 +1,98 @@
+"""A run's state out of what the database has: the same for the site and the simulator."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from peer_agent.protocol.coordinator import leases
+from peer_agent.protocol.coordinator.events import Goal, Mark
+from peer_agent.protocol.coordinator.state import RECORDS_WALKED, Inclusion, RunState
+from peer_agent.protocol.identifiers import AccumulatorId, RunId
+from peer_agent.protocol.messages import Shard, Snapshot
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.records import GENESIS, Entry, Record, Unit, digest_of, is_everywhere, read_record
+from peer_agent.protocol.sampling import samples_in
+
+GRACE_ROUNDS = 3  # rounds that leases outlive a session, and commits that they outlive a host
+LATELY = 10  # commits whose people vote (rule 17)
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """All that a host has to know to take a run. The head is that of the last record, or the beginning."""
+
+    run: RunId
+    slug: str
+    title: str
+    fence: int  # this host's own
+    recipe: Recipe
+    recipe_bytes: bytes
+    elements: int
+    shards: tuple[Shard, ...]
+    site_key: bytes
+    index: int = 0
+    step: int = 0
+    digest: str = GENESIS
+    goal: Goal = "running"
+    snapshot: Snapshot  # the newest admitted
+    verified: int = 0  # index of the newest snapshot that was replayed
+    marks: Iterable[Mark] = ()
+    settled: Iterable[Unit] = ()  # what is in updates: ranges of positions of any length, of all epochs
+    last: Sequence[Entry] = ()  # the newest records, oldest first; no more than RECORDS_WALKED are looked at
+
+
+def restored(facts: Facts) -> RunState:
+    """The run between two rounds, without members. What was under way is void: nothing of it is in the database."""
+    sizes = [samples_in(shard.tokens, facts.recipe.model.context) for shard in facts.shards]
+    state = RunState(
+        run=facts.run,
+        slug=facts.slug,
+        title=facts.title,
+        fence=facts.fence,
+        recipe=facts.recipe,
+        recipe_bytes=facts.recipe_bytes,
+        elements=facts.elements,
+        shards=facts.shards,
+        site_key=facts.site_key,
+        snapshot=facts.snapshot,
+        verified=facts.verified,
+        leases=leases.restored(sizes, facts.recipe.micro_batch, facts.marks, facts.settled),
+        index=facts.index,
+        step=facts.step,
+        digest=facts.digest,
+        goal=facts.goal,
+        started=facts.step > 0,
+        orphans_until=facts.step + GRACE_ROUNDS,
+    )
+    for sealed in facts.last[-RECORDS_WALKED:]:
+        _remember(state, sealed)
+    return state
+
+
+def _remember(state: RunState, sealed: Entry) -> None:
+    record = read_record(sealed)
+    state.inclusions.append(inclusions_of(record))
+    for entry in record.contributions:
+        state.recent[entry.person] = record.index
+    if digest_of(sealed) == state.digest:
+        state.sealed = sealed
+
+
+def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
+    """How each accumulator was in an update."""
+    return {
+        entry.accumulator: Inclusion(
+            is_everywhere(entry, record), entry.weight, sum(unit.samples for unit in entry.units)
+        )
+        for entry in record.contributions
+    }
+
+
+def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
+    """Most tokens that may lie in chunks of it that updates left out, and its samples for each token (rule 9)."""
+    tokens, ratio = 0, 0.0
+    for inclusions in state.inclusions:
+        entry = inclusions.get(accumulator)
+        if entry is not None:
+            tokens = 0 if entry.is_whole else tokens + entry.weight
+            ratio = entry.samples / entry.weight if entry.samples else ratio
+    return tokens, ratio

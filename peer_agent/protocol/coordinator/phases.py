@@ -1,0 +1,48 @@
+"""The coordinator's transition table. It is executed: `enter` is the only place where `state.phase` changes."""
+
+from enum import StrEnum
+
+from peer_agent.protocol.coordinator.state import Phase, RunState
+
+
+class Why(StrEnum):
+    """What makes a round go on."""
+
+    FULL = "the target batch is reached"
+    OFFERED = "all have offered, or the deadline with a quorum"
+    TOO_LITTLE = "too little was offered"
+    REPLANNED = "a reducer is lost: attempt + 1 on the same offers"
+    DROPPED = "a trainer is lost, stuck or refused: its slot is dropped"
+    TOO_FEW = "too few trainers are left"
+    STUCK = "nothing moves until the deadline"
+    HELD = "every span is held"
+    WRITTEN = "the database has it"
+    UNWRITTEN = "nothing was written: persist again"
+    UNWRITABLE = "the record cannot be written: void"
+
+
+TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
+    (Phase.ACCUMULATE, Why.FULL): Phase.OFFER,
+    (Phase.OFFER, Why.OFFERED): Phase.REDUCE,
+    (Phase.OFFER, Why.TOO_LITTLE): Phase.ACCUMULATE,
+    (Phase.REDUCE, Why.REPLANNED): Phase.REDUCE,
+    (Phase.REDUCE, Why.DROPPED): Phase.REDUCE,
+    (Phase.REDUCE, Why.TOO_FEW): Phase.ACCUMULATE,
+    (Phase.REDUCE, Why.STUCK): Phase.ACCUMULATE,
+    (Phase.REDUCE, Why.HELD): Phase.COMMIT,
+    (Phase.COMMIT, Why.WRITTEN): Phase.ACCUMULATE,
+    (Phase.COMMIT, Why.UNWRITTEN): Phase.COMMIT,
+    (Phase.COMMIT, Why.UNWRITABLE): Phase.ACCUMULATE,
+}
+
+
+class Impossible(AssertionError):
+    """A move that is not in the table: the state is wrong, and is not to be gone on with."""
+
+
+def enter(state: RunState, why: Why) -> None:
+    """Go where the table says. Raises Impossible where it says nothing."""
+    following = TRANSITIONS.get((state.phase, why))
+    if following is None:
+        raise Impossible(f"in phase {state.phase} there is no way on because {why}")
+    state.phase = following

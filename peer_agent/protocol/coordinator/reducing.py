@@ -1,0 +1,296 @@
+"""While a plan is carried out: spans, progress, stalls, drops, and reducers that are lost."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.committing import commit
+from peer_agent.protocol.coordinator.conduct import missed, struck
+from peer_agent.protocol.coordinator.events import Command, Note, Send
+from peer_agent.protocol.coordinator.offers import revoke
+from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.planning import announce, drop_message, holders_of, kept_spans, patience_s, plan
+from peer_agent.protocol.coordinator.rounds import is_current, void
+from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.records import Included
+
+STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped
+STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
+QUORUM = 0.7  # of the planned tokens
+
+
+def open_round(state: RunState, message: m.Attempted) -> Round | None:
+    """The round that is being reduced, if the message belongs to its plan."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None or not round_.is_planned or not is_current(state, message):
+        return None
+    return round_
+
+
+def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
+    """A reducer has averaged a span; when all are held, the record is written."""
+    round_ = open_round(state, done)
+    planned = _planned(round_, done.span)
+    if round_ is None or planned is None or planned.reducer != member.peer or planned.root or done.span in round_.done:
+        return []
+    round_.reported[member.peer] = state.now
+    if not _is_sound(round_, planned, done):
+        return [Note("refused", f"{member.name} reported a span that does not fit the plan")]
+    round_.done[done.span] = done
+    _move_on(state, round_)
+    return _commit_when_held(state, round_)
+
+
+def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
+    """A log keeper has a span's averages on its disk (rule 5)."""
+    round_ = open_round(state, have)
+    planned = _planned(round_, have.span)
+    if round_ is None or planned is None or not member.keeps_log:
+        return []
+    done = round_.done.get(have.span)
+    if done is None or done.root != have.root:
+        return []
+    round_.kept.setdefault(have.span, set()).add(member.peer)
+    return _commit_when_held(state, round_)
+
+
+def _planned(round_: Round | None, number: int) -> m.PlannedSpan | None:
+    spans = round_.plan.spans if round_ is not None and round_.plan is not None else ()
+    return next((span for span in spans if span.span == number), None)
+
+
+def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
+    assert round_.plan is not None
+    if len(round_.done) < len(round_.plan.spans):
+        return []
+    return commit(state) if all(holders_of(state, round_, span) for span in round_.plan.spans) else []
+
+
+def _move_on(state: RunState, round_: Round) -> None:
+    round_.deadline = max(round_.deadline, state.now + patience_s(state))
+    state.moved_at = state.now
+
+
+def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
+    """Whether the inclusion covers exactly the span with slots of the plan, each chunk above the quorum."""
+    position = planned.first
+    for part in done.included:
+        slots = set(part.slots)
+        if part.first != position or part.stop <= part.first or len(slots) != len(part.slots):
+            return False
+        if not slots or not 0 <= min(slots) <= max(slots) < len(round_.slots):
+            return False
+        position = part.stop
+    if position != planned.stop or not all(_has_quorum(round_.slots, part) for part in done.included):
+        return False
+    return math.isfinite(done.sum_squares) and done.sum_squares >= 0
+
+
+def _has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
+    """Whether each of these chunks averages enough of the planned tokens (rule 7)."""
+    if len(part.slots) == len(slots):
+        return True
+    edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})
+    for chunk in edges:
+        planned = [next((w.tokens for w in slot.weights if w.first <= chunk < w.stop), 0) for slot in slots]
+        if sum(planned[slot] for slot in part.slots) < QUORUM * sum(planned):
+            return False
+    return True
+
+
+# --- progress
+
+
+def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
+    """Remember when each slot last moved at each reducer."""
+    round_ = open_round(state, progress)
+    expected = _chunks_of(round_).get(member.peer) if round_ is not None else None
+    if round_ is None or expected is None:
+        return []
+    round_.reported[member.peer] = state.now
+    slots = round_.progress.setdefault(member.peer, {})
+    for slot, said in progress.received:
+        chunks, before = min(said, expected), slots.get(slot)
+        if before is None and slot < len(round_.slots):
+            slots[slot] = before = Moved(0, round_.planned_at if chunks else state.now)
+        if before is not None and chunks > before.chunks:
+            before.chunks, before.at = chunks, state.now
+            _move_on(state, round_)
+    return []
+
+
+def _chunks_of(round_: Round) -> dict[PeerId, int]:
+    """Chunks that each reducer of this attempt averages."""
+    chunks: dict[PeerId, int] = {}
+    for span in round_.plan.spans if round_.plan else ():
+        if not span.root:
+            chunks[span.reducer] = chunks.get(span.reducer, 0) + span.stop - span.first
+    return chunks
+
+
+def watch(state: RunState) -> list[Command]:
+    """Drop slots that have stopped moving; void a round that cannot finish. With the clock alone."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None:
+        return []
+    commands = _repeat(state, round_)
+    for slot in sorted(set(_stalled(round_))):
+        commands += drop(state, slot, "stopped sending", is_own_doing=True)
+        if state.phase is not Phase.REDUCE:
+            return commands
+    if state.now >= round_.deadline:
+        _blame(state, round_)
+        state.slow_rounds += 1
+        text = "it made no progress" if state.can_reduce() else "there was no relay"
+        commands += void(state, Why.STUCK, text)
+    return commands
+
+
+def _repeat(state: RunState, round_: Round) -> list[Command]:
+    """What shows no effect may have been lost: the plan at a reducer or a contributor, a drop at a reducer."""
+    if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
+        return []
+    round_.repeat_at = state.now + STALL_S
+    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
+    mute = {peer for peer in open_at if state.now - round_.reported.get(peer, round_.planned_at) >= STALL_S / 2}
+    idle = {round_.slots[slot].peer for slot in _not_begun(round_)}
+    members = [state.members[peer] for peer in sorted((mute | idle).intersection(state.members))]
+    peers = tuple(member.peer for member in members)
+    if not peers and not round_.dropped:
+        return []
+    listeners = m.Listeners(run=state.run, listeners=state.listeners())
+    plans: list[Command] = [announce(round_.plan, members), Send(peers, listeners)] if peers else []
+    return [*plans, *(drop_message(state, round_, slot) for slot in sorted(round_.dropped))]
+
+
+def _not_begun(round_: Round) -> Iterator[int]:
+    """Slots of which a reducer has nothing while it has something of others."""
+    for slots in round_.progress.values():
+        if any(moved.chunks for moved in slots.values()):
+            yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
+
+
+def _stalled(round_: Round) -> Iterator[int]:
+    """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
+    for reducer, expected in _chunks_of(round_).items():
+        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
+        last = round_.reported.get(reducer, round_.planned_at)
+        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at <= STALL_S for moved in slots.values()):
+            continue
+        yield from _behind(slots, last, round_.planned_at)
+
+
+def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Iterator[int]:
+    """Those that others are ahead of, and that have not moved for four times what a chunk takes with these.
+
+    A slot that is ahead of all others may have to wait for them, so it is never behind.
+    """
+    most = max(moved.chunks for moved in slots.values())
+    paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
+    for slot, moved in slots.items():
+        if moved.chunks >= most:
+            continue
+        others = paces.copy()
+        if moved.chunks:
+            others.remove((moved.at - planned_at) / moved.chunks)
+        pace = others[(len(others) - 1) // 2]
+        if last - moved.at > max(STALL_S, STALL_CHUNKS * pace):
+            yield slot
+
+
+def _blame(state: RunState, round_: Round) -> None:
+    """Reducers at which nothing moved kept the others waiting: they are planned no part for some rounds."""
+    if round_.plan is None:
+        return
+    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
+    for peer in sorted(open_at.intersection(state.members)):
+        struck(state, state.members[peer].conduct)
+
+
+# --- who is lost or left out
+
+
+def replan(state: RunState) -> list[Command]:
+    """A reducer is gone: attempt k+1 on the same offers, with what the living hold kept."""
+    round_ = state.round
+    assert round_ is not None
+    if round_.plan is None:
+        return plan(state)
+    state.attempt += 1
+    round_.attempt = state.attempt
+    round_.attempts += 1
+    round_.deadline = state.now + patience_s(state)
+    enter(state, Why.REPLANNED)
+    kept = {span.span for span in kept_spans(state, round_)}
+    round_.done = {span: done for span, done in round_.done.items() if span in kept}
+    note = Note("replan", "a relay was lost in mid-round; its part is averaged again by the others")
+    return [note, *plan(state)]
+
+
+def awaits(state: RunState, peer: PeerId) -> bool:
+    """Whether this peer still has to reduce a part of the open plan."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or not round_.is_planned:
+        return False
+    return any(span.reducer == peer and span.span not in round_.done for span in round_.plan.spans)
+
+
+def without(state: RunState, peer: PeerId) -> list[Command]:
+    """This peer is gone: what it reduces or keeps is done by others, what it offered is done without."""
+    round_ = state.round
+    if round_ is None:
+        return []
+    plan_ = round_.plan
+    is_needed = plan_ is not None and any(
+        span.reducer == peer or peer in round_.kept.get(span.span, ()) for span in plan_.spans
+    )
+    if state.phase is Phase.REDUCE and is_needed:
+        return replan(state)
+    return withdraw(state, peer, "was lost")
+
+
+def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
+    """The round goes on without what this trainer offered."""
+    round_ = state.round
+    if round_ is None:
+        return []
+    round_.waiting.discard(peer)
+    if state.phase is Phase.OFFER:
+        round_.offers.pop(peer, None)
+    slots = [i for i, slot in enumerate(round_.slots) if slot.peer == peer and i not in round_.dropped]
+    return drop(state, slots[0], why) if slots and state.phase is Phase.REDUCE else []
+
+
+def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
+    """A reducer found a slot's bytes wrong: the round goes on without it, and its accumulator is started anew."""
+    round_ = open_round(state, refused)
+    if round_ is None or refused.slot >= len(round_.slots) or not member.reduces:
+        return []
+    offer = round_.offers[round_.slots[refused.slot].peer]
+    sender = state.members.get(round_.slots[refused.slot].peer)
+    commands: list[Command] = []
+    if refused.slot not in round_.dropped:
+        commands += drop(state, refused.slot, "sent a damaged gradient")
+    if sender is not None and sender.accumulator == offer.accumulator:
+        struck(state, sender.conduct)
+        commands += revoke(state, sender, f"chunk {refused.chunk} was refused ({refused.code})")
+    return commands
+
+
+def drop(state: RunState, slot: int, why: str, *, is_own_doing: bool = False) -> list[Command]:
+    """From the next open chunk on, the round goes on without this slot; void where too few would be left."""
+    round_ = state.round
+    assert round_ is not None
+    round_.dropped.add(slot)
+    sender = state.members.get(round_.slots[slot].peer)
+    if sender is not None and is_own_doing:
+        missed(state, sender.conduct)
+    weights = [sum(w.tokens * (w.stop - w.first) for w in entry.weights) for entry in round_.slots]
+    left = sum(weight for i, weight in enumerate(weights) if i not in round_.dropped)
+    if left < QUORUM * sum(weights):
+        return void(state, Why.TOO_FEW, f"a trainer {why}, and too few were left")
+    enter(state, Why.DROPPED)
+    name = sender.person if sender is not None else "a trainer"
+    note = Note("dropped", f"{name} {why} in mid-round; the others finish it")
+    return [note, drop_message(state, round_, slot)]

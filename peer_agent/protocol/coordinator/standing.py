@@ -1,0 +1,129 @@
+"""Why nothing moves, in words that name who is waited for. Made with the clock alone."""
+
+from collections.abc import Iterable
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.conduct import is_asked
+from peer_agent.protocol.coordinator.events import Command, Send, Waiting
+from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
+from peer_agent.protocol.identifiers import PeerId
+
+STILL_S = 10.0  # without anything delivered, offered, averaged or committed, after which there is a reason
+NAMED = 3  # machines
+
+
+def standing(state: RunState) -> m.State:
+    """What the run does now, and why it waits."""
+    if state.finished:
+        return m.State(run=state.run, state="finished", reason="")
+    if state.goal != "running":
+        return m.State(run=state.run, state=state.goal, reason=state.waiting)
+    return m.State(run=state.run, state="waiting" if state.waiting else "running", reason=state.waiting)
+
+
+def explain(state: RunState) -> list[Command]:
+    """Say why nothing moves, whenever that changes."""
+    reason = "" if state.finished else _reason(state) or _still(state)
+    if reason == state.waiting:
+        return []
+    state.waiting = reason
+    return [Waiting(reason), Send(state.everyone(), standing(state))]
+
+
+def _reason(state: RunState) -> str:
+    """What stops a run at once, however long ago something moved."""
+    trains = any(member.trains for member in state.members.values())
+    if state.done:
+        return _of_the_end(state)
+    if state.goal == "paused":
+        return "the organizer has paused the run"
+    if state.has_diverged:
+        return (
+            "the model has diverged: no machine gets finite gradients any more; begin again with a lower learning rate"
+        )
+    if not state.can_reduce():
+        return "no relay is connected"
+    if not trains:
+        needed = state.recipe.minimum_trainers
+        return "needs a volunteer" if state.started or needed == 1 else f"needs {needed} volunteers"
+    return "" if state.started else _of_the_beginning(state)
+
+
+def _of_the_beginning(state: RunState) -> str:
+    missing = state.recipe.minimum_trainers - len(state.trainers())
+    if missing > 0:
+        return f"needs {missing} more volunteer{'s' * (missing > 1)}"
+    return "" if state.has_quorum else "volunteers are loading the model"
+
+
+def _of_the_end(state: RunState) -> str:
+    if state.replay is not None:
+        return _of_the_replay(state.replay[1])
+    if state.keeper is None:
+        return "the last step is made; the model is handed in or made from the log"
+    keeper = state.members.get(state.keeper.peer)
+    still = state.now - max(state.moved_at, state.keeper.asked_at) >= STILL_S
+    return f"waiting for {keeper.name} to hand in the model" if still and keeper is not None else ""
+
+
+def _of_the_replay(step: int) -> str:
+    return f"copies of the model differ at step {step} and no majority decides; the site replays the log"
+
+
+def _still(state: RunState) -> str:
+    """Nothing has moved for a while."""
+    if state.now - state.moved_at < STILL_S:
+        return ""
+    if state.replay is not None:
+        return _of_the_replay(state.replay[1])
+    round_ = state.round
+    match state.phase:
+        case Phase.OFFER if round_ is not None:
+            return f"waiting for the gradients of {_names(state, round_.waiting)}"
+        case Phase.REDUCE if round_ is not None:
+            return _of_the_reduce(state, round_)
+        case Phase.COMMIT:
+            return "waiting for the site's database"
+    return _of_the_batch(state)
+
+
+def _of_the_batch(state: RunState) -> str:
+    working = [p for p in state.trainers() if p.conduct.working_since is not None]
+    behind = [p for p in state.trainers() if not p.counted[0]]
+    if working:
+        return f"waiting for {name_all(working)} to compute"
+    if behind:
+        return f"waiting for {name_all(behind)} to load the model"
+    resting = [p for p in state.trainers() if is_asked(state, p.conduct)] or state.trainers()
+    return f"waiting for {name_all(resting)}, which has as much as it may hold or is leased nothing"
+
+
+def _of_the_reduce(state: RunState, round_: Round) -> str:
+    if round_.plan is None:
+        return "no relay is connected"
+    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
+    if not open_at:
+        return "waiting for a relay to keep what is averaged"
+    short = {
+        round_.slots[slot].peer
+        for reducer in open_at
+        for slot, moved in round_.progress.get(reducer, {}).items()
+        if slot not in round_.dropped
+        if moved.chunks < max((at.chunks for at in round_.progress[reducer].values()), default=0)
+    }
+    reducers = f"waiting for relay {_names(state, open_at)}"
+    return f"{reducers} and the gradients of {_names(state, short)}" if short else reducers
+
+
+def _names(state: RunState, peers: Iterable[PeerId]) -> str:
+    return name_all([state.members[peer] for peer in sorted(peers) if peer in state.members])
+
+
+def name_all(members: Iterable[Member]) -> str:
+    """At most three machines by name, and how many more."""
+    names = sorted(member.name for member in members)
+    if not names:
+        return "a machine that is gone"
+    if len(names) > NAMED:
+        names = [*names[:NAMED], f"{len(names) - NAMED} more"]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,1 @@
+"""What a peer does that reduces, keeps the log, or both: one state machine, without sockets, clocks, threads, disks."""

@@ -1,0 +1,198 @@
+"""A relay of a run: `advance(state, event, now) -> actions`.
+
+Time is an argument; the same function runs in a relay's process, in the simulator and in tests. It may change the
+state it is given. Actions are carried out by the shell in order, each before the next event. Which phase of an attempt
+follows which is `reducing.TRANSITIONS`.
+"""
+
+from typing import assert_never
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay import keeping, reducing
+from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
+from peer_agent.protocol.relay.state import NOBODY, RelayState
+
+HEARTBEAT_S = 2.0  # without another word
+PAGE_RECORDS = 64  # after so many the coordinator waits to hear that they have come
+ACKNOWLEDGE_S = 0.5  # from a record on the disk to the word of it
+
+
+def advance(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
+    """Take one event. `now` is monotonic seconds."""
+    actions = [*_take(state, event, now), *_acknowledge(state, event, now)]
+    if any(isinstance(action, e.Say) for action in actions):
+        state.said_at = now
+    return actions
+
+
+def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # noqa: C901, PLR0912 - one arm per event
+    reducer, keeper = state.reducer, state.keeper
+    match event:
+        case e.Heard():
+            return _hear(state, event.message, now)
+        case e.Linked():
+            state.links[event.peer] = event.role
+            return reducing.open_to(reducer, event.peer, now) if reducer is not None else []
+        case e.Unlinked():
+            state.links.pop(event.peer, None)
+            return []
+        case e.Asked():
+            return _answer(state, event, now)
+        case e.Ticked():
+            return _tick(state, now)
+        case e.ControlLost():
+            state.joined = False
+            return []
+        case e.FrameCame():
+            return reducing.frame_came(reducer, event.peer, event.frame, now) if reducer is not None else []
+        case e.LeavesKept():
+            return reducing.leaves_kept(reducer, event) if reducer is not None else []
+        case e.ChunkAdded():
+            return reducing.chunk_added(reducer, event) if reducer is not None else []
+        case e.ChunkRefused():
+            return reducing.refused(reducer, event, now) if reducer is not None else []
+        case e.SpanWritten():
+            return reducing.span_written(reducer, event, now) if reducer is not None else []
+        case e.Appended():
+            return keeping.appended(state, keeper, event, now) if keeper is not None else []
+        case e.AppendFailed():
+            return keeping.append_failed(keeper, event) if keeper is not None else []
+        case e.Scanned():
+            return keeping.scanned(state, keeper, event, now) if keeper is not None else []
+        case e.Copied():
+            return keeping.copied(state, keeper, event, now) if keeper is not None else []
+        case e.CopyFailed():
+            return keeping.copy_failed(state, keeper, event, now) if keeper is not None else []
+    assert_never(event)
+
+
+def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
+    """What the coordinator says. Words of an older host are dropped; a commit is true whoever says it."""
+    if getattr(message, "fence", state.fence) < state.fence and not isinstance(message, OpenCommit):
+        return []
+    match message:
+        case m.Rehello():
+            state.joined, state.fence, state.finished = True, message.fence, False
+            return [e.Say(hello(state))]
+        case m.Greeting():
+            return _greeted(state, message, now)
+        case m.Listeners():
+            return _follow(state, message.listeners)
+        case OpenPlan():
+            return _plan(state, message, now)
+        case m.Drop():
+            return reducing.drop(state.reducer, message) if state.reducer is not None else []
+        case m.Void():
+            return reducing.void(state.reducer, message) if state.reducer is not None else []
+        case OpenCommit():
+            return _commit(state, message, now)
+        case m.Snapshotted():
+            return keeping.forget(state, state.keeper, message.keep_after, now) if state.keeper is not None else []
+        case m.State():
+            return _stand(state, message, now)
+        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice():
+            return []  # for those who compute
+    assert_never(message)
+
+
+def _plan(state: RelayState, plan: OpenPlan, now: float) -> list[e.Action]:
+    if state.reducer is None or plan.run != state.run or plan.place.fence < state.fence:
+        return []
+    return reducing.begin(state, state.reducer, plan, now)
+
+
+def _greeted(state: RelayState, greeting: m.Greeting, now: float) -> list[e.Action]:
+    state.fence, state.joined = greeting.fence, True
+    actions = _follow(state, greeting.listeners)
+    if state.reducer is not None:
+        actions += reducing.greeted(state.reducer, greeting)
+    if state.keeper is not None:
+        actions += keeping.greeted(state, state.keeper, greeting.snapshot, now)
+    return actions
+
+
+def _follow(state: RelayState, listeners: tuple[m.Listener, ...]) -> list[e.Action]:
+    state.listeners = listeners
+    return [e.Follow(listeners)]
+
+
+def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]:
+    place = Place(max(state.fence, commit.fence), commit.record.step, 0)
+    actions = reducing.committed(state.reducer, place) if state.reducer is not None else []
+    return actions + (keeping.commit(state, state.keeper, commit, now) if state.keeper is not None else [])
+
+
+def _stand(state: RelayState, message: m.State, now: float) -> list[e.Action]:
+    """Once the run is finished nothing is awaited; what a snapshot covers goes, also what came after it was said."""
+    state.finished = message.state == "finished"
+    if not state.finished:
+        return []
+    actions = reducing.finished(state.reducer) if state.reducer is not None else []
+    if state.keeper is None:
+        return actions
+    return actions + keeping.forget(state, state.keeper, state.keeper.keep_after, now)
+
+
+def _answer(state: RelayState, event: e.Asked, now: float) -> list[e.Action]:
+    message, keeps = event.message, state.keeper is not None
+    match message:
+        case m.Leaves():
+            return reducing.leaves(state.reducer, event.peer, message, now) if state.reducer is not None else []
+        case m.FetchSpan():
+            if keeps and message.run == state.run:
+                return [e.GiveSpan(event.peer, message.index, message.span)]
+            return [e.Tell(event.peer, m.SpanMissing(run=message.run, index=message.index, span=message.span))]
+        case m.FetchRecords():
+            if keeps and message.run == state.run:
+                return [e.GiveRecords(event.peer, message.first)]
+            return [e.Tell(event.peer, m.Records(run=message.run, first=message.first, last=-1, records=()))]
+    assert_never(message)
+
+
+def _tick(state: RelayState, now: float) -> list[e.Action]:
+    actions = reducing.tick(state, state.reducer, now) if state.reducer is not None else []
+    if state.keeper is not None:
+        actions += keeping.scan(state, state.keeper, now)
+    has_spoken = any(isinstance(action, e.Say) for action in actions)
+    if state.joined and not state.finished and not has_spoken and now - state.said_at >= HEARTBEAT_S:
+        actions.append(_heartbeat(state))
+    return actions
+
+
+def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
+    """The coordinator sends the next page of the log once it hears that the last one has come."""
+    keeper = state.keeper
+    if keeper is None or not state.joined or keeper.index <= keeper.said:
+        return []
+    is_page = keeper.index - keeper.said >= PAGE_RECORDS
+    is_late = isinstance(event, e.Ticked) and now - state.said_at >= ACKNOWLEDGE_S
+    return [_heartbeat(state)] if is_page or is_late else []
+
+
+def _heartbeat(state: RelayState) -> e.Say:
+    if state.keeper is None:
+        return e.Say(m.Heartbeat(run=state.run, index=-1))
+    state.keeper.said = state.keeper.index
+    return e.Say(m.Heartbeat(run=state.run, index=state.keeper.index))
+
+
+def hello(state: RelayState) -> m.Hello:
+    """All that it is and holds: saying it twice changes nothing."""
+    attempt = state.reducer.attempt if state.reducer is not None else None
+    doubt = (m.InDoubt(attempt.place.step, attempt.place.fence, attempt.place.attempt),) if attempt is not None else ()
+    if state.keeper is not None:
+        state.keeper.said = state.keeper.index
+    return m.Hello(
+        run=state.run,
+        accumulator=NOBODY,
+        fence=state.fence,
+        in_doubt=doubt,
+        url=state.url,
+        reduces=state.reducer is not None,
+        keeps_log=state.keeper is not None,
+        fingerprint=state.fingerprint,
+        log_index=state.keeper.index if state.keeper is not None else -1,
+        upload_bps=state.upload_bps,
+        download_bps=state.download_bps,
+    )

@@ -1,0 +1,133 @@
+"""What the site signed, once its signature holds and its numbers fit: plans and commits are opened here alone."""
+
+import msgspec
+from msgspec import Struct
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import PeerId, Run, RunId
+from peer_agent.protocol.opening import open_whole_plan
+from peer_agent.protocol.records import Entry, RecordHead, open_head
+
+LARGEST_COUNT = 2**16  # slots, spans: what a frame's header can name
+
+
+class Place(Struct, frozen=True, order=True):
+    """An attempt. Fences count first: after a restart of the host the same step is planned anew (rule 2)."""
+
+    fence: int
+    step: int
+    attempt: int
+
+
+class OpenPlan(Struct, frozen=True):
+    """A plan that was verified, with all its slots."""
+
+    plan: m.Plan
+    slots: tuple[m.Slot, ...]
+
+    @property
+    def run(self) -> RunId:
+        """Whose plan it is."""
+        return self.plan.run
+
+    @property
+    def place(self) -> Place:
+        """The attempt that it plans."""
+        return Place(self.plan.fence, self.plan.step, self.plan.attempt)
+
+    @property
+    def grid(self) -> Grid:
+        """How the vector is cut."""
+        return Grid(self.plan.elements, self.plan.chunk_elements)
+
+    def given_to(self, me: PeerId) -> dict[int, m.PlannedSpan]:
+        """The spans that `me` has to average, by number; not those kept from an earlier attempt."""
+        return {span.span: span for span in self.plan.spans if span.reducer == me and not span.root}
+
+
+class OpenCommit(Struct, frozen=True):
+    """A commit whose head was verified. `sealed` is for the log, which checks its contributions."""
+
+    fence: int
+    record: RecordHead
+    sealed: Entry
+
+    @property
+    def run(self) -> RunId:
+        """Whose record it is."""
+        return self.record.run
+
+
+Opened = (
+    m.Greeting
+    | m.Listeners
+    | m.Rehello
+    | m.Lease
+    | m.AccumulatorRevoked
+    | m.Cut
+    | OpenPlan
+    | m.Drop
+    | m.Void
+    | OpenCommit
+    | m.Snapshotted
+    | m.Reload
+    | m.State
+    | m.Notice
+)
+
+
+def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
+    """What the site said, as the state machine takes it. Raises Problem E218 (not signed), E206 (not understood)."""
+    if isinstance(message, m.Planned):
+        return open_plan(message, site_key)
+    if isinstance(message, m.Commit):
+        head = open_head(message.record, site_key)
+        if head.run != message.run:
+            raise Problem.of("E206", reason="the record is another run's")
+        return OpenCommit(message.fence, head, Entry(message.record, message.contributions))
+    return message
+
+
+def open_plan(message: m.Planned, site_key: bytes) -> OpenPlan:
+    """A plan of the site, whole. Raises Problem E218, E206."""
+    plan = open_whole_plan(message, site_key)
+    opened = OpenPlan(plan, plan.slots)
+    if reason := _misfit(opened):
+        raise Problem.of("E206", reason=reason)
+    return opened
+
+
+def _misfit(opened: OpenPlan) -> str:
+    """Why nobody can work by this plan; empty where it can be done."""
+    plan = opened.plan
+    if plan.elements < 1 or plan.chunk_elements < 1 or min(plan.step, plan.fence, plan.attempt) < 0:
+        return "the plan has a number below its range"
+    if max(len(plan.spans), len(opened.slots), 1 + max((s.span for s in plan.spans), default=0)) > LARGEST_COUNT:
+        return "the plan has more parts than a frame can name"
+    chunks, position = opened.grid.chunks, 0
+    for span in sorted(plan.spans, key=lambda span: span.first):
+        if span.first != position or span.stop <= span.first:
+            return "the plan's spans do not follow one another"
+        position = span.stop
+    if position != chunks:
+        return "the plan's spans are not the whole vector"
+    weights = [weight for slot in opened.slots for weight in slot.weights]
+    if any(not 0 <= weight.first < weight.stop <= chunks for weight in weights):
+        return "a weight of the plan lies outside the vector"
+    return ""
+
+
+def run_of(message: m.TO_PEER) -> RunId:
+    """Which run a message is about, before its signature is looked at. Raises Problem E206."""
+    if not isinstance(message, m.Planned):
+        return message.run
+    try:
+        return msgspec.msgpack.decode(message.plan.payload, type=_Named).run
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem.of("E206", reason=error) from error
+
+
+class _Named(Struct):
+    run: Run

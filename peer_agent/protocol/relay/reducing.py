@@ -1,0 +1,293 @@
+"""The part that averages: attempts, who may speak for which slot, spans. Each function changes the state.
+
+`move` is the only one that changes the phase of an attempt.
+"""
+
+from typing import Any
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.merkle import LEAF
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.closing import Closing, Coverage
+from peer_agent.protocol.relay.opened import OpenPlan, Place
+from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said
+from peer_agent.protocol.wire import Frame, Kind
+
+PROGRESS_S = 1.0
+AGAIN_S = 2.0  # a span that is done and a slot that is refused may be lost on the way, so they are said again
+FIRST_FRAME_S = 10.0  # beyond the planned time, from the opening to the first bytes of a slot (rule 40)
+OUTBOX_VECTORS = 2  # averaged vectors that are given out at once; beyond that whoever is behind asks the log
+
+TRANSITIONS: dict[tuple[Phase, str], Phase] = {
+    (Phase.IDLE, "a plan gives it a part"): Phase.REDUCE,
+    (Phase.IDLE, "a plan gives it no part"): Phase.HOLD,
+    (Phase.REDUCE, "a plan gives it a part"): Phase.REDUCE,
+    (Phase.REDUCE, "a plan gives it no part"): Phase.HOLD,
+    (Phase.REDUCE, "its last span is written"): Phase.HOLD,
+    (Phase.REDUCE, "void"): Phase.IDLE,
+    (Phase.REDUCE, "committed"): Phase.IDLE,
+    (Phase.REDUCE, "a new host has begun anew"): Phase.IDLE,
+    (Phase.REDUCE, "the run is finished"): Phase.IDLE,
+    (Phase.HOLD, "a plan gives it a part"): Phase.REDUCE,
+    (Phase.HOLD, "a plan gives it no part"): Phase.HOLD,
+    (Phase.HOLD, "void"): Phase.IDLE,
+    (Phase.HOLD, "committed"): Phase.IDLE,
+    (Phase.HOLD, "a new host has begun anew"): Phase.IDLE,
+    (Phase.HOLD, "the run is finished"): Phase.IDLE,
+}
+
+
+def move(reducer: Reducer, why: str) -> None:
+    """The one change of phase. Raises KeyError where the table has no such arrow: that is a fault of this program."""
+    reducer.phase = TRANSITIONS[reducer.phase, why]
+
+
+# --- attempts ----------------------------------------------------------------------------------------------------
+
+
+def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> list[e.Action]:
+    """Take up a plan, and open to those of its contributors that are here."""
+    if plan.place <= reducer.newest:
+        return []
+    spans = plan.given_to(state.me)
+    move(reducer, "a plan gives it a part" if spans else "a plan gives it no part")
+    reducer.newest = plan.place
+    reducer.attempt = Attempt(plan, spans, Coverage(plan.slots, spans.values()))
+    fresh = _opens_outbox(reducer, plan, len(reducer.attempt.coverage.chunks))
+    opening = [action for peer in state.links for action in open_to(reducer, peer, now)]
+    return [e.Begin(plan, fresh), *opening]
+
+
+def _opens_outbox(reducer: Reducer, plan: OpenPlan, chunks: int) -> bool:
+    """Attempts at one step share an outbox, for its kept spans are still on their way; up to its limit."""
+    where, room = (plan.plan.fence, plan.plan.step), OUTBOX_VECTORS * plan.grid.chunks
+    fresh = reducer.outbox != where or reducer.given_out + chunks > room
+    reducer.outbox, reducer.given_out = where, chunks if fresh else reducer.given_out + chunks
+    return fresh
+
+
+def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
+    """Ask a contributor for its chunks, saying which have come already (rule 19)."""
+    attempt = reducer.attempt
+    if attempt is None or not attempt.spans:
+        return []
+    opening: list[e.Action] = []
+    for number, slot in enumerate(attempt.plan.slots):
+        if slot.peer == peer and number not in attempt.refused:
+            received = attempt.coverage.received(number)
+            attempt.opened_at[number] = now
+            opening.append(e.Tell(peer, m.Open(**named(attempt), slot=number, received=received)))
+    return opening
+
+
+def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
+    """The attempt is over. `silent`: its averages are of no use; else they are given out further, to the slow."""
+    if reducer.attempt is None:
+        return []
+    move(reducer, why)
+    reducer.attempt = None
+    if silent:
+        reducer.outbox, reducer.given_out = None, 0
+    return [e.End(silent)]
+
+
+def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
+    """Forget what is open, and what was written for it. An attempt that was never heard of here followed ours."""
+    place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
+    reducer.newest = max(reducer.newest, place)
+    is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
+    return [*(end(reducer, "void", silent=True) if is_ours else []), e.Discard(place)]
+
+
+def _is_of_round(ours: Place, theirs: Place) -> bool:
+    return (ours.fence, ours.step) == (theirs.fence, theirs.step)
+
+
+def committed(reducer: Reducer, head: Place) -> list[e.Action]:
+    """The run is at the step of `head`: what led up to it is over. Whoever is slow is still given its averages."""
+    attempt = reducer.attempt
+    reducer.newest = max(reducer.newest, head)  # else a plan that comes late would be taken up for nothing
+    return end(reducer, "committed", silent=False) if attempt is not None and attempt.place.step < head.step else []
+
+
+def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
+    """What a host knows. A new one has voided, without a word, what the one before it had not committed."""
+    actions = committed(reducer, Place(greeting.fence, greeting.step, 0))
+    attempt = reducer.attempt
+    if attempt is not None and greeting.fence > attempt.place.fence:
+        actions += [*end(reducer, "a new host has begun anew", silent=True), e.Discard(attempt.place)]
+    return actions
+
+
+def finished(reducer: Reducer) -> list[e.Action]:
+    """There will be no further update."""
+    attempt = reducer.attempt
+    if attempt is None:
+        return []
+    return [*end(reducer, "the run is finished", silent=True), e.Discard(attempt.place)]
+
+
+# --- slots -------------------------------------------------------------------------------------------------------
+
+
+def leaves(reducer: Reducer, peer: PeerId, message: m.Leaves, now: float) -> list[e.Action]:
+    """What a contributor commits to, before its first chunk; once, and as long as the plan says."""
+    attempt = reducer.attempt
+    if attempt is None or not _is_now(attempt, message) or not _may_speak(attempt, message.slot, peer):
+        return []
+    attempt.opened_at.pop(message.slot, None)
+    if message.slot in attempt.leaves:
+        return []
+    if len(message.leaves) != LEAF.size * attempt.plan.grid.chunks:
+        return _refuse(attempt, message.slot, 0, "E211", now)
+    return [e.KeepLeaves(message.slot, message.leaves)]
+
+
+def leaves_kept(reducer: Reducer, event: e.LeavesKept) -> list[e.Action]:
+    """From now on its chunks can be checked."""
+    attempt = reducer.attempt
+    if attempt is not None and attempt.place == event.place and event.slot < len(attempt.plan.slots):
+        attempt.leaves.add(event.slot)
+    return []
+
+
+def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list[e.Action]:
+    """Whether a chunk is wanted. What the plan does not ask for is ignored; what it does not allow is refused."""
+    attempt = reducer.attempt
+    if attempt is None or not _is_now(attempt, frame) or not _may_speak(attempt, frame.slot, peer):
+        return []
+    span = attempt.spans.get(frame.span)
+    is_there = span is not None and span.first <= frame.chunk < span.stop and frame.kind == Kind.GRADIENT
+    if not is_there or not attempt.coverage.asks_for(frame.slot, frame.chunk):
+        return []
+    attempt.opened_at.pop(frame.slot, None)
+    codec = attempt.plan.slots[frame.slot].codec
+    if len(frame.payload) != encoded_size(codec, attempt.plan.grid.length(frame.chunk)):
+        return _refuse(attempt, frame.slot, frame.chunk, "E207", now)
+    if frame.slot not in attempt.leaves:
+        return _refuse(attempt, frame.slot, frame.chunk, "E208", now)
+    # The same again is nothing; other bytes in its place are misconduct (rule 19).
+    return [e.AddChunk(frame.slot, frame.chunk, attempt.coverage.has(frame.slot, frame.chunk))]
+
+
+def chunk_added(reducer: Reducer, event: e.ChunkAdded) -> list[e.Action]:
+    """What this chunk completes. A chunk sent again changes nothing."""
+    attempt = reducer.attempt
+    if attempt is None or attempt.place != event.place or not attempt.coverage.asks_for(event.slot, event.chunk):
+        return []
+    if attempt.coverage.has(event.slot, event.chunk):
+        return []
+    return _close(attempt, attempt.coverage.add(event.slot, event.chunk))
+
+
+def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
+    """Its slot is heard no further: its other chunks would only be refused again, one message each."""
+    attempt = reducer.attempt
+    if attempt is None or attempt.place != event.place or event.slot >= len(attempt.plan.slots):
+        return []
+    return [] if event.slot in attempt.refused else _refuse(attempt, event.slot, event.chunk, event.code, now)
+
+
+def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
+    """Go on without a slot: the coordinator decides who is waited for."""
+    attempt = reducer.attempt
+    if attempt is None or not _is_now(attempt, message):
+        return []
+    attempt.opened_at.pop(message.slot, None)
+    return _close(attempt, attempt.coverage.drop(message.slot))
+
+
+def _may_speak(attempt: Attempt, slot: int, peer: PeerId) -> bool:
+    """A slot is spoken for by its peer alone, until it is refused."""
+    slots = attempt.plan.slots
+    return 0 <= slot < len(slots) and slots[slot].peer == peer and slot not in attempt.refused
+
+
+def _refuse(attempt: Attempt, slot: int, chunk: int, code: str, now: float) -> list[e.Action]:
+    message = m.SlotRefused(**named(attempt), slot=slot, chunk=chunk, code=code)
+    attempt.refused[slot] = Said(message, now)
+    attempt.opened_at.pop(slot, None)
+    return [e.Say(message), e.Tell(attempt.plan.slots[slot].peer, message)]
+
+
+def _close(attempt: Attempt, closing: list[Closing]) -> list[e.Action]:
+    """All chunks before the spans that they complete."""
+    actions: list[e.Action] = []
+    spans: dict[int, m.PlannedSpan] = {}
+    for part in closing:
+        span = next(span for span in attempt.spans.values() if span.first <= part.chunk < span.stop)
+        spans[span.span] = span
+        actions.append(e.CloseChunk(span.span, part.chunk, part.tokens))
+    for span in spans.values():
+        if attempt.coverage.is_complete(span):
+            attempt.writing.add(span.span)
+            actions.append(e.WriteSpan(span, attempt.coverage.included(span)))
+    return actions
+
+
+def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.Action]:
+    """A span is done: the coordinator is told, once here and with the progress until the attempt is over."""
+    attempt = reducer.attempt
+    if attempt is None or attempt.place != event.place or event.span not in attempt.writing:
+        return []
+    if event.span in attempt.done:
+        return []
+    message = m.SpanDone(
+        **named(attempt),
+        span=event.span,
+        root=event.root,
+        sum_squares=event.sum_squares,
+        included=attempt.coverage.included(attempt.spans[event.span]),
+    )
+    attempt.done[event.span] = Said(message, now)
+    if len(attempt.done) == len(attempt.spans):
+        move(reducer, "its last span is written")
+    return [e.Say(message)]
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+
+def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
+    """Say how far each slot is and, once more, what may have been lost; end the links that were opened for nothing."""
+    attempt = reducer.attempt
+    if attempt is None or not attempt.spans:
+        return []
+    actions: list[e.Action] = []
+    if state.joined and now - attempt.progress_at >= PROGRESS_S:
+        attempt.progress_at = now
+        actions.append(e.Say(m.Progress(**named(attempt), received=attempt.coverage.progress())))
+        actions += _again(attempt, now)
+    return actions + _idle_links(state, attempt, now)
+
+
+def _again(attempt: Attempt, now: float) -> list[e.Action]:
+    actions: list[e.Action] = []
+    for said in (*attempt.refused.values(), *attempt.done.values()):
+        if now - said.at >= AGAIN_S:
+            said.at = now
+            actions.append(e.Say(said.message))
+    return actions
+
+
+def _idle_links(state: RelayState, attempt: Attempt, now: float) -> list[e.Action]:
+    patience_s = FIRST_FRAME_S + max(attempt.plan.plan.duration_s, 0.0)
+    idle = [slot for slot, at in attempt.opened_at.items() if now - at > patience_s]
+    for slot in idle:
+        del attempt.opened_at[slot]
+    peers = {attempt.plan.slots[slot].peer: None for slot in idle}
+    return [e.CutLink(peer) for peer in peers if state.links.get(peer) is Role.TRAINER]
+
+
+def _is_now(attempt: Attempt, message: m.Attempted | Frame) -> bool:
+    place = Place(message.fence, message.step, message.attempt)
+    return message.run == attempt.plan.run and place == attempt.place
+
+
+def named(attempt: Attempt) -> dict[str, Any]:
+    """How messages name an attempt."""
+    plan = attempt.plan.plan
+    return {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}

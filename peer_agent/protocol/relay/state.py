@@ -1,0 +1,105 @@
+"""What a relay knows of a run. Owned and changed by `advance` alone.
+
+Reduces, and keeps the log: two parts, each of which may be there without the other.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.records import SpanEntry
+from peer_agent.protocol.relay.closing import Coverage
+from peer_agent.protocol.relay.opened import OpenPlan, Place
+
+NOBODY = AccumulatorId("0" * 32)  # whoever only reduces accumulates nothing
+NEVER = float("-inf")
+
+
+class Phase(StrEnum):
+    """How far a reducer is in the open attempt."""
+
+    IDLE = "idle"
+    REDUCE = "reduce"
+    HOLD = "hold"
+
+
+class Said(Struct):
+    """A message that is said again until the attempt is over, and when it was said last."""
+
+    message: m.SpanDone | m.SlotRefused
+    at: float
+
+
+class Attempt(Struct):
+    """The open attempt of a reducer."""
+
+    plan: OpenPlan
+    spans: dict[int, m.PlannedSpan]  # those to be averaged here
+    coverage: Coverage
+    leaves: set[int] = field(default_factory=set)  # slots whose leaves have come
+    refused: dict[int, Said] = field(default_factory=dict)  # by slot
+    writing: set[int] = field(default_factory=set)  # spans
+    done: dict[int, Said] = field(default_factory=dict)  # by span
+    opened_at: dict[int, float] = field(default_factory=dict)  # slots that were asked for chunks and sent nothing yet
+    progress_at: float = NEVER
+
+    @property
+    def place(self) -> Place:
+        """Which it is."""
+        return self.plan.place
+
+
+class Reducer(Struct):
+    """The part that averages. `newest`: anything below is dropped (rule 2)."""
+
+    phase: Phase = Phase.IDLE
+    attempt: Attempt | None = None
+    newest: Place = Place(0, 0, 0)
+    given_out: int = 0  # chunks that lie in the outbox
+    outbox: tuple[int, int] | None = None  # fence and step whose averages are given out
+
+
+class Copy(Struct):
+    """A span that is to be fetched from another's log. `asked` in this try; `tries` that were in vain."""
+
+    entry: SpanEntry
+    asked: set[PeerId] = field(default_factory=set)
+    asking: PeerId | None = None
+    tries: int = 0
+    at: float = NEVER  # not before
+
+
+class Keeper(Struct):
+    """The part that keeps the log. Indexes start at 1, and 0 means none."""
+
+    index: int = 0  # on the disk
+    appending: int = 0  # handed to the disk
+    said: int = -1  # the index that the coordinator was told
+    gap_at: float = NEVER  # when a gap was told of
+    keep_after: int = 0  # the bytes up to here go
+    covered: int = 0  # a verified snapshot covers the log up to here: nothing of that is copied
+    scanned: int | None = None  # which spans the disk lacks is known up to here; None before the site said anything
+    scanning: int = 0  # the first record of the page that is looked at; 0: none is
+    copies: dict[tuple[int, int], Copy] = field(default_factory=dict)  # by index and span
+
+
+class RelayState(Struct, kw_only=True):
+    """A run as one relay sees it. Time is whatever the shell passes as `now` (monotonic seconds)."""
+
+    run: RunId
+    me: PeerId
+    url: str = ""
+    fingerprint: str = ""
+    upload_bps: int = 0
+    download_bps: int = 0
+    reducer: Reducer | None
+    keeper: Keeper | None
+    fence: int = 0  # the highest that was heard of
+    joined: bool = False  # the site was told who this is, on the control link that is open
+    finished: bool = False
+    said_at: float = NEVER
+    links: dict[PeerId, Role] = field(default_factory=dict)
+    listeners: tuple[m.Listener, ...] = ()

@@ -1,0 +1,140 @@
+"""The trainer: `advance(state, event, now, seed) -> actions`.
+
+Time and chance are arguments; the same function runs in the agent, in the simulator, in tests and benchmarks. It
+changes the state it is given. Actions are carried out by the shell in order. Which phase follows which stands in
+`transitions`. Not responsible for sockets, threads, files, floats, or what is shown to people.
+"""
+
+from typing import assert_never
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer import following, rounds, speaking, work
+from peer_agent.protocol.trainer.state import Phase, TrainerState
+from peer_agent.protocol.trainer.transitions import Cause, ignores, move
+
+
+def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[e.Action]:  # noqa: C901, PLR0912
+    """Take one event. `now` is monotonic seconds; `seed`: 128 bits that a new accumulator is named after."""
+    state.now = max(now, state.now)
+    if state.phase is Phase.GONE:
+        return []
+    match event:
+        case e.Linked():
+            state.unanswered, state.hello_wait_s = 0, 0.0
+            return []
+        case e.Heard():
+            return _hear(state, event.message, seed)
+        case e.PlanHeard():
+            return rounds.take_plan(state, event.plan) if _is_of_now(state, event.plan.fence) else []
+        case e.CommitHeard():
+            return following.take_record(state, event.record)
+        case e.OpenHeard():
+            return rounds.take_open(state, event)
+        case e.Computed() | e.NotFinite():
+            return work.take_result(state, event)
+        case e.Frozen():
+            return rounds.take_frozen(state, event)
+        case e.Overflowed():
+            return rounds.take_overflow(state, event, seed)
+        case e.Applied():
+            return following.take_applied(state, event, seed)
+        case e.BytesMissing():
+            return following.take_missing(state, event, seed)
+        case e.Loaded():
+            return following.take_loaded(state, event)
+        case e.LoadFailed():
+            return following.take_load_failed(state, event)
+        case e.Hashed():
+            return following.say_hash(state, event)
+        case e.GaveBack():
+            return work.give_back(state)
+        case e.Left():
+            return _leave(state)
+        case e.Ticked():
+            return following.retry(state) + speaking.tick(state)
+    assert_never(event)
+
+
+def _leave(state: TrainerState) -> list[e.Action]:
+    move(state, Cause.LEFT, Phase.GONE)
+    return speaking.say(state, m.Leave(run=state.run))
+
+
+def _is_of_now(state: TrainerState, fence: int) -> bool:
+    """Whether a message is of the newest host that was heard; words of one that is gone are not heeded (rule 2)."""
+    if fence < state.fence:
+        return False
+    state.fence = fence
+    return True
+
+
+def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
+    """Everything that can be said to a trainer."""
+    match message:
+        case m.Greeting() | m.Lease() | m.Cut() | m.Void():
+            return _hear_host(state, message, seed) if _is_of_now(state, message.fence) else []
+        case m.Rehello() | m.AccumulatorRevoked() | m.Snapshotted() | m.Reload() | m.Listeners():
+            return _hear_standing(state, message, seed)
+        case m.State():
+            shown = e.Show(message.state, message.reason)
+            return [shown, e.Quit()] if message.state == "finished" else [shown]
+        case m.Notice():
+            return [e.Warn(Fault(message.code, message.text))]
+        case m.Drop():
+            return []  # for whoever reduces: what of ours comes too late is left out there
+        case m.Planned() | m.Commit():
+            raise TypeError("plans and commits are opened before they are taken")
+    assert_never(message)
+
+
+def _hear_host(state: TrainerState, message: m.Greeting | m.Lease | m.Cut | m.Void, seed: int) -> list[e.Action]:
+    """What only the newest host may say."""
+    match message:
+        case m.Greeting():
+            return following.take_greeting(state, message, seed)
+        case m.Lease():
+            return work.take_lease(state, message)
+        case m.Cut():
+            return rounds.take_cut(state, message)
+        case m.Void():
+            return rounds.take_void(state, message)
+    assert_never(message)
+
+
+def _hear_standing(
+    state: TrainerState,
+    message: m.Rehello | m.AccumulatorRevoked | m.Snapshotted | m.Reload | m.Listeners,
+    seed: int,
+) -> list[e.Action]:
+    """Who we are to the run, and where its state is."""
+    match message:
+        case m.Rehello():
+            return _ask(state, message)
+        case m.AccumulatorRevoked():
+            return _revoked(state, message, seed)
+        case m.Snapshotted():
+            return following.take_snapshot(state, message.snapshot, seed)
+        case m.Reload():
+            return following.take_reload(state, message, seed)
+        case m.Listeners():
+            return [e.Dial(message.listeners)]
+    assert_never(message)
+
+
+def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
+    """Whoever asks is answered, also a host with an older fence: from the hello it learns of the newer one."""
+    if ignores(state, Cause.ASKED):
+        return []
+    move(state, Cause.ASKED, state.phase)
+    state.fence = max(state.fence, message.fence)
+    state.unanswered = 0  # what was said on another link, or to another host, gets no answer
+    return speaking.hello(state)
+
+
+def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> list[e.Action]:
+    if message.accumulator != state.accumulator or ignores(state, Cause.REVOKED):
+        return []
+    told = e.Tell(f"The site took leased work back: {message.reason}")
+    return [told, *rounds.start_over(state, Cause.REVOKED, seed)]

@@ -1,0 +1,258 @@
+"""How a replica gets its state and follows the log: a snapshot is loaded, a record is applied, and in no other way."""
+
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.recipe import parse_recipe
+from peer_agent.protocol.trainer import speaking, tokens
+from peer_agent.protocol.trainer.events import (
+    Action,
+    Applied,
+    Apply,
+    BytesMissing,
+    Dial,
+    HandIn,
+    Hashed,
+    HashState,
+    Load,
+    Loaded,
+    LoadFailed,
+    Made,
+    Quit,
+    Release,
+    Settle,
+    Tell,
+    Warn,
+)
+from peer_agent.protocol.trainer.opened import OpenedRecord
+from peer_agent.protocol.trainer.rounds import heed_fence, let_go, start_over
+from peer_agent.protocol.trainer.speaking import hello, report, say
+from peer_agent.protocol.trainer.state import Phase, TrainerState
+from peer_agent.protocol.trainer.transitions import Cause, ignores, move
+from peer_agent.protocol.trainer.work import abandon, do_again, has_too_old, renew, settle, work
+
+ASK_AGAIN_S = 10.0  # for bytes that no relay had
+PENDING = 256  # records that wait for those before them: more than two pages of the log
+
+
+def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[Action]:
+    """Who we are to the run, and where its state is."""
+    state.unanswered, state.hello_wait_s = max(0, state.unanswered - 1), 0.0
+    if greeting.index < state.index and greeting.fence <= state.vouched:
+        return []  # said before the host told us of what we have applied meanwhile
+    if (fault := _introduce(state, greeting)) is not None:
+        return [Quit(fault)]
+    actions: list[Action] = [Dial(greeting.listeners), *heed_fence(state, greeting)]
+    if state.has_state and greeting.index < state.index:
+        reason = f"the site is at step {greeting.step}, this machine beyond it"
+        state.head = greeting.index
+        return [*actions, Warn(Fault.of("E402", reason=reason)), *reload(state, seed)]
+    state.head, state.vouched = max(state.head, greeting.index), greeting.fence
+    if not ignores(state, Cause.GREETED):
+        text = f"Joining “{greeting.title}”: loading the model of step {greeting.snapshot.step}."
+        return [*actions, Tell(text), *_load(state, Cause.GREETED)]
+    return actions + _after_greeting(state, greeting)
+
+
+def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
+    """What the run is; a fault where it is another one now, to which nothing that is here belongs."""
+    try:
+        recipe = parse_recipe(greeting.recipe)
+    except Problem as problem:
+        return problem.fault
+    if state.recipe is not None and state.greeting is not None:
+        is_same = replace(state.recipe, target_steps=recipe.target_steps) == recipe
+        if not is_same or (state.greeting.shards, state.greeting.elements) != (greeting.shards, greeting.elements):
+            return Fault.of("E128")
+    state.greeting, state.recipe, state.snapshot = greeting, recipe, greeting.snapshot
+    return None
+
+
+def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
+    """A replica knows now whether its leases were judged, and how far it is behind."""
+    if not state.has_state:
+        return []
+    actions = fall_behind(state)
+    if greeting.reconciled:
+        return [*actions, *report(state, at_once=True), *speaking.offer(state), *work(state)]
+    if state.is_at_head:
+        return [*actions, *hello(state)]
+    state.hello_due = True  # its leases are judged once it knows which of them are in updates
+    return actions
+
+
+def fall_behind(state: TrainerState) -> list[Action]:
+    """Stop computing where a newer entry was heard of."""
+    if not state.is_at_head and not ignores(state, Cause.FELL_BEHIND):
+        abandon(state)
+        move(state, Cause.FELL_BEHIND, Phase.FOLLOWING)
+    return []
+
+
+# --- loading -----------------------------------------------------------------------------------------------------
+
+
+def take_snapshot(state: TrainerState, snapshot: m.Snapshot, seed: int) -> list[Action]:
+    """Whoever lacks bytes that no relay has any more begins again from a newer snapshot."""
+    if state.snapshot is None or snapshot.index > state.snapshot.index:
+        state.snapshot = snapshot
+    return _leap(state, seed)
+
+
+def _leap(state: TrainerState, seed: int) -> list[Action]:
+    if ignores(state, Cause.NEWER_SNAPSHOT) or state.snapshot is None or state.snapshot.index <= state.index:
+        return []
+    return _begin_anew(state, seed, Cause.NEWER_SNAPSHOT)
+
+
+def take_reload(state: TrainerState, message: m.Reload, seed: int) -> list[Action]:
+    """This replica differs: it begins again from the snapshot, once for each step at which it is told so."""
+    if ignores(state, Cause.RELOAD) or message.step <= state.reloaded_at or message.step > state.step:
+        return []
+    state.reloaded_at = message.step
+    return [Warn(Fault.of("E109", step=message.step)), *reload(state, seed)]
+
+
+def reload(state: TrainerState, seed: int) -> list[Action]:
+    """Begin again from the snapshot."""
+    return [] if ignores(state, Cause.RELOAD) else _begin_anew(state, seed, Cause.RELOAD)
+
+
+def _begin_anew(state: TrainerState, seed: int, cause: Cause) -> list[Action]:
+    """What was computed belongs to a state that is left: all of it comes back to the others."""
+    units = (*(done.unit for done in state.done), *state.undone)
+    returned = say(state, m.UnitsReturned(run=state.run, units=units, reason="stale")) if units else []
+    actions = [*let_go(state), *renew(state, seed), *returned]
+    state.step, state.index, state.digest = -1, -1, ""
+    state.applying, state.pending, state.has_warned, state.gap_told = None, {}, False, -1
+    return [*actions, *_load(state, cause)]
+
+
+def _load(state: TrainerState, cause: Cause) -> list[Action]:
+    assert state.greeting is not None
+    assert state.snapshot is not None
+    state.jobs += 1
+    state.job, state.loading = state.jobs, state.snapshot
+    move(state, cause, Phase.LOADING)
+    return [Load(state.job, state.greeting, state.snapshot)]
+
+
+def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
+    """It is a replica: it says what it holds, which is nothing yet, and follows the log from here."""
+    if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
+        return []
+    state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
+    state.loading = None
+    state.held = tokens.nothing(state.chunks)
+    return [*_arrive(state, Cause.LOADED), *hello(state), *work(state)]
+
+
+def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
+    """A machine that slept meanwhile may find the snapshot gone: the answer to the next hello names another."""
+    if ignores(state, Cause.SNAPSHOT_GONE) or failed.job != state.job:
+        return []
+    state.loading = None
+    move(state, Cause.SNAPSHOT_GONE, Phase.ABSENT)
+    return [Warn(Fault.of("E326")), *hello(state)]
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+def take_record(state: TrainerState, record: OpenedRecord) -> list[Action]:
+    """A committed entry: the next one is applied, one further ahead waits, one that is applied changes nothing."""
+    state.head = max(state.head, record.index)
+    if not state.has_state:
+        return []  # once its state is loaded, it says from where on it lacks them
+    if record.index <= state.index:
+        is_as_asked = record.index == state.index and state.phase is not Phase.APPLYING
+        return _hand_in(state, record) if is_as_asked else []
+    state.vouched = max(state.vouched, record.fence)
+    known = state.pending.get(record.index)
+    if known is not None:  # said again, perhaps because a snapshot is wanted now
+        flags = {"snapshot": record.snapshot or known.snapshot, "hash_state": record.hash_state or known.hash_state}
+        state.pending[record.index] = replace(known, **flags)
+        return []
+    if len(state.pending) < PENDING or record.index == state.index + 1:
+        state.pending[record.index] = record
+    actions = fall_behind(state)
+    if state.index + 1 not in state.pending:
+        return [*actions, *speaking.gap(state)]
+    return actions if ignores(state, Cause.NEXT_RECORD) else [*actions, *_apply(state, Cause.NEXT_RECORD)]
+
+
+def _apply(state: TrainerState, cause: Cause) -> list[Action]:
+    """Begin to apply the next record. A round that is open stays so until that is done: its averages are wanted."""
+    record = state.pending[state.index + 1]
+    abandon(state)
+    state.jobs += 1
+    state.job, state.applying = state.jobs, record
+    move(state, cause, Phase.APPLYING)
+    return [Apply(state.job, record, patient=state.snapshot is None or state.snapshot.index < record.index)]
+
+
+def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Action]:
+    """The replica is one step on: what was averaged in is settled, the round is over, and it says where it is."""
+    if ignores(state, Cause.APPLIED) or applied.job != state.job or state.applying is None:
+        return []
+    record = state.pending.pop(state.applying.index)
+    state.applying, state.has_warned = None, False
+    is_whole, actions = settle(state, record), list[Action]()
+    state.step, state.index, state.digest = record.step, record.index, applied.digest
+    actions += [*_settle_round(state, record), Made(record), *_hand_in(state, record)]
+    actions += _arrive(state, Cause.APPLIED)
+    if not is_whole or has_too_old(state):
+        return [*actions, *start_over(state, Cause.REVOKED, seed)]
+    if state.hello_due and state.is_at_head:
+        return [*actions, *hello(state), *work(state)]
+    return [*actions, *report(state, at_once=state.phase is not Phase.APPLYING), *work(state)]
+
+
+def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
+    """The floats follow the books; work of a step without us is done again."""
+    round_, state.round = state.round, None
+    if round_ is None or round_.cut.step != record.step - 1:
+        return [*([] if round_ is None else let_go(state)), *do_again(state)]
+    state.passed_over = 0
+    is_ours = round_.offer is not None and record.own is not None and record.own.accumulator == state.accumulator
+    if record.own is not None and is_ours:
+        return [Settle(record.own.included)]
+    return [Release()]
+
+
+def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[Action]:
+    """Nobody has the bytes now: they are looked for again, or a newer snapshot leads past them."""
+    if ignores(state, Cause.BYTES_MISSING) or missing.job != state.job or state.applying is None:
+        return []
+    warning = [] if state.has_warned else [Warn(Fault.of("E114", step=state.applying.step))]
+    state.applying, state.has_warned, state.retry_at = None, True, state.now + ASK_AGAIN_S
+    move(state, Cause.BYTES_MISSING, Phase.LACKING)
+    return [*warning, *_leap(state, seed)]
+
+
+def retry(state: TrainerState) -> list[Action]:
+    """Look for missing bytes again once it is time."""
+    if ignores(state, Cause.RETRY) or state.now < state.retry_at:
+        return []
+    return _apply(state, Cause.RETRY)
+
+
+def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
+    """After a change of state: on with the next record, at the head, or behind it."""
+    if state.index + 1 in state.pending:
+        return _apply(state, cause)
+    move(state, cause, Phase.ACCUMULATE if state.is_at_head else Phase.FOLLOWING)
+    return []
+
+
+def _hand_in(state: TrainerState, record: OpenedRecord) -> list[Action]:
+    """The state at this entry, where it is asked for; also of a replica that had applied it before."""
+    hashing: list[Action] = [HashState(state.index, state.step)] if record.hash_state else []
+    return [*hashing, *([HandIn(state.index, state.step)] if record.snapshot else [])]
+
+
+def say_hash(state: TrainerState, hashed: Hashed) -> list[Action]:
+    """What a snapshot is accepted under."""
+    message = m.StateHash(run=state.run, index=hashed.index, step=hashed.step, sha256=hashed.sha256, size=hashed.size)
+    return say(state, message)

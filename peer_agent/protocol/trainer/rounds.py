@@ -1,0 +1,160 @@
+"""The trainer's side of a round: it is cut, offers, follows plans, serves reducers, and learns how it ended."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.trainer import speaking
+from peer_agent.protocol.trainer.events import (
+    Action,
+    Freeze,
+    Frozen,
+    OpenHeard,
+    Overflowed,
+    Release,
+    Send,
+    Serve,
+    Tell,
+    Warn,
+)
+from peer_agent.protocol.trainer.opened import OpenedPlan
+from peer_agent.protocol.trainer.speaking import say
+from peer_agent.protocol.trainer.state import ROUND, Phase, Round, TrainerState
+from peer_agent.protocol.trainer.transitions import Cause, ignores, move
+from peer_agent.protocol.trainer.work import abandon, keep_fresh, not_finite, renew, work
+
+EARLY_OPENS = 1000  # that wait for their plan; as many as there can be relays
+
+
+def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
+    """Stop at the last finished micro-batch and say what is held, digest first (rule 1)."""
+    if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
+        return []
+    actions = let_go(state)
+    abandon(state)
+    keep_fresh(state)
+    state.jobs += 1
+    state.round = Round(cut, cut.attempt, state.jobs)
+    move(state, Cause.CUT, Phase.FREEZE)
+    return [*actions, Freeze(state.jobs, cut, state.held)]
+
+
+def _is_new(state: TrainerState, cut: m.Cut) -> bool:
+    round_ = state.round
+    return round_ is None or (cut.fence, cut.attempt) > (round_.cut.fence, round_.attempt)
+
+
+def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
+    """Say what is held, under its root; from here to commit or void it does not change."""
+    round_ = state.round
+    if ignores(state, Cause.FROZEN) or round_ is None or frozen.job != round_.freeze:
+        return []
+    cut = round_.cut
+    round_.offer = m.Offer(
+        run=cut.run,
+        step=cut.step,
+        fence=cut.fence,
+        attempt=cut.attempt,
+        accumulator=state.accumulator,
+        units=state.done,
+        weights=state.held,
+        loss_tokens=state.loss_tokens,
+        loss_sum=state.loss_sum,
+        norm=frozen.norm,
+        root=frozen.root,
+    )
+    move(state, Cause.FROZEN, Phase.OFFER)
+    return speaking.offer(state)
+
+
+def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> list[Action]:
+    """All units go back, and another accumulator is begun."""
+    round_ = state.round
+    if ignores(state, Cause.OVERFLOWED) or round_ is None or overflowed.job != round_.freeze:
+        return []
+    units = tuple(done.unit for done in state.done)
+    returned = say(state, m.UnitsReturned(run=state.run, units=units, reason="non_finite"))
+    return [Warn(not_finite(units)), *returned, *start_over(state, Cause.OVERFLOWED, seed)]
+
+
+def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
+    """Follow an attempt: take its averages, send what it asks of us."""
+    round_ = state.round
+    if ignores(state, Cause.PLANNED) or round_ is None or (plan.step, plan.fence) != _place(round_):
+        return []
+    if plan.round > round_.cut.round:  # the void of ours, and the next cut, were lost
+        return end_round(state)
+    is_known = round_.plan is not None and plan.attempt <= round_.attempt
+    if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
+        return []
+    round_.plan, round_.attempt = plan, plan.attempt
+    move(state, Cause.PLANNED, Phase.REDUCE)
+    early, round_.early = round_.early, []
+    served = [action for peer, message in early for action in _serve(round_, peer, message)]
+    return [Send(plan), *served]
+
+
+def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
+    """A reducer is ready for our chunks; one that is ahead of our plan waits for it."""
+    round_ = state.round
+    if ignores(state, Cause.OPENED) or round_ is None:
+        return []
+    move(state, Cause.OPENED, state.phase)
+    return _serve(round_, event.peer, event.message)
+
+
+def _serve(round_: Round, peer: PeerId, message: m.Open) -> list[Action]:
+    if (message.step, message.fence) != _place(round_) or message.attempt < round_.attempt:
+        return []
+    if round_.plan is None or message.attempt > round_.attempt:
+        round_.early = [*round_.early, (peer, message)][-EARLY_OPENS:]
+        return []
+    return [Serve(peer, message)] if round_.slot == message.slot else []
+
+
+def _place(round_: Round) -> tuple[int, int]:
+    return round_.cut.step, round_.cut.fence
+
+
+def take_void(state: TrainerState, void: m.Void) -> list[Action]:
+    """An attempt is over. One that was never heard of here followed ours, so ours is over too; an older one was not."""
+    round_ = state.round
+    if ignores(state, Cause.ROUND_OVER) or round_ is None or void.step != round_.cut.step:
+        return []
+    if (void.fence, void.attempt) < (round_.cut.fence, round_.attempt):
+        return []
+    return [Tell(f"A round was void: {void.reason}. Nothing was lost."), *end_round(state)]
+
+
+def heed_fence(state: TrainerState, greeting: m.Greeting) -> list[Action]:
+    """The host that had cut is gone, and nothing was committed: the round is over."""
+    round_ = state.round
+    is_over = round_ is not None and greeting.fence > round_.cut.fence and greeting.step == round_.cut.step
+    return end_round(state) if is_over and state.phase in ROUND else []
+
+
+def end_round(state: TrainerState) -> list[Action]:
+    """Without an update: what is held stays."""
+    actions = let_go(state)
+    _leave(state, Cause.ROUND_OVER)
+    return [*actions, *work(state)]
+
+
+def let_go(state: TrainerState) -> list[Action]:
+    """No round is open any more."""
+    is_open, state.round = state.round is not None, None
+    return [Release()] if is_open else []
+
+
+def start_over(state: TrainerState, cause: Cause, seed: int) -> list[Action]:
+    """Forget the accumulator and everything leased, and say so."""
+    if ignores(state, cause):
+        return []
+    actions = let_go(state) + renew(state, seed)
+    _leave(state, cause)
+    return [*actions, *speaking.hello(state)]
+
+
+def _leave(state: TrainerState, cause: Cause) -> None:
+    if state.phase in ROUND:
+        move(state, cause, Phase.ACCUMULATE if state.is_at_head else Phase.FOLLOWING)
+    else:
+        move(state, cause, state.phase)

@@ -1,0 +1,99 @@
+"""Everything a trainer says of itself, and when it says it unasked."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.trainer.events import Action, Say
+from peer_agent.protocol.trainer.state import ROUND, Phase, TrainerState
+from peer_agent.protocol.trainer.transitions import Cause, ignores, move
+
+REPORT_S = 0.1  # at most ten reports a second
+HEARTBEAT_S = 2.0  # it is never silent for longer
+HELLO_S = 5.0  # a hello that has no answer by then is said again, later and later
+LONGEST_HELLO_S = 60.0
+
+
+def say(state: TrainerState, message: m.Message) -> list[Action]:
+    """Say it, and remember when it spoke."""
+    state.spoke_at = state.now
+    return [Say(message)]
+
+
+def hello(state: TrainerState) -> list[Action]:
+    """Everything it holds."""
+    state.hello_due = False
+    state.unanswered += 1
+    state.hello_at = state.now
+    return say(state, hello_of(state))
+
+
+def hello_of(state: TrainerState) -> m.Hello:
+    """Whole, so that saying it twice changes nothing."""
+    return m.Hello(
+        run=state.run,
+        accumulator=state.accumulator,
+        done=state.done,
+        undone=state.undone,
+        carried=state.carried,
+        step=state.step,
+        digest=state.digest,
+        fence=state.fence,
+        in_doubt=_in_doubt(state),
+        log_index=state.index,
+    )
+
+
+def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
+    """The attempt whose outcome it has not learned (rule 4)."""
+    round_ = state.round
+    if round_ is None or state.phase not in ROUND:
+        return ()
+    return (m.InDoubt(round_.cut.step, round_.cut.fence, round_.attempt),)
+
+
+def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
+    """Absolute progress; often enough for the cut, seldom enough for the link."""
+    if not state.has_state or state.hello_due:
+        return []  # a host that does not know its leases yet must not judge them
+    if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:
+        return []
+    state.reported_at = state.now
+    message = m.Report(
+        run=state.run,
+        accumulator=state.accumulator,
+        done=state.done,
+        loss_tokens=state.loss_tokens,
+        loss_sum=state.loss_sum,
+        step=state.step,
+        index=state.index,
+        digest=state.digest,
+        undone=len(state.undone),
+    )
+    return say(state, message)
+
+
+def gap(state: TrainerState) -> list[Action]:
+    """Records are missing: say so once for each index; the words of every two seconds say it again."""
+    if state.gap_told == state.index:
+        return []
+    state.gap_told = state.index
+    return report(state, at_once=True)
+
+
+def tick(state: TrainerState) -> list[Action]:
+    """What is said because nothing was said, or not answered, for a while."""
+    if ignores(state, Cause.SPOKE):
+        return []
+    move(state, Cause.SPOKE, state.phase)
+    if state.unanswered and state.now - state.hello_at >= max(HELLO_S, state.hello_wait_s):
+        state.unanswered = 0
+        state.hello_wait_s = min(2 * max(HELLO_S, state.hello_wait_s), LONGEST_HELLO_S)
+        return hello(state)
+    if state.now - state.spoke_at < HEARTBEAT_S:
+        return []
+    return report(state, at_once=True) or say(state, m.Heartbeat(run=state.run, index=state.index))
+
+
+def offer(state: TrainerState) -> list[Action]:
+    """What it offered, once more where that may have been lost."""
+    if state.phase is Phase.OFFER and state.round is not None and state.round.offer is not None:
+        return say(state, state.round.offer)
+    return []

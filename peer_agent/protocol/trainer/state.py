@@ -1,0 +1,183 @@
+"""What a trainer knows of its run and of itself. Owned and changed by `advance` alone."""
+
+from collections import deque
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.records import Unit
+from peer_agent.protocol.trainer import tokens
+from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
+
+
+class Phase(StrEnum):
+    """Where a trainer is."""
+
+    ABSENT = "absent"  # without a state
+    LOADING = "loading"
+    FOLLOWING = "following"  # behind the head, for want of a record
+    APPLYING = "applying"
+    LACKING = "lacking"  # nobody has the bytes of the next record
+    ACCUMULATE = "accumulate"  # at the head
+    FREEZE = "freeze"  # it was cut
+    OFFER = "offer"  # it has offered
+    REDUCE = "reduce"  # there is a plan
+    GONE = "gone"
+
+
+ROUND = (Phase.FREEZE, Phase.OFFER, Phase.REDUCE)
+
+
+class InHand(Struct, frozen=True):
+    """The unit that is being computed."""
+
+    job: int
+    unit: Unit
+
+
+class Done(Struct, frozen=True):
+    """How a unit was computed: on the parameters of which step, and with what loss in nats."""
+
+    base: int
+    loss_sum: float
+
+
+class Round(Struct):
+    """From the cut to commit or void. Attempts may follow one another on the same offer."""
+
+    cut: m.Cut
+    attempt: int
+    freeze: int  # its job
+    offer: m.Offer | None = None
+    plan: OpenedPlan | None = None
+    early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers that were told the plan before us
+
+    @property
+    def slot(self) -> int | None:
+        """Our number in the plan. None where it has no slot with what we offered."""
+        if self.plan is None or self.plan.own is None or self.offer is None or self.plan.own.root != self.offer.root:
+            return None
+        return self.plan.number
+
+
+class TrainerState(Struct, kw_only=True):
+    """A trainer between two events. Time is whatever the shell passes as `now` (monotonic seconds)."""
+
+    run: RunId
+    me: PeerId
+    accumulator: AccumulatorId
+    phase: Phase = Phase.ABSENT
+    now: float = 0.0
+    jobs: int = 0  # numbers given to jobs
+    # the run
+    fence: int = 0  # the highest that was heard
+    vouched: int = 0  # the fence of the host that told us last of an entry as new as ours
+    head: int = 0  # the newest entry that was heard of
+    greeting: m.Greeting | None = None
+    recipe: Recipe | None = None
+    snapshot: m.Snapshot | None = None
+    # the replica
+    step: int = -1
+    index: int = -1
+    digest: str = ""
+    job: int = 0  # that loads or applies
+    loading: m.Snapshot | None = None
+    applying: OpenedRecord | None = None
+    retry_at: float = 0.0
+    has_warned: bool = False  # that bytes of the log are missing
+    reloaded_at: int = -1  # the step of the last Reload that was followed
+    pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records ahead, by index
+    # the work: a unit is in the queue, in hand, fresh or kept
+    queue: deque[Unit] = field(default_factory=deque)
+    in_hand: InHand | None = None
+    fresh: dict[Unit, Done] = field(default_factory=dict)  # of this step: can be done again
+    kept: dict[Unit, Done] = field(default_factory=dict)  # was offered: in one sum with what was left out of updates
+    held: tokens.Ranges = ()  # loss tokens of what is kept and carried, by chunk
+    settled: dict[Unit, None] = field(default_factory=dict)  # lately averaged in: never leased again
+    quota: int = 0
+    passed_over: int = 0  # rounds in a row that were cut without us
+    # the round
+    round: Round | None = None
+    # what was said
+    unanswered: int = 0  # hellos: leases that were granted before them are not those that the host knows of
+    hello_at: float = 0.0
+    hello_wait_s: float = 0.0
+    hello_due: bool = False  # at the head
+    spoke_at: float = 0.0
+    reported_at: float = 0.0
+    gap_told: int = -1  # the index at which a gap was last told of
+
+    @property
+    def done(self) -> tuple[m.DoneUnit, ...]:
+        """Units whose gradients are here and in no update."""
+        return tuple(m.DoneUnit(unit, how.base) for part in (self.kept, self.fresh) for unit, how in part.items())
+
+    @property
+    def undone(self) -> tuple[Unit, ...]:
+        """Leased units that are still to be computed."""
+        return (*((self.in_hand.unit,) if self.in_hand else ()), *self.queue)
+
+    @property
+    def samples(self) -> int:
+        """Samples of what is done."""
+        return sum(unit.samples for part in (self.kept, self.fresh) for unit in part)
+
+    @property
+    def loss_tokens(self) -> int:
+        """Of what is done. What updates left out counts in the chunks' tokens alone."""
+        return self.samples * self.tokens_per_sample
+
+    @property
+    def loss_sum(self) -> float:
+        """Nats over these."""
+        return sum(how.loss_sum for part in (self.kept, self.fresh) for how in part.values())
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """As the recipe says; 0 until it is known."""
+        return self.recipe.tokens_per_sample if self.recipe else 0
+
+    @property
+    def chunks(self) -> int:
+        """Of the parameter vector; 0 until it is known."""
+        return grid_of(self.greeting.elements).chunks if self.greeting else 0
+
+    @property
+    def carried(self) -> int:
+        """Most tokens in a chunk that earlier updates left out."""
+        kept = sum(unit.samples for unit in self.kept) * self.tokens_per_sample
+        return max(0, tokens.highest(self.held) - kept)
+
+    @property
+    def weights(self) -> tokens.Ranges:
+        """Tokens by chunk of everything that is here, new and carried."""
+        return tokens.added(self.held, sum(unit.samples for unit in self.fresh) * self.tokens_per_sample)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it rests until the next commit (rule 22)."""
+        return self.samples >= self.quota
+
+    @property
+    def is_at_head(self) -> bool:
+        """Whether its state is the newest it has heard of."""
+        return self.step >= 0 and self.index >= self.head
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it is a replica."""
+        return self.step >= 0
+
+
+def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:
+    """A process that has just begun. `seed`: 128 bits that no other had."""
+    return TrainerState(run=run, me=me, accumulator=accumulator_of(seed), now=now, spoke_at=now)
+
+
+def accumulator_of(seed: int) -> AccumulatorId:
+    """A name that no accumulator had before."""
+    return AccumulatorId(f"{seed:032x}")

@@ -1,0 +1,45 @@
+"""Loss tokens per chunk, as ranges [first, stop) that cover the grid in order: the weight of what is held (rule 9)."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from peer_agent.protocol.messages import Weight
+
+Ranges = tuple[Weight, ...]
+Span = tuple[int, int]  # chunks [first, stop)
+
+
+def nothing(chunks: int) -> Ranges:
+    """A grid without any tokens."""
+    return (Weight(0, chunks, 0),) if chunks else ()
+
+
+def added(ranges: Ranges, tokens: int) -> Ranges:
+    """So many more in every chunk."""
+    return tuple(Weight(part.first, part.stop, part.tokens + tokens) for part in ranges)
+
+
+def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
+    """None are left in these chunks; neighbours that are equal then become one range."""
+    spans = sorted(included)
+    merged: list[Weight] = []
+    for part in ranges:
+        for first, stop in _pieces(part, spans):
+            tokens = 0 if any(start <= first < end for start, end in spans) else part.tokens
+            if merged and merged[-1].tokens == tokens:
+                merged[-1] = Weight(merged[-1].first, stop, tokens)
+            else:
+                merged.append(Weight(first, stop, tokens))
+    return tuple(merged)
+
+
+def _pieces(part: Weight, spans: Sequence[Span]) -> list[Span]:
+    """A range, cut wherever a span begins or ends in it."""
+    inner = {edge for span in spans for edge in span if part.first < edge < part.stop}
+    edges = [part.first, *sorted(inner), part.stop]
+    return list(pairwise(edges))
+
+
+def highest(ranges: Ranges) -> int:
+    """Most tokens in a chunk."""
+    return max((part.tokens for part in ranges), default=0)

@@ -1,0 +1,134 @@
+"""Leased units, the one in hand, and what is done: a unit is in exactly one of queue, hand, fresh and kept."""
+
+from collections.abc import Iterable
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.records import Unit
+from peer_agent.protocol.trainer import tokens
+from peer_agent.protocol.trainer.events import Action, Compute, Computed, Discard, Keep, NotFinite, Renew, Warn
+from peer_agent.protocol.trainer.opened import OpenedRecord
+from peer_agent.protocol.trainer.speaking import report, say
+from peer_agent.protocol.trainer.state import Done, InHand, Phase, TrainerState, accumulator_of
+from peer_agent.protocol.trainer.transitions import Cause, ignores, move
+
+MOST_UNITS = 100_000  # as many as a lease can name
+REMEMBERED = 4096  # units of the last updates, so that a lease that is said twice is recognized
+PASSED_OVER = 4  # rounds in a row after which work is kept although it is a step old
+
+
+def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
+    """More to do. A lease that crosses a hello was granted before the host knew what we hold: it does not count."""
+    if ignores(state, Cause.LEASED) or state.unanswered:
+        return []
+    move(state, Cause.LEASED, state.phase)
+    known = {*state.undone, *state.fresh, *state.kept, *state.settled}
+    new = [unit for unit in dict.fromkeys(lease.units) if unit not in known]
+    state.queue.extend(new[: max(0, MOST_UNITS - len(state.queue))])
+    state.quota = lease.quota
+    return work(state)
+
+
+def work(state: TrainerState) -> list[Action]:
+    """Begin the next unit: at the head, not in a round, and not beyond the quota."""
+    if state.phase is not Phase.ACCUMULATE or state.in_hand is not None or not state.queue or state.is_full:
+        return []
+    state.jobs += 1
+    state.in_hand = InHand(state.jobs, state.queue.popleft())
+    return [Compute(state.in_hand.job, state.in_hand.unit)]
+
+
+def abandon(state: TrainerState) -> None:
+    """Leave the unit in hand undone: what its thread still finds does not count."""
+    if state.in_hand is not None:
+        state.queue.appendleft(state.in_hand.unit)
+        state.in_hand = None
+
+
+def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
+    """A unit is finished, in time or not."""
+    if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
+        return []
+    move(state, Cause.RESULT, Phase.ACCUMULATE)
+    unit, state.in_hand = state.in_hand.unit, None
+    if isinstance(result, NotFinite):
+        returned = m.UnitsReturned(run=state.run, units=(unit,), reason="non_finite")
+        return [Warn(not_finite((unit,))), *say(state, returned), *work(state)]
+    state.fresh[unit] = Done(state.step, result.loss_sum)
+    return [Keep(result.job), *report(state), *work(state)]
+
+
+def not_finite(units: Iterable[Unit]) -> Fault:
+    """In the words for whoever must look at the data."""
+    ranges = sorted({(unit.shard, unit.start, unit.stop) for unit in units})
+    samples = ", ".join(f"{start}-{stop - 1}" for _, start, stop in ranges)
+    return Fault.of("E108", samples=samples, shard=", ".join(str(shard) for shard in sorted({r[0] for r in ranges})))
+
+
+def give_back(state: TrainerState) -> list[Action]:
+    """Return what is not begun."""
+    units = tuple(state.queue)
+    state.queue.clear()
+    return say(state, m.UnitsReturned(run=state.run, units=units, reason="leaving")) if units else []
+
+
+def renew(state: TrainerState, seed: int) -> list[Action]:
+    """Forget the accumulator and everything leased to it; begin another."""
+    state.accumulator = accumulator_of(seed)
+    state.queue.clear()
+    state.in_hand = None
+    state.fresh, state.kept = {}, {}
+    state.settled.clear()
+    state.held = tokens.nothing(state.chunks)
+    state.quota = state.passed_over = 0
+    return [Renew()]
+
+
+def keep_fresh(state: TrainerState) -> None:
+    """At the cut, the gradients of this step join what is held: from now on they are one sum."""
+    state.held = state.weights
+    state.kept |= state.fresh
+    state.fresh = {}
+
+
+def settle(state: TrainerState, record: OpenedRecord) -> bool:
+    """What was averaged in is held no more. False where it is not what lies here, and cannot be taken out of it."""
+    own, round_ = record.own, state.round
+    if own is None or own.accumulator != state.accumulator:
+        return True
+    if round_ is None or round_.offer is None or {d.unit for d in round_.offer.units} != set(own.units):
+        return False
+    if not own.included:
+        return True
+    state.held = tokens.cleared(state.held, own.included)
+    state.kept = {}
+    state.settled |= dict.fromkeys(own.units)
+    for unit in list(state.settled)[: max(0, len(state.settled) - REMEMBERED)]:
+        del state.settled[unit]
+    return True
+
+
+def do_again(state: TrainerState) -> list[Action]:
+    """Work of a step that was cut without us is done again on the new parameters, so that steps stay exact.
+
+    It is little, for we had only just become ready. A machine that is always too late keeps its work instead: it goes
+    into the next step one step old, and that step says that it is not exact (rule 10). Older than that it is refused.
+    """
+    if not state.fresh:
+        return []
+    state.passed_over += 1
+    if state.passed_over >= PASSED_OVER and not _is_too_old(state, state.fresh):
+        return []
+    state.queue.extendleft(reversed(state.fresh))
+    state.fresh = {}
+    return [Discard()]
+
+
+def has_too_old(state: TrainerState) -> bool:
+    """Whether what was offered and left out would be refused now: it cannot be taken out of the sum either."""
+    return _is_too_old(state, state.kept)
+
+
+def _is_too_old(state: TrainerState, units: dict[Unit, Done]) -> bool:
+    staleness = max(state.recipe.staleness if state.recipe else 0, 1)
+    return any(how.base < state.step - staleness for how in units.values())

@@ -1,0 +1,239 @@
+"""What each fault does to a world, and what ends it: one function a kind. When it comes is `churn`'s."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.simulation.faults import NOBODY, Kind, Ordered
+from peer_agent.simulation.peer import Peer
+from peer_agent.simulation.trainer import Trainer
+from peer_agent.simulation.world import World
+
+FOR_EVER_S = 1e7  # what hangs for so long is ended by its owner at last
+SLOW = 0.1  # of its pace
+EVENING_S = 60.0  # within which all go, and all come back
+DAY_S = 2 * 3600.0  # at least, between two nights
+PING_S = 30.0  # until the site sees that a closed lid does not answer
+
+End = Callable[[], object]
+
+
+class Struck(NamedTuple):
+    """Whom a fault befalls, and for how many virtual seconds. `peer` is NOBODY where it is the site."""
+
+    world: World
+    peer: PeerId
+    lasts_s: float
+
+    @property
+    def victim(self) -> Peer:
+        """The peer itself."""
+        return self.world.peers[self.peer]
+
+    @property
+    def trainer(self) -> Trainer:
+        """The peer, where only a trainer can be struck."""
+        return self.world.trainers[self.peer]
+
+
+def befall(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
+    """Let a fault begin, and end it after so many virtual seconds. Whoever is dead or frozen is left alone."""
+    if peer and (not world.peers[peer].alive or world.peers[peer].frozen):
+        return
+    world.faults.fired[kind] += 1
+    end = DEEDS[kind](Struck(world, peer, lasts_s))
+    if end is not None:
+        world.clock.after(lasts_s, partial(_ignore, end))
+
+
+def _ignore(end: End) -> None:
+    end()
+
+
+def obey(world: World) -> None:
+    """Do what is ordered, at the beginning of its round; what befalls letters is taken by the letters."""
+
+    def begin_round() -> None:
+        for fault in world.faults.due(frozenset(DEEDS), world.database.step + 1):
+            befall(world, fault.kind, fault.peer, fault.lasts_s)
+
+    world.on_commit.append(begin_round)
+    begin_round()
+
+
+def order(
+    world: World, kind: Kind, peer: PeerId = NOBODY, *, round_: int = 1, of: str = "", lasts_s: float = 10.0
+) -> None:
+    """Have a fault befall a peer (or the site) in a round."""
+    world.faults.order(Ordered(kind, peer, round_, of, lasts_s))
+
+
+def heal(world: World) -> None:
+    """Everything is well again: nothing is lost any more, and everybody is there."""
+    world.faults.odds = {}
+    world.faults.waiting.clear()
+    world.unreachable.clear()
+    world.layer_back_at = world.database.back_at = world.night_until = 0.0
+    for trainer in world.trainers.values():
+        trainer.damaged = False
+    for peer in world.peers.values():
+        peer.pace, peer.disk_full = 1.0, False
+        peer.resume()
+        peer.thaw()
+        start(world, peer)
+        peer.connect()
+    if world.host is None:
+        world.start_host()
+    elif world.host.frozen:
+        world.host.thaw()
+
+
+def start(world: World, peer: Peer) -> None:
+    """A new process where there is none; no trainer is switched on at night."""
+    is_night = world.clock.now < world.night_until and peer.peer in world.trainers
+    if not peer.alive and not is_night:
+        peer.start()
+
+
+# --- peers
+
+
+def _kill(struck: Struck) -> End:
+    struck.victim.kill()
+    return lambda: start(struck.world, struck.victim)
+
+
+def _reconnect(struck: Struck) -> None:
+    struck.victim.reconnect(struck.lasts_s)
+
+
+def _freeze(struck: Struck) -> End:
+    struck.victim.freeze()
+    return struck.victim.thaw
+
+
+def _give_back(struck: Struck) -> None:
+    struck.trainer.give_back()
+
+
+def _hang(struck: Struck) -> End:
+    struck.victim.hang()
+    return struck.victim.resume
+
+
+def _part(struck: Struck) -> End:
+    """It reaches all relays but the last."""
+    pair = struck.peer, list(struck.world.relays)[-1]
+    struck.world.unreachable.add(pair)
+    return lambda: struck.world.unreachable.discard(pair)
+
+
+def _damage(struck: Struck) -> End:
+    struck.trainer.damaged = True
+    return lambda: setattr(struck.trainer, "damaged", False)
+
+
+def _corrupt(struck: Struck) -> None:
+    """Until it reloads."""
+    struck.trainer.corrupt = True
+
+
+def _slow(struck: Struck) -> End:
+    struck.victim.pace = SLOW
+    return lambda: setattr(struck.victim, "pace", 1.0)
+
+
+def _fill(struck: Struck) -> End:
+    struck.victim.disk_full = True
+    return lambda: setattr(struck.victim, "disk_full", False)
+
+
+# --- the site
+
+
+def _kill_site(struck: Struck) -> End:
+    struck.world.kill_host()
+    return struck.world.start_host
+
+
+def _replace_host(struck: Struck) -> None:
+    """The process dies, and its claim has to run out; sockets stay open."""
+    if struck.world.host is not None:
+        struck.world.replace_host(struck.world.host, struck.lasts_s)
+
+
+def _freeze_host(struck: Struck) -> End | None:
+    host = struck.world.host
+    if host is None:
+        return None
+    host.freeze()
+    return host.thaw
+
+
+def _overtake_host(struck: Struck) -> None:
+    struck.world.overtake_host(struck.lasts_s)
+
+
+def _lose_layer(struck: Struck) -> None:
+    struck.world.layer_back_at = struck.world.clock.now + struck.lasts_s
+
+
+def _lose_database(struck: Struck) -> None:
+    struck.world.database.back_at = struck.world.clock.now + struck.lasts_s
+
+
+# --- the night
+
+
+def _night(struck: Struck) -> End | None:
+    """All trainers go: they leave, are switched off, or have their lids closed. In the morning they are back."""
+    world = struck.world
+    if world.clock.now < world.night_until + DAY_S:
+        return None
+    world.night_until = world.clock.now + struck.lasts_s
+    ways = (Trainer.leave, Trainer.kill, partial(_close_lid, struck))
+    for number, trainer in enumerate(world.trainers.values()):
+        trainer.after(_some_time(world), partial(ways[number % len(ways)], trainer))
+    return partial(_morning, world)
+
+
+def _morning(world: World) -> None:
+    for trainer in world.trainers.values():
+        world.clock.after(_some_time(world), partial(start, world, trainer))
+
+
+def _some_time(world: World) -> float:
+    return world.faults.chance.uniform(0, EVENING_S)
+
+
+def _close_lid(struck: Struck, trainer: Trainer) -> None:
+    trainer.freeze()
+    struck.world.clock.after(PING_S, lambda: trainer.disconnect() if trainer.frozen else None)
+    struck.world.clock.after(struck.lasts_s + _some_time(struck.world), partial(_open_lid, trainer))
+
+
+def _open_lid(trainer: Trainer) -> None:
+    trainer.thaw()
+    trainer.connect()
+
+
+DEEDS: dict[Kind, Callable[[Struck], End | None]] = {
+    "killed": _kill,
+    "reconnected": _reconnect,
+    "frozen": _freeze,
+    "gave back": _give_back,
+    "hung": _hang,
+    "far": _part,
+    "damaged": _damage,
+    "differs": _corrupt,
+    "slow": _slow,
+    "full": _fill,
+    "site killed": _kill_site,
+    "host replaced": _replace_host,
+    "host frozen": _freeze_host,
+    "host overtaken": _overtake_host,
+    "layer away": _lose_layer,
+    "database away": _lose_database,
+    "night": _night,
+}

@@ -1,0 +1,234 @@
+"""Judges a run by what was said, what the rows hold and what really was the case; never by what its coordinator thinks.
+
+Observes events, commands and writes. Each figure is 0 in a sound run; what each counts stands beside its function.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Literal
+
+from msgspec import Struct
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.messages import Plan
+from peer_agent.protocol.records import Included, Record, Unit
+from peer_agent.simulation.database import LedgerRow
+from peer_agent.simulation.host import Host
+from peer_agent.simulation.world import World
+
+Attempt = tuple[int, int, int]  # step, fence, attempt
+
+
+class Planned(Struct):
+    """A plan that was announced, with the offers it names and the inclusion its reducers reported."""
+
+    plan: Plan
+    offers: dict[PeerId, m.Offer]
+    included: dict[int, tuple[Included, ...]]
+
+
+class Judge:
+    """Everything that is counted of one world. `cpu`: seconds of this process (no clock is read here)."""
+
+    def __init__(self, cpu: Callable[[], float] = lambda: 0.0) -> None:
+        self.cpu, self._began = cpu, 0.0
+        self.advance_cpu_s = 0.0
+        self.events = 0
+        self.rounds: set[tuple[int, int]] = set()  # (fence, number) of each cut
+        self.leased: set[Unit] = set()  # ever, and not in an update
+        self.reports: dict[PeerId, m.Report] = {}  # the last of each trainer
+        self.uncredited_samples = self.doubled_samples = 0
+        self.faults: list[str] = []  # a sentence for each thing that is counted against the run
+        self._offers: dict[bytes, m.Offer] = {}  # by root, since the last commit
+        self._planned: dict[Attempt, Planned] = {}  # since the last commit
+        self._ratio: dict[PeerId, Fraction] = {}  # samples for each loss token of its last offer with units
+        self._used: dict[tuple[int, int], bytearray] = {}  # (epoch, shard): how often each position was committed
+        self._rows = 0  # of the ledger, that were looked at
+
+    # --- what the world calls
+
+    def before(self, host: Host, event: e.Event, now: float) -> None:
+        """Take note of what peers say, and start the clock."""
+        del host, now
+        if isinstance(event, e.Received):
+            self._said(event)
+        self._began = self.cpu()
+
+    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        """Stop it, and take note of what the coordinator says."""
+        self.advance_cpu_s += self.cpu() - self._began
+        del event, now
+        self.events += 1
+        for command in commands:
+            if isinstance(command, e.Announce):
+                self._announced(command.plan)
+            elif isinstance(command, e.Send) and isinstance(command.message, m.Lease):
+                self.leased.update(command.message.units)
+            elif isinstance(command, e.Send) and isinstance(command.message, m.Cut):
+                self.rounds.add((host.state.fence, command.message.round))
+
+    def persisted(self, host: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
+        """An update is in the database: were those who made it credited, each once?"""
+        database = host.world.database
+        if outcome != "committed" or not database.records or database.records[-1].index != command.record.index:
+            return
+        rows, self._rows = database.ledger[self._rows :], len(database.ledger)
+        self._commit(host.world, command.record, rows)
+
+    # --- what was said
+
+    def _said(self, event: e.Received) -> None:
+        match event.message:
+            case m.Offer() as offer:
+                self._offers[offer.root] = offer
+            case m.Report() as report:
+                self.reports[event.peer] = report
+            case m.SpanDone() as done:
+                planned = self._planned.get((done.step, done.fence, done.attempt))
+                spans = planned.plan.spans if planned is not None else ()
+                for span in spans:
+                    if planned is not None and (span.span, span.reducer) == (done.span, event.peer):
+                        planned.included.setdefault(span.span, done.included)
+
+    def _announced(self, plan: Plan) -> None:
+        """A plan may be said again; spans that it keeps are those of earlier attempts."""
+        place = plan.step, plan.fence, plan.attempt
+        if place in self._planned:
+            return
+        offers = {slot.peer: self._offers[slot.root] for slot in plan.slots if slot.root in self._offers}
+        held = {}
+        for span in plan.spans:
+            before = self._planned.get((plan.step, plan.fence, span.attempt))
+            if before is not None and span.span in before.included:
+                held[span.span] = before.included[span.span]
+        self._planned[place] = Planned(plan, offers, held)
+
+    # --- credit
+
+    def _commit(self, world: World, record: Record, rows: Iterable[LedgerRow]) -> None:
+        self._count_positions(world, record)
+        planned = self._planned.get((record.step - 1, record.fence, record.attempt))
+        if planned is None:
+            self._blame("uncredited", record.samples, f"step {record.step} follows no plan that was announced")
+        else:
+            self._count_credit(world.grid, record, planned, list(rows))
+        self.leased.difference_update(unit for entry in record.contributions for unit in entry.units)
+        self._offers.clear()
+        self._planned.clear()
+
+    def _count_positions(self, world: World, record: Record) -> None:
+        """Samples that are in two updates: their ledger entries are several."""
+        for unit in (unit for entry in record.contributions for unit in entry.units):
+            used = self._used.setdefault((unit.epoch, unit.shard), bytearray(world.shards[unit.shard]))
+            twice = sum(map(bool, used[unit.start : unit.stop]))
+            used[unit.start : unit.stop] = b"\1" * unit.samples
+            self._blame("doubled", twice, f"{unit} is in two updates, the second at step {record.step}")
+
+    def _count_credit(self, grid: Grid, record: Record, planned: Planned, rows: list[LedgerRow]) -> None:
+        """Samples whose gradient was averaged, against the entries of the ledger. Rounding may take or give one."""
+        entries = Counter(row.machine for row in rows)
+        credited: Counter[str] = Counter()
+        for row in rows:
+            credited[row.machine] += row.samples
+        for peer, samples in self._averaged(grid, planned).items():
+            off = credited.pop(peer, 0) - samples
+            where = f"{peer[:6]} at step {record.step}"
+            if not entries[peer]:
+                self._blame("uncredited", round(samples), f"{where} has no entry for {float(samples):.1f} samples")
+            elif abs(off) >= 1:
+                kind: Literal["uncredited", "doubled"] = "doubled" if off > 0 else "uncredited"
+                self._blame(kind, round(abs(off)), f"{where} is credited {float(off):+.1f} samples")
+            elif entries[peer] > 1:
+                self._blame("doubled", round(samples), f"{where} has {entries[peer]} entries")
+        for machine, unearned in credited.items():
+            self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
+
+    def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
+        """Samples of each contributor in the average, by what it offered and what the reducers included."""
+        elements = self._included_elements(grid, planned)
+        averaged = {}
+        for number, slot in enumerate(planned.plan.slots):
+            offer = planned.offers.get(slot.peer)
+            samples = sum(done.unit.samples for done in offer.units) if offer is not None else 0
+            if offer is not None and samples:
+                self._ratio[slot.peer] = Fraction(samples, offer.loss_tokens)
+            token_elements = elements.get(number, 0)
+            if token_elements:
+                averaged[slot.peer] = Fraction(token_elements, grid.elements) * self._ratio.get(slot.peer, Fraction(0))
+        return averaged
+
+    def _included_elements(self, grid: Grid, planned: Planned) -> dict[int, int]:
+        """Tokens times elements of each slot that were averaged."""
+        sums: dict[int, int] = {}
+        for first, stop, slots in _joined(planned.included):
+            for number in slots:
+                for weight in planned.plan.slots[number].weights:
+                    begin, end = max(first, weight.first), min(stop, weight.stop)
+                    if begin < end:
+                        sums[number] = sums.get(number, 0) + weight.tokens * _elements(grid, begin, end)
+        return sums
+
+    def _blame(self, kind: Literal["uncredited", "doubled"], samples: int, text: str) -> None:
+        if not samples:
+            return
+        if kind == "uncredited":
+            self.uncredited_samples += samples
+        else:
+            self.doubled_samples += samples
+        self.faults.append(f"{kind}: {text}")
+
+    # --- after draining
+
+    def divergent(self, world: World) -> list[PeerId]:
+        """Living replicas that differ from the log: in themselves, in what they last said, or by being behind."""
+        last = {peer: report for peer, report in self.reports.items() if world.trainers[peer].alive}
+        at_head = [report.digest for report in last.values() if report.index == world.database.index]
+        right = world.database.index, Counter(at_head).most_common(1)[0][0] if at_head else ""
+        said = {peer: (report.index, report.digest) for peer, report in last.items()}
+        living = [(peer, trainer) for peer, trainer in world.trainers.items() if trainer.alive]
+        found = [peer for peer, trainer in living if trainer.corrupt or said.get(peer) != right]
+        self.faults += [f"divergent: {peer[:6]} says {said.get(peer)}" for peer in found]
+        return found
+
+    def unsettled(self, world: World) -> list[Unit]:
+        """Once everybody has said goodbye: units that were leased and are neither in an update nor to be had again.
+
+        What the host has recorded as lost is taken off; what it still believes to be leased is held by nobody.
+        """
+        assert world.host is not None
+        book = world.host.state.leases
+        free: dict[tuple[int, int], set[int]] = {}
+        for unit in book.returned:
+            free.setdefault((unit.epoch, unit.shard), set()).update(range(unit.start, unit.stop))
+        found, lost = [], book.lost_samples
+        for unit in sorted(self.leased):
+            used = self._used.get((unit.epoch, unit.shard), b"")
+            gone = {place for place in range(unit.start, unit.stop) if not (used and used[place])}
+            missing = len(gone - free.get((unit.epoch, unit.shard), set()))
+            if missing > lost:
+                found.append(unit)
+                self.faults.append(f"unsettled: {unit}")
+            else:
+                lost -= missing
+        return found
+
+
+def _elements(grid: Grid, first: int, stop: int) -> int:
+    """Elements of chunks [first, stop); only the last chunk may be shorter."""
+    return min(stop * grid.chunk_elements, grid.elements) - first * grid.chunk_elements
+
+
+def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Runs of neighbouring chunks that average the same slots."""
+    parts = sorted((part.first, part.stop, part.slots) for span in included.values() for part in span)
+    runs: list[tuple[int, int, tuple[int, ...]]] = []
+    for first, stop, slots in parts:
+        if runs and runs[-1][1:] == (first, slots):
+            runs[-1] = runs[-1][0], stop, slots
+        else:
+            runs.append((first, stop, slots))
+    return runs

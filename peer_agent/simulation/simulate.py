@@ -1,0 +1,196 @@
+"""A whole simulation: so many rounds in some weather, then everything heals, the run drains, and is judged."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.simulation.churn import Weather, befall
+from peer_agent.simulation.deeds import heal, obey
+from peer_agent.simulation.host import Host
+from peer_agent.simulation.judge import Judge
+from peer_agent.simulation.progress import Progress
+from peer_agent.simulation.world import Setting, World
+
+GIVE_UP = 10  # standstills after which the rest is not waited for
+LIMIT_S = 30 * 86_400.0  # virtual
+DRAIN_ROUNDS = 8  # in calm weather: more than leases outlive a session or a host
+DRAIN_S = 1200.0  # at most, for these
+SETTLE_S = 60.0  # paused, until every replica is at the head
+PARTING_S = 10.0  # until everybody's goodbye has arrived
+MOST_REASONS = 20
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """A simulation at its end. The figures from `stuck_rounds` to `doubled_samples` are 0 in a sound run.
+
+    `committed_rounds` and `void_rounds` are those before the drain; `seconds` and `advance_cpu_s` are real, the latter
+    of the process; `fairness`: Jain's index of samples credited per sample computed, over the trainers.
+    """
+
+    peers: int
+    relays: int
+    rounds: int
+    seed: int
+    committed_rounds: int
+    void_rounds: int
+    stuck_rounds: int
+    divergent_replicas: int
+    unsettled_leases: int
+    uncredited_samples: int
+    doubled_samples: int
+    advance_cpu_s: float
+    events: int
+    seconds: float
+    virtual_seconds: float
+    actions: int
+    samples: int
+    computed_samples: int
+    fairness: float
+    exact_rounds: int
+    restarts: int
+    notes: dict[str, int]
+    faults: dict[str, int]
+    reasons: tuple[str, ...]
+    trace: str
+    crash: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        """All rounds are made, and nothing is wrong."""
+        wrong = self.stuck_rounds + self.divergent_replicas + self.unsettled_leases
+        wrong += self.uncredited_samples + self.doubled_samples
+        return not wrong and not self.crash and self.committed_rounds >= self.rounds
+
+
+class Trace:
+    """A digest of the order of events, commands and writes, with their times: equal for equal seeds."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def before(self, host: Host, event: e.Event, now: float) -> None:
+        """Nothing yet."""
+
+    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        """Take both in."""
+        names = " ".join(type(command).__name__ for command in commands)
+        what = type(event.message if isinstance(event, e.Received) else event).__name__
+        self._hash.update(f"{now!r} {host.state.phase} {what} {getattr(event, 'peer', '')} {names}".encode())
+
+    def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
+        """And what became of a record."""
+        self._hash.update(f"{command.record.index} {outcome} {command.record.previous}".encode())
+
+    def digest(self) -> str:
+        """16 hexadecimal digits."""
+        return self._hash.hexdigest()[:16]
+
+
+class Simulation:
+    """One run, judged. `cpu` and `wall`: seconds, of this process and of the world outside."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        weather: Weather | None = None,
+        *,
+        cpu: Callable[[], float] = lambda: 0.0,
+        wall: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.rounds, self.wall, self.began = setting.steps, wall, wall()
+        self.trace, self.judge = Trace(), Judge(cpu)
+        # More steps than are wanted: the run is drained while it goes on.
+        longer = replace(setting, steps=setting.steps + 2 * DRAIN_ROUNDS)
+        self.world = World(longer, [self.trace, self.judge])
+        self.began_at = self.world.clock.now
+        self.progress = Progress(self.world)
+        obey(self.world)
+        self.clear = befall(self.world, weather) if weather is not None else lambda: None
+        self.measured: tuple[int, int] | None = None  # committed and void rounds before the drain
+        self.divergent = self.unsettled = 0
+        self.crash = ""
+
+    def run(self, limit_s: float = LIMIT_S) -> None:
+        """Until the rounds are made (or the run stands still for good), and then until it is drained."""
+        self.make_rounds(limit_s)
+        self.drain()
+
+    def make_rounds(self, limit_s: float = LIMIT_S) -> None:
+        """The measured part."""
+        world = self.world
+        world.run(lambda: world.database.step >= self.rounds or len(self.progress.stuck) >= GIVE_UP, limit_s)
+        self.measured = self._counts()
+
+    def drain(self) -> None:
+        """In calm weather: what was lost is missed, whoever is behind catches up, everybody says goodbye."""
+        world = self.world
+        self.clear()
+        heal(world)
+        world.run_steps(DRAIN_ROUNDS, DRAIN_S)
+        world.direct("paused")
+        world.wait(SETTLE_S)
+        self.divergent = len(self.judge.divergent(world))
+        for trainer in world.trainers.values():
+            trainer.leave()
+        world.wait(PARTING_S)
+        self.unsettled = len(self.judge.unsettled(world))
+
+    def _counts(self) -> tuple[int, int]:
+        committed = min(self.world.database.step, self.rounds)
+        is_open = bool(self.world.host and self.world.host.state.round)
+        return committed, max(0, len(self.judge.rounds) - self.world.database.step - is_open)
+
+    def figures(self) -> Figures:
+        """What came of it so far."""
+        world, records = self.world, self.world.database.records
+        committed, void = self.measured or self._counts()
+        stuck = [f"stuck: at step {s.step}, after {s.at_s:.0f} s: {s.why}" for s in self.progress.stuck]
+        return Figures(
+            peers=len(world.trainers),
+            relays=len(world.relays),
+            rounds=self.rounds,
+            seed=world.seed,
+            committed_rounds=committed,
+            void_rounds=void,
+            stuck_rounds=len(self.progress.stuck),
+            divergent_replicas=self.divergent,
+            unsettled_leases=self.unsettled,
+            uncredited_samples=self.judge.uncredited_samples,
+            doubled_samples=self.judge.doubled_samples,
+            advance_cpu_s=round(self.judge.advance_cpu_s, 3),
+            events=self.judge.events,
+            seconds=round(self.wall() - self.began, 3),
+            virtual_seconds=round(world.clock.now - self.began_at, 3),
+            actions=world.tally.events,
+            samples=sum(record.samples for record in records),
+            computed_samples=sum(trainer.computed for trainer in world.trainers.values()),
+            fairness=round(_fairness(world), 4),
+            exact_rounds=sum(record.exact for record in records),
+            restarts=world.tally.restarts,
+            notes=dict(sorted(world.tally.notes.items())),
+            faults=dict(sorted(world.faults.fired.items())),
+            reasons=tuple((stuck + self.judge.faults)[:MOST_REASONS]),
+            trace=self.trace.digest(),
+            crash=self.crash,
+        )
+
+
+def simulate(setting: Setting, weather: Weather | None = None, limit_s: float = LIMIT_S) -> Figures:
+    """Simulate and judge."""
+    simulation = Simulation(setting, weather)
+    simulation.run(limit_s)
+    return simulation.figures()
+
+
+def _fairness(world: World) -> float:
+    credited = dict.fromkeys(world.trainers, 0)
+    for row in world.database.ledger:
+        credited[PeerId(row.machine)] += row.samples
+    ratios = [credited[peer] / trainer.computed for peer, trainer in world.trainers.items() if trainer.computed]
+    squares = sum(ratio * ratio for ratio in ratios)
+    return sum(ratios) ** 2 / (len(ratios) * squares) if squares else 1.0

@@ -1,0 +1,184 @@
+"""The channel layer: messages between the sockets and hosts of a site, in one process (here) or several (`redis`).
+
+Written for this site, since Channels' own layers drop sockets from groups after a day, copy and sweep everything with
+each message, or let a slow reader's messages grow without bound. A channel lives until it is forgotten; nothing else
+expires. What is sent may be lost: sockets, hosts and the protocol notice that by themselves.
+"""
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from channels.exceptions import ChannelFull
+from channels.layers import get_channel_layer
+
+Letter = dict[str, Any]
+
+# A page of the log is 64 messages of at most 1 MiB together; beside it lie a few rounds of what everybody is told.
+CAPACITY = 1_000  # messages that wait for one socket
+CAPACITY_BYTES = 32 * 1024 * 1024  # of their data: four of the longest messages there may be
+EXPIRY_S = 60.0  # a socket whose oldest message waits for so long does not read
+HOST_CAPACITY = 20_000  # messages that wait for a host: ten seconds of a thousand peers that each say two a second
+HOST_CAPACITY_BYTES = 256 * 1024 * 1024
+HOST = "host."  # how the channels of hosts begin
+SLICE = 32  # sockets that are told at once; then others have the loop for a moment
+RESTORED = "restored"  # the group that is told `layer.restored` when messages between processes may have been lost
+OVERFLOWED = "channel.overflowed"  # the last message of a socket's channel that was full
+
+
+class Undelivered(ChannelFull):
+    """Nobody reads this channel any more, it is full, or the way there is broken."""
+
+
+class Channel:
+    """What waits for one reader. One that `ends` when it is full tells its reader so, and takes nothing more."""
+
+    def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
+        self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
+        self._first: deque[Letter] = deque()
+        self._waiting: deque[tuple[float, Letter]] = deque()
+        self._bytes = 0
+        self._is_over = False
+        self._arrived = asyncio.Event()
+
+    def put(self, letter: Letter) -> bool:
+        """False where it is full, or was: then it is the reader that has to begin anew."""
+        if self._is_over or self._is_full(letter):
+            self._overflow()
+            return False
+        self._waiting.append((self.clock(), letter))
+        self._bytes += size_of(letter)
+        self._arrived.set()
+        return True
+
+    def put_first(self, letter: Letter) -> None:
+        """Before what others have put there, and however much that is: for the reader's own, who bounds it."""
+        self._first.append(letter)
+        self._arrived.set()
+
+    async def get(self) -> Letter:
+        """The next letter; nothing is lost where this is given up."""
+        while not self._first and not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        if self._first:
+            return self._first.popleft()
+        _, letter = self._waiting.popleft()
+        self._bytes -= size_of(letter)
+        return letter
+
+    def _is_full(self, letter: Letter) -> bool:
+        if not self._waiting:
+            return False  # one always has room, however long it is
+        if len(self._waiting) >= self.capacity or self._bytes + size_of(letter) > self.capacity_bytes:
+            return True
+        return self.ends and self.clock() - self._waiting[0][0] > EXPIRY_S
+
+    def _overflow(self) -> None:
+        if self.ends and not self._is_over:
+            self._is_over = True
+            self._waiting.clear()
+            self._bytes = 0
+            self.put_first({"type": OVERFLOWED})
+
+
+def site_layer() -> "ProcessLayer":
+    """The one of this site."""
+    layer: Any = get_channel_layer()
+    assert isinstance(layer, ProcessLayer)
+    return layer
+
+
+def size_of(letter: Letter) -> int:
+    """Bytes of what it carries; the rest is a few names."""
+    return len(letter.get("data", b""))
+
+
+class ProcessLayer:
+    """Channels and groups of one process: a letter is handed over as it is, never copied."""
+
+    extensions = ("groups", "flush")
+
+    def __init__(
+        self,
+        *,
+        capacity: int = CAPACITY,
+        host_capacity: int = HOST_CAPACITY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.capacity, self.host_capacity, self.clock = capacity, host_capacity, clock
+        self.process = uuid.uuid4().hex
+        self.channels: dict[str, Channel] = {}
+        self.groups: dict[str, set[str]] = {}
+
+    async def new_channel(self, prefix: str = "specific.") -> str:
+        """A name of this process; letters wait there until it is forgotten."""
+        name = f"{prefix}{self.process}!{uuid.uuid4().hex}"
+        self.channel(name)
+        return name
+
+    def channel(self, name: str) -> Channel:
+        """What waits there; made where it is new."""
+        if name not in self.channels:
+            is_host = name.startswith(HOST)
+            self.channels[name] = Channel(
+                capacity=self.host_capacity if is_host else self.capacity,
+                capacity_bytes=HOST_CAPACITY_BYTES if is_host else CAPACITY_BYTES,
+                ends=not is_host,
+                clock=self.clock,
+            )
+        return self.channels[name]
+
+    def forget(self, name: str) -> None:
+        """Nobody reads there any more."""
+        self.channels.pop(name, None)
+        for group in [group for group, names in self.groups.items() if name in names]:
+            self._leave(group, name)
+
+    async def receive(self, channel: str) -> Letter:
+        """The next letter. Given up, the channel is forgotten: that is how Channels ends a consumer."""
+        try:
+            return await self.channel(channel).get()
+        except asyncio.CancelledError:
+            self.forget(channel)
+            raise
+
+    async def send(self, channel: str, message: Letter) -> None:
+        """Raises Undelivered."""
+        if await self.send_many((channel,), message):
+            raise Undelivered(channel)
+
+    async def send_many(self, channels: Iterable[str], message: Letter) -> list[str]:
+        """The same letter to many. Those that it did not reach, as far as can be known here."""
+        lost = []
+        for number, channel in enumerate(channels, 1):
+            if channel not in self.channels or not self.channels[channel].put(message):
+                lost.append(channel)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        return lost
+
+    async def group_add(self, group: str, channel: str) -> None:
+        """Until it leaves, or is forgotten: no membership expires."""
+        self.groups.setdefault(group, set()).add(channel)
+
+    async def group_discard(self, group: str, channel: str) -> None:
+        """Nothing where it is not in it."""
+        self._leave(group, channel)
+
+    def _leave(self, group: str, channel: str) -> None:
+        names = self.groups.get(group, set())
+        names.discard(channel)
+        if not names:
+            self.groups.pop(group, None)
+
+    async def group_send(self, group: str, message: Letter) -> None:
+        """To all of it that can take it."""
+        await self.send_many(tuple(self.groups.get(group, ())), message)
+
+    async def flush(self) -> None:
+        """As new."""
+        self.channels, self.groups = {}, {}

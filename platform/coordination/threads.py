@@ -1,0 +1,20 @@
+"""The database from the event loop."""
+
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from channels.db import database_sync_to_async
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_thread(function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """In a thread that any request may use."""
+    return database_sync_to_async(function, thread_sensitive=False)
+
+
+def in_thread_of(threads: ThreadPoolExecutor, function: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """In one of these threads, which nothing else may hold."""
+    return database_sync_to_async(function, thread_sensitive=False, executor=threads)

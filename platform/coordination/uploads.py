@@ -1,0 +1,119 @@
+"""An elected keeper's file on its way in: one at a time a machine, no longer than announced, whole or not at all."""
+
+from datetime import timedelta
+from typing import NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from accounts.models import Machine
+from coordination.models import Election, PendingSnapshot, UploadSlot
+from coordination.snapshots import PENDING, admitted_at, election_of, settle
+from coordination.tasks import expire_pending
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId
+from runs import storage
+from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
+from runs.offers import Place, Readable, check_state, first_layout, write_body
+from runs.uploads import too_long
+
+SLOT = timedelta(seconds=60)  # without a byte, and the machine may begin anew
+RENEWED = timedelta(seconds=10)
+
+
+class Taken(NamedTuple):
+    """A state that the site has, or keeps until its hash is admitted."""
+
+    step: int
+    file: str
+    state_digest: str
+    size: int
+
+
+def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
+    """The machine's election, before a byte is read. `size`: as announced.
+
+    Raises Problem E355 (it was not asked), E304 (longer than what most people have), E356 (shorter).
+    """
+    election = election_of(run, peer, step)
+    if election is None:
+        raise Problem.of("E355", step=step)
+    admission = admitted_at(run, election.index)
+    if admission is not None and size > admission.size:
+        raise Problem(too_long(size, admission.size))
+    if admission is not None and size < admission.size:
+        raise Problem.of("E356", step=step)
+    return election
+
+
+def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
+    """Read an elected keeper's body, at most `size` bytes. Raises Problem E356 (not what most have), E310."""
+    run = election.run
+    with storage.workspace() as work:
+        path = work / "offered"
+        file = write_body(body, path, size=size)
+        if (known := _known(run, election, file)) is not None:
+            return known
+        digest = check_state(path, elements=run.elements, layout=first_layout(run), place=_place(run, election))
+        length = path.stat().st_size
+        storage.put(path, storage.pending_path(run, file))
+        return _wait(run, election, Taken(election.step, file, digest, length))
+
+
+def _known(run: Run, election: Election, file: str) -> Taken | None:
+    """The same file where the site has it already. Raises Problem E356 where it is to have another."""
+    stored = Snapshot.objects.filter(run=run, index=election.index).first()
+    admission = admitted_at(run, election.index)
+    expected = stored.file if stored else admission.sha256 if admission else file
+    if file != expected or RefusedSnapshot.objects.filter(run=run, file=file).exists():
+        raise Problem.of("E356", step=election.step)
+    return Taken(stored.step, stored.file, stored.state_digest, stored.size) if stored else None
+
+
+def _place(run: Run, election: Election) -> Place:
+    entry = LogEntry.objects.get(run=run, index=election.index)
+    return Place(election.index, election.step, entry.digest)
+
+
+def _wait(run: Run, election: Election, taken: Taken) -> Taken:
+    """Keep the file until its hash is admitted, which may be now. Raises Problem E356 where another one is."""
+    for before in PendingSnapshot.objects.filter(run=run, index=election.index).exclude(sha256=taken.file):
+        storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # of a keeper that was replaced
+    facts = {"step": taken.step, "sha256": taken.file, "size": taken.size, "state_digest": taken.state_digest}
+    PendingSnapshot.objects.update_or_create(
+        run=run, index=election.index, defaults={**facts, "expires": timezone.now() + PENDING}
+    )
+    transaction.on_commit(lambda: expire_pending.apply_async(countdown=PENDING.total_seconds() + 1))
+    settle(run, election.index)
+    _known(run, election, taken.file)
+    return taken
+
+
+class Slot:
+    """A machine's one upload, held while bytes come: whoever sends nothing for `SLOT` may begin anew."""
+
+    def __init__(self, machine: Machine) -> None:
+        """Raises Problem E357 where another upload of the machine is under way."""
+        now = timezone.now()
+        self._machine, self._until = machine, now + SLOT
+        UploadSlot.objects.filter(machine=machine, until__lt=now).delete()
+        try:
+            with transaction.atomic():
+                UploadSlot.objects.create(machine=machine, until=self._until)
+        except IntegrityError as error:
+            raise Problem.of("E357") from error
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it is time to renew it."""
+        return self._until - timezone.now() < SLOT - RENEWED
+
+    def renew(self) -> None:
+        """More bytes have come."""
+        later = timezone.now() + SLOT
+        UploadSlot.objects.filter(machine=self._machine, until=self._until).update(until=later)
+        self._until = later
+
+    def release(self) -> None:
+        """The upload has ended; the slot may be another's by now."""
+        UploadSlot.objects.filter(machine=self._machine, until=self._until).delete()

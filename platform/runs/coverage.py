@@ -1,0 +1,59 @@
+"""Which samples are in committed updates, as merged ranges by epoch and shard.
+
+Leases are restored from these rows and from lease marks: nothing reads the log for it, which grows with the run.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from peer_agent.protocol.records import Unit
+from runs.models import Coverage, Run
+
+Ranges = list[list[int]]  # [[start, stop), …] in ascending order; no two overlap or touch
+Place = tuple[int, int]  # epoch and shard
+
+
+def add_range(ranges: Ranges, start: int, stop: int) -> None:
+    """Add [start, stop) in place, as one with every range that it overlaps or touches. Cost: two binary searches."""
+    first = bisect_left(ranges, start, key=lambda known: known[1])
+    behind = bisect_right(ranges, stop, key=lambda known: known[0])
+    if first < behind:
+        start, stop = min(start, ranges[first][0]), max(stop, ranges[behind - 1][1])
+    ranges[first:behind] = [[start, stop]]
+
+
+def overlaps(ranges: Ranges, start: int, stop: int) -> bool:
+    """Whether a sample of [start, stop) is in these ranges."""
+    first = bisect_right(ranges, start, key=lambda known: known[1])
+    return first < len(ranges) and ranges[first][0] < stop
+
+
+def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
+    """Add units to the ranges of their places, in place."""
+    for unit in units:
+        add_range(held.setdefault((unit.epoch, unit.shard), []), unit.start, unit.stop)
+
+
+def settle(run: Run, units: Iterable[Unit]) -> None:
+    """Write that the units are in a committed update. Within the commit's transaction, behind the head's fence.
+
+    Reads and writes the rows of the units' own places only.
+    """
+    settled = list(units)
+    places = {(unit.epoch, unit.shard) for unit in settled}
+    known = run.coverage.filter(epoch__in={epoch for epoch, _ in places}, shard__in={shard for _, shard in places})
+    held = {(row.epoch, row.shard): row.ranges for row in known if (row.epoch, row.shard) in places}
+    add_units(held, settled)
+    Coverage.objects.bulk_create(
+        [Coverage(run=run, epoch=epoch, shard=shard, ranges=ranges) for (epoch, shard), ranges in held.items()],
+        update_conflicts=True,
+        unique_fields=["run", "epoch", "shard"],
+        update_fields=["ranges"],
+    )
+
+
+def settled_units(run: Run) -> Iterator[Unit]:
+    """Everything that is in committed updates, a unit for each merged range, in ascending order."""
+    rows = run.coverage.order_by("epoch", "shard").values_list("epoch", "shard", "ranges")
+    for epoch, shard, ranges in rows.iterator(chunk_size=2000):
+        yield from (Unit(epoch, shard, start, stop) for start, stop in ranges)

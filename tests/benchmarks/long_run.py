@@ -1,0 +1,136 @@
+"""What a run of many steps with many machines costs the site: to host it, to look at it, on disk. See README.md."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.rig.figures import Figures, median, publish, say
+
+LOOKS = 9
+LIMIT_S = 900
+
+
+def begin(folder: Path) -> None:
+    """Django on a database of our own. What writes it need not outlive a power cut."""
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "config.settings", "MANYHANDS_DATA": str(folder)}
+    os.environ.pop("DATABASE_URL", None)
+    import django
+
+    django.setup()
+
+
+def fill(steps: int, machines: int) -> Figures:
+    """A long run and an empty one."""
+    from django.core.management import call_command
+    from django.db import connection, transaction
+
+    from accounts.models import Person
+    from tests.long_run import long_run
+    from tests.runs.cast import opened
+
+    call_command("migrate", verbosity=0)
+    organizer = Person.objects.create_user("Amina", None)
+    began = time.monotonic()
+    opened(organizer, slug="empty")
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA synchronous=OFF")
+        cursor.execute("PRAGMA cache_size=-400000")
+    with transaction.atomic():
+        long_run(opened(organizer, slug="long"), steps=steps, machines=machines)
+    return {"filled_s": time.monotonic() - began}
+
+
+def host(slug: str) -> Figures:
+    """Seconds and memory of `store.load`, as a host that has claimed the run calls it."""
+    import psutil
+
+    from coordination import store
+    from runs.models import Run
+
+    run_id = Run.objects.get(slug=slug).run_id
+    before, began, spent = psutil.Process().memory_info().rss, time.perf_counter(), time.thread_time()
+    state = store.load(store.run_named(run_id), 1)
+    seconds, cpu = time.perf_counter() - began, time.thread_time() - spent
+    return {"s": seconds, "cpu_s": cpu, "mb": (psutil.Process().memory_info().rss - before) / 1e6, "step": state.step}
+
+
+def looks(slug: str) -> Figures:
+    """Processor milliseconds of the first looks in this process, each after the question which run is meant."""
+    from django.utils import timezone
+
+    from coordination.models import Presence
+    from runs.models import Run
+    from web.feed.looking import look
+
+    Presence.objects.update(at=timezone.now())
+    run = Run.objects.get(slug=slug)
+    spent = []
+    for _ in range(LOOKS):
+        began = time.thread_time()
+        look(run.pk)
+        spent.append(1000 * (time.thread_time() - began))
+    return {"first": spent[0], "later": median(spent[1:])}
+
+
+def aside(folder: Path, part: str, *arguments: object) -> Any:
+    """A part in a process of its own: nothing is kept from one to the next."""
+    command = [sys.executable, "-m", "tests.benchmarks.long_run", "--folder", folder, "--part", part, *arguments]
+    done = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, timeout=LIMIT_S)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(steps: int, machines: int, repeats: int) -> Figures:
+    """Fill, then load and look in fresh processes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        say(f"{steps} steps of {machines} machines are being written")
+        filled = aside(folder, "fill", "--steps", steps, "--machines", machines)
+        hosts = {slug: [aside(folder, "host", "--slug", slug) for _ in range(repeats)] for slug in ("empty", "long")}
+        seen = [aside(folder, "looks", "--slug", "long") for _ in range(repeats)]
+        size = (folder / "db.sqlite3").stat().st_size
+    typical = {
+        slug: {key: median(one[key] for one in found) for key in ("s", "cpu_s", "mb")} for slug, found in hosts.items()
+    }
+    return {
+        "steps": steps,
+        "machines": machines,
+        "host_load_s": typical["long"]["s"],
+        "host_load_cpu_s": typical["long"]["cpu_s"],
+        "host_load_mb": typical["long"]["mb"] - typical["empty"]["mb"],
+        "look_cpu_ms": {key: median(one[key] for one in seen) for key in ("first", "later")},
+        "database_mb": size / 1e6,
+        **filled,
+    }
+
+
+def main() -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--machines", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--part", choices=("fill", "host", "looks"))
+    parser.add_argument("--slug", default="long")
+    asked = parser.parse_args()
+    if asked.part is None:
+        return publish("long_run", lambda: measure(asked.steps, asked.machines, asked.repeats))
+    begin(asked.folder)
+    parts: dict[str, Callable[[], Figures]] = {
+        "fill": lambda: fill(asked.steps, asked.machines),
+        "host": lambda: host(asked.slug),
+        "looks": lambda: looks(asked.slug),
+    }
+    print(json.dumps(parts[asked.part]()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

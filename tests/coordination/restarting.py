@@ -1,0 +1,71 @@
+"""A run on PostgreSQL whose Redis goes away and comes back: host, sockets and watchers each in a process of its own."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from channels.layers import get_channel_layer
+
+from coordination.groups import watchers_of
+from coordination.threads import in_thread
+from runs.models import Run
+from tests.coordination.engines import PATIENCE_S
+from tests.coordination.running import at_work, head, other_process, until
+from tests.servers import free_port, redis_at
+
+AWAY_S = 1.0  # long enough for every process to notice
+
+
+class Redis:
+    """One that is killed and started again on the same port."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._life = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """It answers when this returns, and knows nothing."""
+        self._life.enter_context(redis_at(self.port))
+
+    def end(self) -> None:
+        """With all its connections."""
+        self._life.close()
+
+
+def settings_of(redis: Redis) -> dict[str, Any]:
+    """CHANNEL_LAYERS of a site over it."""
+    config = {"hosts": [redis.url], "prefix": f"t{uuid.uuid4().hex[:8]}"}
+    return {"default": {"BACKEND": "coordination.redis_layer.RedisLayer", "CONFIG": config}}
+
+
+@asynccontextmanager
+async def a_run_elsewhere(cast: Any, url: str, settings: Any) -> AsyncIterator[None]:
+    """Its host is in another process; its peers' sockets are in this one."""
+    with other_process(url, settings):
+        await until(lambda: head().owner, "the other process has the run")
+        async with at_work(cast):
+            await until(lambda: head().step >= 3, "it goes")
+            yield
+
+
+async def goes_on_after(redis: Redis, run: Run) -> float:
+    """Kill it and start it; seconds from when it answers until a step is made and a watcher has heard of one."""
+    await in_thread(redis.end)()
+    at = time.monotonic() + AWAY_S
+    await until(lambda: time.monotonic() > at, "it was away")
+    await in_thread(redis.start)()
+    began = time.monotonic()
+    layer: Any = get_channel_layer()
+    ear = await layer.new_channel()
+    await layer.group_add(watchers_of(run.run_id), ear)
+    step = (await in_thread(head)()).step
+    async with asyncio.timeout(PATIENCE_S):
+        await layer.receive(ear)
+    await until(lambda: head().step > step, "it goes on")
+    layer.forget(ear)
+    return time.monotonic() - began

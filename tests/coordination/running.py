@@ -1,0 +1,112 @@
+"""A run at work on real rows: hosts in this process or another, scripted peers on the site's own sockets."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordination.hosting import in_thread, run_hosts
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.recipe import encode_recipe
+from runs.coverage import settled_units
+from runs.models import Head, LogEntry, Run
+from tests.coordination.cast import Cast, assemble, require_equal_books
+from tests.coordination.dialler import credential_of, identity_of
+from tests.coordination.engines import PATIENCE_S
+from tests.coordination.peers import Contributor, Reducer, taking_part
+from tests.runs.cast import RECIPE, owned
+
+
+def assemble_long(target_steps: int) -> Cast:
+    recipe = msgspec.structs.replace(RECIPE, target_steps=target_steps, snapshot_every=1000)
+    return assemble(recipe=encode_recipe(recipe).decode())
+
+
+@asynccontextmanager
+async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
+    """This process hosts what is free."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_hosts(stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await task
+
+
+async def until(done: Callable[[], object], what: str) -> None:
+    """Poll rows (in a thread) or peers."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while not await in_thread(done)():  # noqa: ASYNC110 - rows have no event to wait for
+                await asyncio.sleep(0.01)
+            return
+    raise AssertionError(f"not in time: {what}")
+
+
+@asynccontextmanager
+async def at_work(cast: Cast) -> AsyncIterator[tuple[Contributor, Contributor]]:
+    """A relay, and Teo and Noor, who train."""
+    run = cast.run.run_id
+    relay = await in_thread(owned)(cast.run.organizer, "relay")
+    async with contextlib.AsyncExitStack() as stack:
+        identity = identity_of(credential_of(relay, None, Role.RELAY), relay.key)
+        await stack.enter_async_context(taking_part(Reducer, identity, run))
+        trainers = []
+        for who in (cast.teo, cast.noor):
+            identity = identity_of(credential_of(who, cast.run), who.key)
+            trainers.append(await stack.enter_async_context(taking_part(Contributor, identity, run)))
+        teo, noor = trainers
+        assert isinstance(teo, Contributor)
+        assert isinstance(noor, Contributor)
+        yield teo, noor
+
+
+def head() -> Head:
+    return Head.objects.get()
+
+
+async def until_step(step: int) -> None:
+    await until(lambda: head().step >= step, f"step {step}")
+
+
+async def steps_on(more: int = 3) -> None:
+    """The run makes more steps from where it is."""
+    await until_step((await in_thread(head)()).step + more)
+
+
+def require_whole_log(run: Run) -> None:
+    """No step is missing or there twice, no sample is in two of them, and the books agree."""
+    steps = list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "step"))
+    assert steps == [(number, number) for number in range(1, len(steps) + 1)]
+    assert head().step == len(steps)
+    units = list(settled_units(run))
+    assert len(units) == len(set(units))
+    require_equal_books(run)
+
+
+@contextmanager
+def other_process(url: str, settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """A host in a process of its own, on the same database, Redis and data folder."""
+    config = settings.CHANNEL_LAYERS["default"]["CONFIG"]
+    environment = {
+        **os.environ,
+        "DATABASE_URL": url,
+        "REDIS_URL": config["hosts"][0],
+        "LAYER_PREFIX": config["prefix"],
+        "MANYHANDS_DATA": str(settings.DATA),
+    }
+    program = Path(__file__).with_name("hosting_process.py")
+    with subprocess.Popen([sys.executable, str(program)], env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -1,0 +1,117 @@
+"""A host that really holds a run and really has sockets, around a coordinator that does what a test says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from channels.layers import get_channel_layer
+
+from coordination import host, store
+from coordination.holding import hold
+from coordination.host import Host
+from coordination.layers import HOST
+from coordination.quarantine import Quarantine
+from coordination.threads import in_thread
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.wire import encode
+from tests.coordination.cast import ACCUMULATOR, Cast, assemble
+from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
+
+TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)
+
+
+@pytest.fixture
+def cast(request: pytest.FixtureRequest, tmp_path: Any, settings: Any) -> Any:
+    use_layer("memory", request, settings)
+    with fresh_database("sqlite", request, tmp_path):
+        yield assemble()
+
+
+class Script:
+    """In place of `advance`: says which events came, and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[e.Event] = []
+        self.answer: Callable[[e.Event], list[e.Command]] = lambda _: []
+
+    def __call__(self, state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
+        self.events.append(event)
+        return self.answer(event)
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    found = Script()
+    monkeypatch.setattr(host, "advance", found)
+    return found
+
+
+@pytest.fixture
+async def driven(cast: Cast) -> AsyncIterator[Host]:
+    """A host that holds the run and is not driven yet."""
+    layer: Any = get_channel_layer()
+    with ThreadPoolExecutor(2) as threads:
+        held = await hold(cast.run, await layer.new_channel(HOST), threads)
+        assert held is not None
+        held.clock, held.asked_at = Clock(), 0.0  # it is held for as long as a test wants it
+        yield Host(cast.run, held, await in_thread(store.load)(cast.run, held.fence), Quarantine())
+
+
+@asynccontextmanager
+async def driving(driven: Host) -> AsyncIterator["asyncio.Task[None]"]:
+    """For as long as the block lasts."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(driven.drive(stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        await asyncio.wait([task], timeout=PATIENCE_S)
+    assert task.done()
+
+
+async def until(done: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not done():  # noqa: ASYNC110 - what a host does has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+def said(peer: PeerId, body: m.Message, channel: str) -> dict[str, Any]:
+    """As a consumer forwards it."""
+    facts = {"peer": peer, "person": "Teo", "machine": "laptop", "role": "trainer", "channel": channel}
+    return {"type": "peer.said", "data": encode(body), **facts}
+
+
+def hello(driven: Host) -> m.Hello:
+    return m.Hello(run=driven.run.run_id, accumulator=ACCUMULATOR)
+
+
+async def arrived(driven: Host, *peers: PeerId) -> list[str]:
+    """Sockets of these, which have said hello."""
+    channels = []
+    for peer in peers:
+        channels.append(await driven.layer.new_channel())
+        await driven.layer.send(driven.holding.owner, said(peer, hello(driven), channels[-1]))
+    return channels
+
+
+async def heard(driven: Host, channel: str) -> Any:
+    """The next letter in a socket's channel."""
+    async with asyncio.timeout(PATIENCE_S):
+        return await driven.layer.receive(channel)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

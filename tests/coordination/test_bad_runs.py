@@ -1,0 +1,73 @@
+"""A run whose coordinator fails: it is loaded anew, and the others do not notice."""
+
+from typing import Any
+
+import pytest
+
+from coordination import host, hosting, store
+from coordination.threads import in_thread
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.advance import advance
+from peer_agent.protocol.identifiers import PeerId
+from runs import tasks
+from runs.models import Head
+from tests.coordination.cast import Cast, assemble
+from tests.coordination.engines import fresh_database, use_layer
+from tests.coordination.running import at_work, hosts, steps_on, until
+from tests.runs.cast import opened
+
+
+@pytest.fixture
+def cast(request: pytest.FixtureRequest, tmp_path: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    use_layer("memory", request, settings)
+    monkeypatch.setattr(tasks, "enqueue", lambda *_: None)
+    with fresh_database("sqlite", request, tmp_path):
+        yield assemble()
+
+
+async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noor = PeerId(cast.noor.machine.peer_id)
+    broke: list[int] = []
+
+    def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
+        if isinstance(event, e.Received) and event.peer == noor and state.step >= 2 and state.fence < 3:
+            broke.append(state.fence)
+            state.step += 5  # half-changed
+            raise OverflowError("cannot convert float infinity to integer")
+        return advance(state, event, now, seed)
+
+    monkeypatch.setattr(host, "advance", fragile)
+    async with hosts(), at_work(cast) as (teo, other):
+        await until(lambda: other.refused == "E371", "it is told")
+        await steps_on(3)
+        assert (broke, teo.refused) == ([1], "")
+    assert (await in_thread(Head.objects.get)()).fence == 2
+
+
+async def test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await in_thread(opened)(cast.run.organizer, slug="riddles")
+    load, tried = store.load, []
+
+    def broken(run: Any, fence: int) -> Any:
+        if run.pk == other.pk:
+            tried.append(fence)
+            raise ValueError("a record that nobody can read")
+        return load(run, fence)
+
+    monkeypatch.setattr(store, "load", broken)
+    monkeypatch.setattr(hosting, "LOOK_S", 0.0)
+    monkeypatch.setattr(hosting, "RESTS_S", (0.0, 1e6))
+
+    def step() -> int:
+        return Head.objects.get(run=cast.run).step
+
+    async with hosts(), at_work(cast):
+        await until(lambda: step() >= 2, "the other goes")
+        await until(lambda: len(tried) == 2, "it is tried again")
+        at = await in_thread(step)()
+        await until(lambda: step() >= at + 2, "the other goes on")
+        assert len(tried) == 2, "and then it rests"

@@ -1,0 +1,198 @@
+"""The control link at the site: what one peer may cost it, and that only that peer pays."""
+
+import time
+from typing import Any
+
+import pytest
+
+from coordination import allowances, claims, consumers, doorway, following, lookout
+from coordination.allowances import Allowances, Budget
+from coordination.doorway import Takeovers
+from coordination.groups import RELAYS
+from coordination.threads import in_thread
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.session import Identity
+from peer_agent.protocol.wire import decode, encode
+from tests.coordination.cast import Cast, assemble
+from tests.coordination.dialler import Closed, Dialler, credential_of, dialling, identity_of, linked
+from tests.coordination.engines import fresh_database
+from tests.coordination.test_consumers import REFUSED, hello, received
+
+REPLACED, TOO_LATE = 4002, 4000
+
+
+@pytest.fixture
+def cast(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    with fresh_database("sqlite", request, tmp_path):
+        yield assemble()
+
+
+@pytest.fixture
+def teo(cast: Cast) -> Identity:
+    return identity_of(credential_of(cast.teo, cast.run), cast.teo.key)
+
+
+@pytest.fixture
+def noor(cast: Cast) -> Identity:
+    return identity_of(credential_of(cast.noor, cast.run), cast.noor.key)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks come at once."""
+    monkeypatch.setattr(lookout, "LOOK_S", 0.01)
+    monkeypatch.setattr(lookout, "HURRY_S", 0.0)
+
+
+async def hosted(layer: Any, cast: Cast) -> tuple[str, int]:
+    """A host's channel and fence, as the database has it and nobody has announced."""
+    channel = await layer.new_channel("host.")
+    fence = await in_thread(claims.claim)(cast.run, channel)
+    assert fence is not None
+    return channel, fence
+
+
+async def greeted(link: Dialler, layer: Any, cast: Cast, host: str) -> str:
+    """It has said hello; where it listens."""
+    assert isinstance(await link.hear(), m.Rehello)
+    await link.say(hello(cast.run))
+    return str((await received(layer, host))["channel"])
+
+
+async def how_it_closes(link: Dialler) -> int:
+    with pytest.raises(Closed) as closed:
+        await link.bytes_from_site()
+    return closed.value.code
+
+
+class TestBudgets:
+    async def test_who_says_too_much_is_refused_and_nobody_else_is(
+        self, cast: Cast, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small = Budget(messages_per_s=0, messages=3, bytes_per_s=1e6, bytes=1e6)
+        monkeypatch.setitem(allowances.BUDGETS, Role.TRAINER, small)
+        monkeypatch.setattr(consumers, "ALLOWANCES", Allowances())
+        host, _ = await hosted(layer, cast)
+        async with linked(teo) as loud, linked(noor) as quiet:
+            await loud.hear()
+            for _ in range(4):
+                await loud.say(hello(cast.run))
+            assert await loud.how_it_ends() == ("E370", REFUSED)
+            await greeted(quiet, layer, cast, host)
+        async with linked(teo) as again:
+            await again.hear()
+            await again.say(hello(cast.run))
+            assert (await again.how_it_ends())[0] == "E370", "a new socket is no new budget"
+
+    async def test_who_does_not_read_is_refused_and_begins_anew(self, cast: Cast, teo: Identity, layer: Any) -> None:
+        host, _ = await hosted(layer, cast)
+        async with linked(teo) as link:
+            back = await greeted(link, layer, cast, host)
+            await layer.send(back, {"type": "channel.overflowed"})
+            assert await link.how_it_ends() == ("E373", REFUSED)
+
+
+class TestHosts:
+    async def test_whose_announcement_was_lost_is_found(
+        self, cast: Cast, teo: Identity, layer: Any, quick: None
+    ) -> None:
+        async with linked(teo) as link:
+            host, _ = await hosted(layer, cast)
+            await greeted(link, layer, cast, host)
+
+    async def test_a_relay_of_yesterday_hears_of_a_run_of_today(
+        self, cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        relay = identity_of(credential_of(cast.noor, None, Role.RELAY), cast.noor.key)
+        async with linked(relay) as link:
+            now = time.time() + 25 * 3600
+            monkeypatch.setattr(time, "time", lambda: now)
+            monkeypatch.setattr(lookout, "LOOK_S", 1e6)
+            host = await layer.new_channel("host.")
+            note = {"type": "host.announced", "run": cast.run.run_id, "fence": 1, "channel": host}
+            await layer.group_send(RELAYS, note)
+            assert isinstance(decode(await link.bytes_from_site()), m.Rehello)
+
+    async def test_one_that_is_gone_is_looked_up_at_once(
+        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookout, "HURRY_S", 0.0)
+        monkeypatch.setattr(lookout, "LOOK_S", 1e6)
+        old, fence = await hosted(layer, cast)
+        async with linked(teo) as link:
+            await greeted(link, layer, cast, old)
+            layer.forget(old)
+            await in_thread(claims.release)(cast.run, old, fence)
+            new, _ = await hosted(layer, cast)
+            await link.say(m.Heartbeat(run=cast.run.run_id, index=0))
+            await greeted(link, layer, cast, new)
+
+    async def test_a_hello_that_is_not_answered_is_asked_for_again(
+        self, cast: Cast, teo: Identity, layer: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(following, "UNANSWERED_S", 0.0)
+        host, _ = await hosted(layer, cast)
+        async with linked(teo) as link:
+            await greeted(link, layer, cast, host)
+            back = await greeted(link, layer, cast, host)
+            notice = m.Notice(run=cast.run.run_id, code="E219", text="an answer")
+            await layer.send(back, {"type": "host.said", "run": cast.run.run_id, "data": encode(notice)})
+            while isinstance(heard := await link.hear(), m.Rehello):
+                pass
+            assert heard == notice
+
+    async def test_after_a_loss_between_processes_everybody_says_hello(
+        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookout, "LOOK_S", 1e6)  # else the hello is asked for because it is not answered
+        host, _ = await hosted(layer, cast)
+        async with linked(teo) as link:
+            await greeted(link, layer, cast, host)
+            await layer.group_send("restored", {"type": "layer.restored"})
+            await greeted(link, layer, cast, host)
+
+
+class TestSessions:
+    async def test_a_second_socket_of_a_machine_replaces_the_first(
+        self, cast: Cast, teo: Identity, noor: Identity, layer: Any
+    ) -> None:
+        host, _ = await hosted(layer, cast)
+        async with linked(teo) as first, linked(noor) as other:
+            await greeted(first, layer, cast, host)
+            async with linked(teo) as second:
+                assert await how_it_closes(first) == REPLACED
+                await greeted(second, layer, cast, host)
+                await greeted(other, layer, cast, host)
+
+    async def test_two_that_take_it_from_each_other_are_both_told(
+        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(doorway, "TAKEOVERS", 1)
+        monkeypatch.setattr(consumers, "TAKEOVERS", Takeovers())
+        async with linked(teo) as one, linked(teo) as two:
+            assert await how_it_closes(one) == REPLACED
+            async with linked(teo) as three:
+                assert (await two.how_it_ends())[0] == "E131"
+                assert (await three.how_it_ends())[0] == "E131"
+
+
+class TestStrangers:
+    async def test_too_many_make_the_oldest_go(
+        self, cast: Cast, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(doorway, "STRANGERS", 1)
+        async with dialling(noor) as first, linked(teo):
+            await first.dial()
+            await first.bytes_from_site()
+            async with linked(teo):
+                assert await how_it_closes(first) == TOO_LATE
+
+    async def test_one_gets_eight_kilobytes(self, teo: Identity, layer: Any) -> None:
+        async with dialling(teo) as link:
+            await link.dial()
+            await link.bytes_from_site()
+            await link.send(bytes(m.MAX_HANDSHAKE + 1))
+            refusal = decode(await link.bytes_from_site())
+            assert isinstance(refusal, m.Refusal)
+            assert refusal.code == "E210"

@@ -1,0 +1,62 @@
+"""Sockets of strangers, machines that are here twice, and machines that broke a host."""
+
+from coordination import doorway, quarantine
+from coordination.doorway import Strangers, Takeovers
+from coordination.quarantine import Quarantine
+from peer_agent.protocol.identifiers import PeerId
+
+TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)
+
+
+def test_the_stranger_that_takes_longest_makes_room() -> None:
+    strangers: Strangers[int] = Strangers()
+    assert {strangers.enter(number) for number in range(doorway.STRANGERS)} == {None}
+    strangers.leave(0)
+    assert strangers.enter(1000) is None
+    assert strangers.enter(1001) == 1
+
+
+def test_two_that_take_the_session_from_each_other_are_noticed() -> None:
+    takeovers = Takeovers()
+    times = [takeovers.count(TEO, "run", second) for second in range(doorway.TAKEOVERS + 1)]
+    assert times == [False] * doorway.TAKEOVERS + [True]
+    assert not takeovers.count(TEO, "run", 10.0), "they were told; it is counted anew"
+
+
+def test_a_network_that_fails_now_and_then_is_not_two() -> None:
+    takeovers = Takeovers()
+    between_s = 1.01 * doorway.TAKEOVERS_S / doorway.TAKEOVERS
+    assert not any(takeovers.count(TEO, "run", number * between_s) for number in range(1000))
+
+
+def test_others_are_not_counted() -> None:
+    takeovers = Takeovers()
+    for second in range(doorway.TAKEOVERS):
+        takeovers.count(TEO, "run", second)
+    assert not takeovers.count(NOOR, "run", 1.0)
+    assert not takeovers.count(TEO, "other run", 1.0)
+
+
+def test_who_broke_a_host_rests_for_one_four_and_sixteen_minutes() -> None:
+    known, now, rests = Quarantine(), 0.0, []
+    for _ in range(4):
+        rests.append(known.add(TEO, now))
+        assert known.left_s(TEO, now) == rests[-1]
+        now += rests[-1]
+        assert known.left_s(TEO, now) == 0
+    assert rests == [60, 240, 960, 960]
+    assert known.left_s(NOOR, 0.0) == 0
+
+
+def test_it_is_forgotten_after_a_while() -> None:
+    known = Quarantine()
+    known.add(TEO, 0.0)
+    assert known.add(TEO, 60 + quarantine.FORGET_S) == 60
+
+
+def test_so_many_are_remembered() -> None:
+    known = Quarantine()
+    for number in range(quarantine.MOST + 1):
+        known.add(PeerId(f"{number:032x}"), 0.0)
+    assert known.left_s(PeerId(f"{0:032x}"), 0.0) == 0
+    assert known.left_s(PeerId(f"{1:032x}"), 0.0) == 60

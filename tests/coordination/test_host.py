@@ -1,0 +1,210 @@
+"""One host: its clock, its claim and its database."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from django.db import OperationalError
+
+from coordination import claims, host, store, writing
+from coordination.holding import CLAIM_S, MARGIN_S, Holding
+from coordination.host import Host
+from coordination.threads import in_thread
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.opening import CommitLetters
+from peer_agent.protocol.wire import decode, encode
+from tests.coordination.cast import UNIT, Cast, next_record, sealed
+from tests.coordination.engines import PATIENCE_S
+from tests.coordination.scripted_host import (
+    NOOR,
+    TEO,
+    Clock,
+    Script,
+    arrived,
+    cast,
+    driven,
+    driving,
+    heard,
+    hello,
+    said,
+    script,
+    until,
+)
+
+__all__ = ["cast", "driven", "script"]
+
+
+class TestTheClock:
+    async def test_ticks_by_itself_however_much_is_said(self, driven: Host, script: Script, monkeypatch: Any) -> None:
+        """Thousands of messages in one tick's time are one tick."""
+        monkeypatch.setattr(host, "TICK_S", 1e6)
+        async with driving(driven):
+            (channel,) = await arrived(driven, TEO)
+            for _ in range(2000):
+                await driven.layer.send(driven.holding.owner, said(TEO, m.Leave(run=driven.run.run_id), channel))
+            await until(lambda: script.count(e.Received) == 2000)
+            assert script.count(e.Ticked) == 1
+
+    async def test_a_flood_keeps_nothing_else_from_its_turn(
+        self, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(host, "TICK_S", 0.001)
+        monkeypatch.setattr(host, "LOOK_S", 0.001)
+        mailbox = driven.mailbox
+        monkeypatch.setattr(mailbox, "get", self.endless(mailbox.get, driven))
+        async with driving(driven):
+            await until(lambda: script.count(e.Ticked) > 5 and script.count(e.Directed) > 2)
+
+    def endless(self, get: Any, driven: Host) -> Any:
+        """There is always another message."""
+
+        async def found() -> Any:
+            driven.mailbox.put(said(TEO, hello(driven), "nowhere"))
+            return await get()
+
+        return found
+
+    async def test_ticks_however_late_leave_room_for_messages(
+        self, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(host, "TICK_S", 0.0)
+        async with driving(driven):
+            (channel,) = await arrived(driven, TEO)
+            for _ in range(100):
+                await driven.layer.send(driven.holding.owner, said(TEO, m.Leave(run=driven.run.run_id), channel))
+            await until(lambda: script.count(e.Received) == 100)
+
+
+class TestTheClaim:
+    def held(self, cast: Cast, clock: Clock, threads: Any) -> Holding:
+        fence = claims.claim(cast.run, "me")
+        return Holding(cast.run, "me", fence or 0, asked_at=clock(), threads=threads, clock=clock)
+
+    async def test_is_not_relied_on_when_somebody_else_may_have_it(self, cast: Cast) -> None:
+        clock = Clock()
+        held = await in_thread(self.held)(cast, clock, None)
+        clock.now = CLAIM_S - MARGIN_S - 0.001
+        assert held.is_held()
+        clock.now = CLAIM_S - MARGIN_S
+        assert not held.is_held()
+
+    async def test_counts_from_when_it_was_asked_for(self, cast: Cast, monkeypatch: Any) -> None:
+        monkeypatch.setattr(claims, "RENEW_S", 0.0)
+        clock = Clock()
+
+        def slow(*_: Any) -> bool:
+            clock.now += 3.0
+            return clock.now < 4.0
+
+        monkeypatch.setattr(claims, "renew", slow)
+        with ThreadPoolExecutor(1) as threads:
+            held = await in_thread(self.held)(cast, clock, threads)
+            await held.keep()
+        assert (held.asked_at, held.is_lost) == (0.0, True)
+
+    async def test_is_kept_while_everything_else_hangs(self, cast: Cast, monkeypatch: Any) -> None:
+        """All threads of the loop wait for a database that does not answer; the state is still being loaded."""
+        monkeypatch.setattr(claims, "RENEW_S", 0.0)
+        asked, go_on = [], threading.Event()
+
+        def renew(*_: Any) -> bool:
+            asked.append(1)
+            return True
+
+        monkeypatch.setattr(claims, "renew", renew)
+        with ThreadPoolExecutor(1) as threads:
+            held = await in_thread(self.held)(cast, Clock(), threads)
+            hung = [asyncio.ensure_future(in_thread(go_on.wait)(PATIENCE_S)) for _ in range(100)]
+            keeping = asyncio.create_task(held.keep())
+            try:
+                await until(lambda: len(asked) > 3)
+            finally:
+                go_on.set()
+                keeping.cancel()
+                await asyncio.wait([*hung, keeping])
+
+    async def test_that_cannot_be_renewed_ends_what_is_said(self, driven: Host, script: Script) -> None:
+        clock = Clock()
+        driven.holding.clock, driven.holding.asked_at = clock, 0.0
+        script.answer = lambda _: [e.Send((TEO,), m.Reload(run=driven.run.run_id, step=0))]
+        async with driving(driven) as task:
+            (channel,) = await arrived(driven, TEO)
+            await heard(driven, channel)
+            clock.now = CLAIM_S
+            await until(task.done)
+            events = len(script.events)
+            await driven.take(e.Ticked())
+            assert len(script.events) == events, "nothing goes through its coordinator any more"
+
+
+class TestTheDatabase:
+    async def test_that_is_full_for_long_is_asked_again_and_nothing_else_waits(
+        self, cast: Cast, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(writing, "RETRY_S", 0.0)
+        record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))
+        outcomes = ["failed"] * 500 + ["raises"] * 5
+
+        def commit(*_: Any, **__: Any) -> str:
+            outcome = outcomes.pop() if outcomes else "committed"
+            if outcome == "raises":
+                raise OperationalError("database or disk is full")
+            return outcome
+
+        def answer(event: e.Event) -> list[e.Command]:
+            again = isinstance(event, e.Joined) or (isinstance(event, e.Persisted) and event.outcome == "failed")
+            return [e.Persist(record, 0.0, 1)] if again else []
+
+        monkeypatch.setattr(store, "commit", commit)
+        script.answer = answer
+        async with driving(driven):
+            await arrived(driven, TEO)
+            await until(lambda: any(isinstance(ev, e.Persisted) and ev.outcome == "committed" for ev in script.events))
+        assert script.count(e.Persisted) == 501
+
+    async def test_that_hangs_in_a_commit_keeps_nobody_waiting(
+        self, cast: Cast, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))
+        go_on, asked = threading.Event(), []
+
+        def commit(*_: Any, **__: Any) -> str:
+            asked.append(1)
+            go_on.wait(PATIENCE_S)
+            return "committed"
+
+        monkeypatch.setattr(store, "commit", commit)
+        script.answer = lambda event: [e.Persist(record, 0.0, 1)] if isinstance(event, e.Joined) else []
+        try:
+            async with driving(driven):
+                await arrived(driven, TEO, NOOR)
+                await until(lambda: asked and script.count(e.Joined) == 2)
+                ticks = script.count(e.Ticked)
+                await until(lambda: script.count(e.Ticked) > ticks + 1)
+                go_on.set()
+                await until(lambda: script.count(e.Persisted))
+        finally:
+            go_on.set()
+        assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
+
+    async def test_resends_a_page_at_most(self, cast: Cast, driven: Host, script: Script, monkeypatch: Any) -> None:
+        record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))
+        asked: list[int] = []
+
+        def sealed_from(_: Any, first: int, count: int) -> list[Any]:
+            asked.append(count)
+            return [sealed(record)] * count
+
+        monkeypatch.setattr(store, "sealed_from", sealed_from)
+        monkeypatch.setattr(writing, "PAGE_BYTES", 10 * len(encode(CommitLetters(sealed(record), record).to(TEO, 1))))
+        script.answer = lambda event: [e.Resend(TEO, 1, 10_000)] if isinstance(event, e.Joined) else []
+        async with driving(driven):
+            (channel,) = await arrived(driven, TEO)
+            pages = [decode((await heard(driven, channel))["data"]) for _ in range(10)]
+            await driven.layer.send(driven.holding.owner, said(TEO, m.Leave(run=driven.run.run_id), channel))
+            await until(lambda: script.count(e.Received))
+            assert not driven.layer.channel(channel)._waiting
+        assert all(isinstance(page, m.Commit) for page in pages)
+        assert asked == [writing.PAGE]

@@ -1,0 +1,159 @@
+"""The channel layer within a process: what is full, dead or a day old costs itself alone."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from coordination import layers
+from coordination.layers import HOST, OVERFLOWED, ProcessLayer, Undelivered
+
+DAY_S = 25 * 3600.0
+
+
+class Clock:
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def small(clock: Clock) -> ProcessLayer:
+    """Room for three messages a socket, for five a host."""
+    return ProcessLayer(capacity=3, host_capacity=5, clock=clock)
+
+
+def said(data: bytes = b"") -> dict[str, Any]:
+    return {"type": "host.said", "data": data}
+
+
+async def kinds(layer: ProcessLayer, channel: str) -> list[str]:
+    """What waits there."""
+    found = []
+    while True:
+        try:
+            async with asyncio.timeout(0):
+                found.append((await layer.channel(channel).get())["type"])
+        except TimeoutError:
+            return found
+
+
+async def test_a_full_socket_is_told_to_begin_anew_and_nobody_else_notices(small: ProcessLayer) -> None:
+    slow, quick = await small.new_channel(), await small.new_channel()
+    for _ in range(3):
+        assert await small.send_many((slow, quick), said()) == []
+    await kinds(small, quick)
+    assert await small.send_many((slow, quick), said()) == [slow]
+    assert await kinds(small, quick) == ["host.said"]
+    with pytest.raises(Undelivered):
+        await small.send(slow, said())
+    assert await kinds(small, slow) == [OVERFLOWED]
+    assert await small.send_many((slow,), said()) == [slow], "it gets nothing more, since something is missing"
+
+
+async def test_a_full_host_refuses_and_keeps_what_it_has(small: ProcessLayer) -> None:
+    host = await small.new_channel(HOST)
+    for _ in range(5):
+        await small.send(host, said())
+    with pytest.raises(Undelivered):
+        await small.send(host, said())
+    assert await kinds(small, host) == ["host.said"] * 5
+    await small.send(host, said())
+
+
+async def test_what_waits_is_bounded_in_bytes_and_one_message_always_fits(
+    small: ProcessLayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "CAPACITY_BYTES", 100)
+    channel = await small.new_channel()
+    assert await small.send_many((channel,), said(bytes(1000))) == []
+    assert await small.send_many((channel,), said(b"1")) == [channel]
+
+
+async def test_a_socket_that_has_not_read_for_a_minute_is_given_up(small: ProcessLayer, clock: Clock) -> None:
+    channel = await small.new_channel()
+    await small.send(channel, said())
+    clock.now += layers.EXPIRY_S
+    await small.send(channel, said())
+    clock.now += 1
+    assert await small.send_many((channel,), said()) == [channel]
+
+
+async def test_a_host_may_read_late(small: ProcessLayer, clock: Clock) -> None:
+    host = await small.new_channel(HOST)
+    await small.send(host, said())
+    clock.now += DAY_S
+    await small.send(host, said())
+    assert len(await kinds(small, host)) == 2
+
+
+async def test_nobody_leaves_a_group_by_growing_old(
+    small: ProcessLayer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = await small.new_channel()
+    await small.group_add("relays", channel)
+    clock.now += DAY_S
+    monkeypatch.setattr("time.time", clock)
+    await small.group_send("relays", said())
+    assert await kinds(small, channel) == ["host.said"]
+
+
+async def test_who_left_or_is_forgotten_hears_nothing_and_leaves_nothing(small: ProcessLayer) -> None:
+    gone, left = await small.new_channel(), await small.new_channel()
+    for channel in (gone, left):
+        await small.group_add("relays", channel)
+    small.forget(gone)
+    await small.group_discard("relays", left)
+    await small.group_send("relays", said())
+    assert await kinds(small, left) == []
+    assert (list(small.channels), small.groups) == ([left], {})
+    assert await small.send_many((gone, left), said()) == [gone]
+
+
+async def test_a_reader_that_is_cancelled_forgets_its_channel(small: ProcessLayer) -> None:
+    channel = await small.new_channel()
+    reading = asyncio.create_task(small.receive(channel))
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert small.channels == {}
+
+
+async def test_answers_come_before_messages_and_in_their_order(small: ProcessLayer) -> None:
+    host = small.channel("host.here!1")
+    host.put({"type": "message"})
+    host.put_first({"type": "one"})
+    host.put_first({"type": "two"})
+    assert await kinds(small, "host.here!1") == ["one", "two", "message"]
+
+
+async def test_a_broadcast_lets_others_go_on(small: ProcessLayer) -> None:
+    channels = [await small.new_channel() for _ in range(10 * layers.SLICE)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await small.send_many(channels, said())
+    beside.cancel()
+    assert turns >= 9
+
+
+async def test_the_same_letter_reaches_all_as_it_is(small: ProcessLayer) -> None:
+    channels = [await small.new_channel() for _ in range(3)]
+    letter = said(b"encoded once")
+    await small.send_many(channels, letter)
+    assert [await small.receive(channel) for channel in channels] == [letter] * 3

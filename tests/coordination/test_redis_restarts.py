@@ -1,0 +1,43 @@
+"""Redis is killed and started again under a run: everybody goes on by themselves. Twelve times: tests/benchmarks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from channels.layers import get_channel_layer
+
+from coordination.threads import in_thread
+from runs import tasks
+from tests.coordination.engines import fresh_database
+from tests.coordination.restarting import Redis, a_run_elsewhere, goes_on_after, settings_of
+from tests.coordination.running import assemble_long, require_whole_log
+
+RESTARTS = 2
+
+
+@pytest.fixture
+def redis(settings: Any) -> Iterator[Redis]:
+    """A site's own."""
+    found = Redis()
+    found.start()
+    settings.CHANNEL_LAYERS = settings_of(found)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def postgresql(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(tasks, "enqueue", lambda *_: None)
+    with fresh_database("postgresql", request, tmp_path) as url:
+        yield url
+
+
+async def test_a_run_goes_on_each_time(redis: Redis, postgresql: str, settings: Any) -> None:
+    cast = await in_thread(assemble_long)(10_000)
+    async with a_run_elsewhere(cast, postgresql, settings):
+        for _ in range(RESTARTS):
+            await goes_on_after(redis, cast.run)
+    await in_thread(require_whole_log)(cast.run)
+    layer: Any = get_channel_layer()
+    await layer.flush()

@@ -1,0 +1,85 @@
+"""The table is executed: every change of phase is an arrow, every arrow is seen, and there is no other way."""
+
+import ast
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from peer_agent.protocol import coordinator
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator import phases
+from peer_agent.protocol.coordinator.phases import TRANSITIONS, Impossible, Why, enter
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.simulation.churn import Weather, befall
+from peer_agent.simulation.database import Troubles
+from peer_agent.simulation.world import Setting, World
+from tests.protocol.coordinator.stage import Stage
+from tests.simulation.watched import relays, run_to
+
+Arrows = dict[tuple[Phase, Why], Phase]
+
+
+class Seen(Arrows):
+    """A table that writes down which of its arrows are taken."""
+
+    def __init__(self, arrows: Arrows) -> None:
+        super().__init__(arrows)
+        self.taken: set[tuple[Phase, Why]] = set()
+
+    def get(self, arrow: tuple[Phase, Why]) -> Phase | None:  # type: ignore[override]
+        self.taken.add(arrow)
+        return super().get(arrow)
+
+
+def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(TRANSITIONS)
+    monkeypatch.setattr(phases, "TRANSITIONS", seen)
+    for seed in range(6):
+        setting = Setting(
+            trainers=(1, 2, 6)[seed % 3],
+            relays=1 + seed % 2,
+            steps=20,
+            seed=seed,
+            troubles=Troubles(failed=0.2, answer_lost=0.1),
+        )
+        world = World(setting)
+        befall(world, Weather(trainer_s=3, relay_s=8, host_s=40))
+        world.run(lambda world=world: world.tally.finished, 2000)  # type: ignore[misc]
+    still = World(Setting(trainers=2, steps=2))
+    run_to(still, Phase.REDUCE)
+    relays(still)[0].freeze()
+    still.wait(60)
+    unwritable = World(Setting(trainers=2, steps=2))
+    run_to(unwritable, Phase.COMMIT)
+    assert unwritable.host is not None
+    unwritable.host.take(e.Persisted("refused"))
+    assert seen.taken == set(TRANSITIONS)
+
+
+def test_the_table_is_complete_and_closed() -> None:
+    assert {start for start, _ in TRANSITIONS} == set(Phase)
+    assert set(TRANSITIONS.values()) == set(Phase)
+    assert {why for _, why in TRANSITIONS} == set(Why)
+
+
+@pytest.mark.parametrize(("phase", "why"), [arrow for arrow in product(Phase, Why) if arrow not in TRANSITIONS])
+def test_what_is_not_in_the_table_does_not_happen(phase: Phase, why: Why) -> None:
+    state = Stage().state
+    state.phase = phase
+    with pytest.raises(Impossible):
+        enter(state, why)
+    assert state.phase is phase
+
+
+def test_nothing_else_changes_the_phase() -> None:
+    folder = Path(coordinator.__file__).parent
+    writers = {
+        path.name
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign)
+        for target in ast.walk(node)
+        if isinstance(target, ast.Attribute) and target.attr == "phase" and isinstance(target.ctx, ast.Store)
+    }
+    assert writers == {"phases.py"}

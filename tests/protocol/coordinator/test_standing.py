@@ -1,0 +1,93 @@
+"""While nothing moves there is a reason, and it names who is waited for."""
+
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.standing import STILL_S, name_all
+from peer_agent.protocol.coordinator.state import Phase
+from tests.protocol.coordinator.stage import Stage, Trainer
+
+
+def two(**recipe: int) -> tuple[Stage, list[Trainer]]:
+    stage = Stage(batch=24, **recipe)
+    stage.relay()
+    trainers = [stage.trainer("laptop", "ann"), stage.trainer("tower", "bob")]
+    stage.commit()
+    return stage, trainers
+
+
+def still(stage: Stage, seconds: float = STILL_S) -> str:
+    """What is said once nothing has moved for so long."""
+    stage.wait(max(0.0, stage.state.moved_at + seconds + 0.3 - stage.state.now))
+    return stage.state.waiting
+
+
+def test_somebody_who_computes_nothing_is_named() -> None:
+    stage, _ = two()
+    assert still(stage, STILL_S - 1) == ""
+    assert still(stage) == "waiting for ann (laptop) and bob (tower) to compute"
+    assert any(isinstance(command, e.Waiting) for command in stage.said)
+
+
+def test_somebody_who_loads_is_named() -> None:
+    stage, trainers = two()
+    for trainer in trainers:
+        trainer.step = -1
+        stage.hello(trainer)
+    assert still(stage) == "waiting for ann (laptop) and bob (tower) to load the model"
+
+
+def test_somebody_who_does_not_offer_is_named() -> None:
+    stage, (ann, _) = two()
+    stage.state.arrivals.extend([30.0] * 50)
+    stage.accumulate()
+    stage.offer(ann)
+    assert still(stage) == "waiting for the gradients of bob (tower)"
+
+
+def test_a_relay_that_stands_still_is_named() -> None:
+    stage, trainers = two()
+    stage.accumulate()
+    stage.offers(*trainers)
+    assert stage.state.phase is Phase.REDUCE
+    assert still(stage) == "waiting for relay operator (relay)"
+
+
+def test_the_database_is_named() -> None:
+    stage, trainers = two()
+    stage.accumulate()
+    stage.offers(*trainers)
+    stage.reduce()
+    assert stage.state.phase is Phase.COMMIT
+    assert still(stage) == "waiting for the site's database"
+
+
+def test_who_is_to_hand_in_the_model_is_named() -> None:
+    stage, trainers = two(steps=2)
+    stage.commit()
+    text = still(stage, STILL_S + 1)
+    assert text in {f"waiting for {trainer.person} ({trainer.name}) to hand in the model" for trainer in trainers}
+
+
+def test_without_a_reason_that_is_known_there_is_one_all_the_same() -> None:
+    stage, _ = two()
+    for member in stage.state.members.values():
+        member.quota = 0
+        member.conduct.out_until, member.conduct.out_since = 10**6, stage.state.now
+        member.conduct.nudge_s = 1e9
+    stage.state.has_amnesty = False
+    assert "ann (laptop)" in still(stage)
+
+
+def test_the_reason_goes_when_something_moves() -> None:
+    stage, (ann, _) = two()
+    assert still(stage)
+    stage.compute(ann)
+    stage.wait(0.5)
+    assert stage.state.waiting == ""
+
+
+def test_three_are_named_and_the_others_counted() -> None:
+    stage = Stage()
+    members = [stage.member(stage.trainer(f"m{number}", f"p{number}")) for number in range(7)]
+    assert name_all(members[:1]) == "p0 (m0)"
+    assert name_all(members[:3]) == "p0 (m0), p1 (m1) and p2 (m2)"
+    assert name_all(members) == "p0 (m0), p1 (m1), p2 (m2) and 4 more"

@@ -1,0 +1,185 @@
+"""A relay of a run as a whole: what it says and when, its two parts apart, and anything in any order."""
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.advance import HEARTBEAT_S, PAGE_RECORDS
+from peer_agent.protocol.relay.opened import Place
+from peer_agent.protocol.relay.state import Attempt
+from tests.protocol.relay.cast import (
+    HERE,
+    ME,
+    OTHER,
+    RUN,
+    SENDERS,
+    SNAPSHOT,
+    Played,
+    commit_of,
+    entry_of,
+    frame,
+    greeting,
+    named,
+    plan_of,
+    said,
+    told,
+)
+
+PLAN = plan_of()
+
+
+def beats(actions: list[e.Action]) -> list[int]:
+    return [message.index for message in said(actions) if isinstance(message, m.Heartbeat)]
+
+
+# What it says
+
+
+@pytest.mark.parametrize("reduces", [True, False])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_it_says_what_it_is(*, reduces: bool, keeps: bool) -> None:
+    """Reachable, reduces, keeps the log: each without the others."""
+    relay = Played(reduces=reduces, keeps=keeps, index=5)
+    (hello,) = said(relay.hear(m.Rehello(run=RUN, fence=3)))
+    assert (hello.reduces, hello.keeps_log, hello.log_index, hello.fence) == (reduces, keeps, 5 if keeps else -1, 3)
+
+
+def test_the_hello_names_the_attempt_whose_end_it_has_not_heard_of() -> None:
+    relay = Played().join()
+    relay.hear(PLAN)
+    (hello,) = said(relay.hear(m.Rehello(run=RUN, fence=3)))
+    assert hello.in_doubt == (m.InDoubt(7, 3, 1),)
+
+
+def test_it_is_heard_of_every_two_seconds_where_nothing_else_was_said() -> None:
+    relay = Played(index=4).join()
+    assert [beats(relay.tick(0.5)) for _ in range(8)] == [[], [], [], [4]] * 2
+    relay.hear(plan_of())
+    assert [beats(relay.tick(HEARTBEAT_S)) for _ in range(3)] == [[], [], []], "there is progress"
+
+
+def test_it_says_nothing_before_it_was_asked_who_it_is_nor_after_the_end() -> None:
+    relay = Played(index=4)
+    assert beats(relay.tick(60.0)) == []
+    relay.join()
+    relay.take(e.ControlLost())
+    assert beats(relay.tick(60.0)) == []
+    relay.join()
+    relay.hear(m.State(run=RUN, state="finished", reason=""))
+    assert beats(relay.tick(60.0)) == []
+
+
+def test_a_page_of_the_log_is_acknowledged_when_it_is_on_the_disk() -> None:
+    """The next follows only then; also while a round is open, in which nothing else names the index."""
+    relay = Played().join(step=0)
+    relay.hear(plan_of())
+    heard = []
+    for index in range(1, 2 * PAGE_RECORDS + 6):
+        relay.hear(commit_of(index, step=1))
+        heard += beats(relay.take(e.Appended(index)))
+    assert heard == [PAGE_RECORDS, 2 * PAGE_RECORDS]
+    assert beats(relay.tick(0.5)) == [2 * PAGE_RECORDS + 5]
+
+
+def test_words_of_an_older_host_are_dropped() -> None:
+    relay = Played().join(fence=4)
+    assert relay.hear(m.Rehello(run=RUN, fence=3)) == []
+    assert relay.hear(greeting(fence=3)) == []
+    assert relay.hear(plan_of(fence=3, step=9)) == []
+
+
+def test_who_can_be_dialled_is_followed() -> None:
+    relay = Played().join()
+    assert relay.hear(m.Listeners(run=RUN, listeners=(HERE,))) == [e.Follow((HERE,))]
+
+
+# Data links
+
+
+def test_the_log_is_given_to_whoever_asks_and_of_this_run_only() -> None:
+    relay, elsewhere = Played(), "cd" * 16
+    fetch: Any = m.FetchSpan(run=RUN, index=3, span=1)
+    assert relay.take(e.Asked(SENDERS[0], fetch)) == [e.GiveSpan(SENDERS[0], 3, 1)]
+    assert relay.take(e.Asked(SENDERS[0], m.FetchRecords(run=RUN, first=2))) == [e.GiveRecords(SENDERS[0], 2)]
+    other: Any = m.FetchSpan(run=elsewhere, index=3, span=1)  # type: ignore[arg-type]
+    missing = m.SpanMissing(run=elsewhere, index=3, span=1)  # type: ignore[arg-type]
+    assert told(relay.take(e.Asked(SENDERS[0], other))) == [(SENDERS[0], missing)]
+    reducer = Played(keeps=False)
+    assert [type(said) for _, said in told(reducer.take(e.Asked(SENDERS[0], fetch)))] == [m.SpanMissing]
+
+
+# Anything in any order
+
+
+def events() -> list[e.Event]:
+    """Every kind of event, with what fits and what does not."""
+    plans = [plan_of(), plan_of(attempt=2), plan_of(step=8), plan_of(fence=4), plan_of(attempt=3, reducer=OTHER)]
+    places = [plan.place for plan in plans] + [Place(9, 9, 9)]
+    every: list[e.Event] = [e.Heard(plan) for plan in plans]
+    every += [e.Heard(commit_of(index, step)) for index, step in ((1, 7), (2, 8), (3, 9), (7, 8))]
+    every += [e.Heard(greeting(fence, step)) for fence, step in ((3, 7), (3, 8), (4, 7), (4, 8))]
+    every += [e.Heard(m.Rehello(run=RUN, fence=fence)) for fence in (3, 4)]
+    for place in places:
+        every += [e.Heard(m.Drop(**named(place), slot=slot)) for slot in (0, 2, 7)]
+        every += [e.Heard(m.Void(**named(place), round=1, reason=""))]
+        every += [e.ChunkAdded(place, slot, chunk) for slot in (0, 1, 2, 7) for chunk in (0, 1, 2, 3, 9)]
+        every += [e.ChunkRefused(place, slot, 0, "E211") for slot in (2, 7)]
+        every += [e.LeavesKept(place, slot) for slot in (0, 1, 7)]
+        every += [e.SpanWritten(place, span, bytes(32), 0.5) for span in (0, 1, 7)]
+    for plan in plans:
+        every += [e.FrameCame(SENDERS[s], frame(plan, t, 1)) for s, t in ((0, 0), (0, 1), (2, 2))]
+        every += [e.Asked(SENDERS[0], m.Leaves(**named(plan.place), slot=0, leaves=bytes(size))) for size in (160, 7)]
+    every += [e.Linked(peer, Role.TRAINER) for peer in SENDERS] + [e.Unlinked(peer) for peer in SENDERS]
+    every += [e.Appended(1), e.Appended(2), e.AppendFailed(2), e.Ticked(), e.ControlLost()]
+    every += [e.Scanned(stop, (e.Missing(1, entry_of(0)),)) for stop in (1, 3)]
+    every += [e.Copied(1, 0), e.CopyFailed(1, 0, OTHER), e.CopyFailed(5, 1, ME)]
+    every += [e.Heard(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=after)) for after in (0, 2)]
+    every += [e.Heard(m.State(run=RUN, state=state, reason="")) for state in ("finished", "running")]
+    return every
+
+
+ALL = events()
+
+
+def test_every_kind_of_event_is_among_them() -> None:
+    assert {type(event) for event in ALL} == set(get_args(e.Event))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from(ALL), st.floats(0, 3)), max_size=120), st.booleans(), st.booleans())
+def test_nothing_that_comes_in_any_order_breaks_it(
+    steps: list[tuple[e.Event, float]], reduces: bool, keeps: bool
+) -> None:
+    """It never raises; a chunk closes once; what is included is what was added; the dead are not spoken of."""
+    relay = Played(reduces=reduces, keeps=keeps)
+    closed: dict[Place, set[int]] = {}
+    added: dict[Place, set[tuple[int, int]]] = {}
+    for event, later_s in steps:
+        relay.now += later_s
+        actions = relay.take(event)
+        attempt = relay.attempt if reduces else None
+        place = attempt.place if attempt is not None else None
+        if isinstance(event, e.ChunkAdded) and attempt is not None and _is_in(attempt, event):
+            added.setdefault(attempt.place, set()).add((event.slot, event.chunk))
+        for action in actions:
+            if isinstance(action, e.CloseChunk):
+                assert place is not None
+                assert action.chunk not in closed.setdefault(place, set()), "a chunk closed twice"
+                closed[place].add(action.chunk)
+            if isinstance(action, e.WriteSpan):
+                assert place is not None
+                members = {(s, c) for part in action.included for c in range(part.first, part.stop) for s in part.slots}
+                assert members == {(s, c) for s, c in added[place] if action.span.first <= c < action.span.stop}
+        for message in said(actions):
+            if isinstance(message, m.SpanDone | m.SlotRefused | m.Progress):
+                assert place == Place(message.fence, message.step, message.attempt), "its attempt is over"
+
+
+def _is_in(attempt: Attempt, event: e.ChunkAdded) -> bool:
+    is_planned = attempt.place == event.place and attempt.spans and event.slot < 3 and event.chunk < 4
+    return bool(is_planned) and attempt.coverage.has(event.slot, event.chunk)

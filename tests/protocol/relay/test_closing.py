@@ -1,0 +1,84 @@
+"""When a chunk closes, and who is in it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from peer_agent.protocol.messages import Weight
+from peer_agent.protocol.records import Included
+from peer_agent.protocol.relay.closing import Closing, Coverage
+from tests.protocol.relay.cast import TOKENS, plan_of
+
+PLAN = plan_of().plan
+
+
+def coverage() -> Coverage:
+    return Coverage(PLAN.slots, PLAN.spans)
+
+
+def test_a_chunk_closes_when_every_planned_slot_has_come() -> None:
+    here = coverage()
+    assert here.add(0, 1) == []
+    assert here.add(2, 1) == []
+    assert here.add(1, 1) == [Closing(1, 1000)]
+    assert here.included(PLAN.spans[0])[1] == Included(1, 2, (0, 1, 2))
+
+
+def test_a_slot_that_is_dropped_stays_where_it_has_come() -> None:
+    here = coverage()
+    for slot, chunk in ((2, 0), (0, 0), (0, 1), (1, 0), (1, 1)):
+        here.add(slot, chunk)
+    assert here.drop(2) == [Closing(1, 800)]
+    assert here.included(PLAN.spans[0]) == (Included(0, 1, (0, 1, 2)), Included(1, 2, (0, 1)))
+    assert here.is_complete(PLAN.spans[0])
+    assert not here.is_complete(PLAN.spans[1])
+    assert here.drop(2) == []
+
+
+def test_below_seventy_percent_of_the_tokens_a_chunk_stays_open() -> None:
+    slots = (replace(PLAN.slots[0], weights=(Weight(0, 4, 700),)), replace(PLAN.slots[1], weights=(Weight(0, 4, 301),)))
+    for tokens, closes in ((300, True), (301, False)):
+        here = Coverage((slots[0], replace(slots[1], weights=(Weight(0, 4, tokens),))), PLAN.spans)
+        here.add(0, 0)
+        assert bool(here.drop(1)) is closes
+
+
+def test_a_slot_without_tokens_in_a_chunk_is_neither_asked_nor_waited_for() -> None:
+    partial = replace(PLAN.slots[2], weights=(Weight(0, 1, 200), Weight(1, 4, 0)))
+    here = Coverage((*PLAN.slots[:2], partial), PLAN.spans)
+    assert here.asks_for(2, 0)
+    assert not here.asks_for(2, 1)
+    here.add(0, 1)
+    assert here.add(1, 1) == [Closing(1, 800)]
+
+
+def test_only_the_chunks_of_its_own_spans_are_asked_for() -> None:
+    here = Coverage(PLAN.slots, PLAN.spans[1:])
+    assert [here.asks_for(0, chunk) for chunk in range(5)] == [False, False, True, True, False]
+    assert not here.asks_for(3, 2)
+    here.add(1, 3)
+    assert here.received(1) == (3,)
+    assert here.progress() == ((0, 0), (1, 1), (2, 0))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=40))
+def test_it_is_what_counting_says(steps: list[tuple[int, int, bool]]) -> None:
+    """Against the rule written down once more: sets, no running totals."""
+    here, came, dropped, closed = coverage(), set[tuple[int, int]](), set[int](), dict[int, int]()
+    for slot, chunk, drops in steps:
+        if drops:
+            told = here.drop(slot)
+            dropped.add(slot)
+        elif here.asks_for(slot, chunk) and not here.has(slot, chunk):
+            told = here.add(slot, chunk)
+            came.add((slot, chunk))
+        else:
+            continue
+        for closing in told:
+            assert closing.chunk not in closed, "closed twice"
+            closed[closing.chunk] = closing.tokens
+        for place in range(4):
+            members = {s for s in range(3) if (s, place) in came}
+            tokens = sum(TOKENS[s] for s in members)
+            assert (place in closed) == (members | dropped == {0, 1, 2} and tokens >= 700)
+            assert closed.get(place, tokens) == tokens, "nothing is taken into a closed chunk"

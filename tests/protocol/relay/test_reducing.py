@@ -1,0 +1,285 @@
+"""Attempts, slots and spans of a reducer."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.merkle import LEAF
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.opened import Place
+from peer_agent.protocol.relay.reducing import AGAIN_S, FIRST_FRAME_S, TRANSITIONS, move
+from peer_agent.protocol.relay.state import Phase, Reducer
+from peer_agent.protocol.wire import Kind
+from tests.protocol.relay.cast import OTHER, RUN, SENDERS, Played, frame, greeting, named, plan_of, said, told
+
+PLAN = plan_of()
+LEAVES = bytes(4 * LEAF.size)
+
+
+def opened(plan: Any = PLAN) -> Played:
+    """A relay with an open attempt, all its contributors linked and their leaves kept."""
+    relay = Played().join().links()
+    relay.hear(plan)
+    for slot in range(3):
+        relay.take(e.LeavesKept(plan.place, slot))
+    return relay
+
+
+def all_added(relay: Played, plan: Any = PLAN) -> list[e.Action]:
+    return [action for slot in range(3) for action in relay.add(plan, slot, 0, 1, 2, 3)]
+
+
+def held(plan: Any = PLAN) -> Played:
+    """All its spans are written."""
+    relay = opened(plan)
+    all_added(relay, plan)
+    for span in range(2):
+        relay.take(e.SpanWritten(plan.place, span, bytes([span]) * 32, 0.5))
+    return relay
+
+
+def idle(_: Any = None) -> Played:
+    return Played().join().links()
+
+
+# The table
+
+
+PLACES = {Phase.IDLE: idle, Phase.REDUCE: opened, Phase.HOLD: held}
+NEXT = plan_of(attempt=2)
+AWAY = plan_of(attempt=2, reducer=OTHER)
+EVENTS: dict[str, list[Any]] = {
+    "a plan gives it a part": [NEXT],
+    "a plan gives it no part": [AWAY],
+    "void": [m.Void(**named(PLAN.place), round=1, reason="")],
+    "void of a later attempt": [m.Void(**named(Place(3, 7, 5)), round=1, reason="")],
+    "committed": [greeting(step=8)],
+    "a new host has begun anew": [greeting(fence=4)],
+    "the run is finished": [m.State(run=RUN, state="finished", reason="")],
+    "the same plan": [PLAN],
+    "an older plan": [plan_of(step=6, attempt=9)],
+    "a plan of an older host": [plan_of(fence=2, step=9)],
+    "the same host": [greeting()],
+    "void of an earlier attempt": [m.Void(**named(Place(3, 7, 0)), round=1, reason="")],
+    "void of another step": [m.Void(**named(Place(3, 6, 9)), round=1, reason="")],
+    "void of an older host": [m.Void(**named(Place(2, 7, 9)), round=1, reason="")],
+    "the run goes on": [m.State(run=RUN, state="waiting", reason="")],
+    "words for trainers": [
+        m.Lease(run=RUN, fence=3, units=(), quota=1),
+        m.AccumulatorRevoked(run=RUN, accumulator=SENDERS[0], reason=""),  # type: ignore[arg-type]
+        m.Cut(**named(PLAN.place), round=1, codec="fp32", chunk_elements=16),
+        m.Reload(run=RUN, step=7),
+        m.Notice(run=RUN, code="E108", text=""),
+    ],
+}
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("what", EVENTS)
+def test_every_word_in_every_phase(phase: Phase, what: str) -> None:
+    relay = PLACES[phase]()
+    for message in EVENTS[what]:
+        relay.hear(message)
+    why = "void" if what.startswith("void of a later") else what
+    expected = TRANSITIONS.get((phase, why), phase)
+    if phase is Phase.IDLE and what == "the same plan":
+        expected = Phase.REDUCE
+    assert relay.state.reducer is not None
+    assert relay.state.reducer.phase is expected
+    assert (relay.attempt is None) == (expected is Phase.IDLE)
+
+
+def test_a_move_that_is_not_in_the_table_is_a_fault_of_the_program() -> None:
+    with pytest.raises(KeyError):
+        move(Reducer(phase=Phase.IDLE), "committed")
+    with pytest.raises(KeyError):
+        move(Reducer(phase=Phase.HOLD), "its last span is written")
+
+
+def test_every_arrow_leads_on_and_every_phase_is_reached() -> None:
+    assert {start for start, _ in TRANSITIONS} == set(TRANSITIONS.values()) == set(Phase)
+
+
+# Attempts
+
+
+def test_a_plan_opens_to_the_contributors_that_are_here() -> None:
+    relay = Played().join()
+    relay.take(e.Linked(SENDERS[1], Role.TRAINER))
+    begin, *rest = relay.hear(PLAN)
+    assert begin == e.Begin(PLAN, fresh=True)
+    assert told(rest) == [(SENDERS[1], m.Open(**named(PLAN.place), slot=1))]
+    assert told(relay.take(e.Linked(SENDERS[2], Role.TRAINER))) == [
+        (SENDERS[2], m.Open(**named(PLAN.place), slot=2)),
+    ]
+
+
+def test_who_comes_back_goes_on_from_what_has_come() -> None:
+    relay = opened()
+    relay.add(PLAN, 1, 0, 2)
+    assert told(relay.take(e.Linked(SENDERS[1], Role.TRAINER))) == [
+        (SENDERS[1], m.Open(**named(PLAN.place), slot=1, received=(0, 2))),
+    ]
+
+
+def test_attempts_of_a_step_share_an_outbox_up_to_its_limit() -> None:
+    relay = Played().join()
+    begins = [relay.hear(plan_of(attempt=attempt))[0] for attempt in range(1, 5)]
+    assert [begin.fresh for begin in begins if isinstance(begin, e.Begin)] == [True, False, True, False]
+    (first, *_) = relay.hear(plan_of(step=8))
+    assert first == e.Begin(plan_of(step=8), fresh=True)
+
+
+def test_a_plan_that_comes_after_its_commit_is_not_taken_up() -> None:
+    """It would be reduced for ever, and keep the relay from saying that it has nothing to do."""
+    relay = Played().join(step=8)
+    assert relay.hear(PLAN) == []
+
+
+def test_a_plan_that_comes_after_its_void_is_not_taken_up() -> None:
+    relay = Played().join()
+    relay.hear(m.Void(**named(PLAN.place), round=1, reason=""))
+    assert relay.hear(PLAN) == []
+
+
+def test_a_void_forgets_what_was_written_and_gives_nothing_out_any_more() -> None:
+    assert held().hear(m.Void(**named(PLAN.place), round=1, reason="")) == [e.End(silent=True), e.Discard(PLAN.place)]
+
+
+# Slots
+
+
+def test_a_slot_is_spoken_for_by_its_own_peer() -> None:
+    relay = opened()
+    assert relay.take(e.FrameCame(SENDERS[1], frame(PLAN, 0, 0))) == []
+    assert relay.take(e.Asked(SENDERS[1], m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES))) == []
+    assert relay.take(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0))) == [e.AddChunk(0, 0, again=False)]
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": 6}, {"fence": 2}, {"attempt": 2}, {"span": 1}, {"span": 9}, {"chunk": 2}, {"slot": 1}]
+)
+def test_frames_outside_the_plan_are_ignored(change: dict[str, Any]) -> None:
+    assert opened().take(e.FrameCame(SENDERS[0], replace(frame(PLAN, 0, 0), **change))) == []
+    assert opened().take(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0, kind=Kind.AVERAGE))) == []
+
+
+def test_a_chunk_that_comes_again_is_checked_and_added_once() -> None:
+    relay = opened()
+    relay.add(PLAN, 0, 0)
+    assert relay.take(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0))) == [e.AddChunk(0, 0, again=True)]
+    relay.add(PLAN, 0, 0)
+    assert relay.attempt is not None
+    assert relay.attempt.coverage.progress()[0] == (0, 1)
+
+
+def test_leaves_are_kept_once_and_only_as_many_as_the_plan_says() -> None:
+    relay = Played().join().links()
+    relay.hear(PLAN)
+    leaves = m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES)
+    assert relay.take(e.Asked(SENDERS[0], leaves)) == [e.KeepLeaves(0, LEAVES)]
+    relay.take(e.LeavesKept(PLAN.place, 0))
+    assert relay.take(e.Asked(SENDERS[0], leaves)) == []
+    long = m.Leaves(**named(PLAN.place), slot=1, leaves=LEAVES + bytes(LEAF.size))
+    assert [message.code for message in said(relay.take(e.Asked(SENDERS[1], long)))] == ["E211"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"), [({"payload": bytes(63)}, "E207"), ({"payload": bytes(65)}, "E207"), ({}, "E208")]
+)
+def test_what_the_plan_does_not_allow_is_refused_once(bad: dict[str, Any], code: str) -> None:
+    relay = Played().join().links()
+    relay.hear(PLAN)
+    refusal = m.SlotRefused(**named(PLAN.place), slot=2, chunk=3, code=code)
+    event = e.FrameCame(SENDERS[2], frame(PLAN, 2, 3, **bad))
+    assert relay.take(event) == [e.Say(refusal), e.Tell(SENDERS[2], refusal)]
+    assert relay.take(event) == []
+    assert told(relay.take(e.Linked(SENDERS[2], Role.TRAINER))) == []
+
+
+def test_a_damaged_chunk_ends_what_is_heard_of_its_slot() -> None:
+    relay = opened()
+    refusal = m.SlotRefused(**named(PLAN.place), slot=1, chunk=2, code="E211")
+    event = e.ChunkRefused(PLAN.place, 1, 2, "E211")
+    assert relay.take(event) == [e.Say(refusal), e.Tell(SENDERS[1], refusal)]
+    assert relay.take(event) == []
+    assert relay.take(e.FrameCame(SENDERS[1], frame(PLAN, 1, 0))) == []
+
+
+# Chunks and spans
+
+
+def test_chunks_are_closed_before_the_span_that_they_complete() -> None:
+    relay = opened()
+    relay.add(PLAN, 0, 0, 1)
+    relay.add(PLAN, 1, 0, 1)
+    actions = relay.hear(m.Drop(**named(PLAN.place), slot=2))
+    assert [type(action) for action in actions] == [e.CloseChunk, e.CloseChunk, e.WriteSpan]
+    assert relay.hear(m.Drop(**named(PLAN.place), slot=2)) == []
+
+
+def test_a_drop_of_another_attempt_or_of_no_slot_changes_nothing() -> None:
+    relay = opened()
+    relay.add(PLAN, 0, 0, 1)
+    relay.add(PLAN, 1, 0, 1)
+    assert relay.hear(m.Drop(**named(Place(3, 7, 2)), slot=2)) == []
+    assert relay.hear(m.Drop(**named(PLAN.place), slot=3)) == []
+
+
+def test_a_span_is_said_when_it_is_written() -> None:
+    relay = opened()
+    spans = [action for action in all_added(relay) if isinstance(action, e.WriteSpan)]
+    assert [span.span.span for span in spans] == [0, 1]
+    (done,) = said(relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
+    assert (done.span, done.root, done.sum_squares, done.included) == (1, b"r" * 32, 2.5, spans[1].included)
+    assert relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == []
+
+
+def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
+    relay = opened()
+    all_added(relay)
+    again = plan_of(attempt=2)
+    relay.hear(again)
+    assert relay.add(PLAN, 0, 0) == []
+    all_added(relay, again)  # the same span is on its way to the disk once more
+    assert relay.take(e.SpanWritten(PLAN.place, 0, bytes(32), 0.5)) == []
+    assert len(said(relay.take(e.SpanWritten(again.place, 0, bytes(32), 0.5)))) == 1
+
+
+# Time
+
+
+def test_what_may_be_lost_is_said_again_until_the_attempt_is_over() -> None:
+    """A SpanDone that was lost on the way kept a round waiting until it was void."""
+    relay = held()
+    relay.take(e.ChunkRefused(PLAN.place, 0, 0, "E211"))
+    for _ in range(3):
+        again = said(relay.tick(AGAIN_S))
+        assert [type(message) for message in again] == [m.Progress, m.SlotRefused, m.SpanDone, m.SpanDone]
+    relay.hear(greeting(step=8))
+    assert [type(message) for message in said(relay.tick(AGAIN_S))] == [m.Heartbeat]
+
+
+def test_progress_is_said_each_second() -> None:
+    relay = opened()
+    relay.add(PLAN, 1, 0, 3)
+    assert said(relay.tick()) == [m.Progress(**named(PLAN.place), received=((0, 0), (1, 2), (2, 0)))]
+    assert said(relay.tick(0.9)) == []
+    assert len(said(relay.tick(0.1))) == 1
+
+
+def test_a_link_that_was_opened_for_chunks_and_sends_nothing_is_ended() -> None:
+    relay = opened()
+    relay.take(e.Asked(SENDERS[0], m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES)))
+    relay.take(e.FrameCame(SENDERS[1], frame(PLAN, 1, 0)))
+    assert not [action for action in relay.tick(FIRST_FRAME_S) if isinstance(action, e.CutLink)]
+    assert [action for action in relay.tick(0.1) if isinstance(action, e.CutLink)] == [e.CutLink(SENDERS[2])]
+    assert not [action for action in relay.tick(30.0) if isinstance(action, e.CutLink)]
+
+
+def test_it_is_given_as_long_as_the_plan_takes() -> None:
+    relay = opened(plan_of(duration_s=60.0))
+    assert not [action for action in relay.tick(FIRST_FRAME_S + 59) if isinstance(action, e.CutLink)]

@@ -1,0 +1,359 @@
+"""A replica gets its state and follows the log, whatever is lost, late, or said twice on the way."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer import following
+from peer_agent.protocol.trainer.following import ASK_AGAIN_S
+from peer_agent.protocol.trainer.speaking import HEARTBEAT_S
+from peer_agent.protocol.trainer.state import Phase
+from tests.protocol.cast import RUN
+from tests.protocol.trainer.cast import ELEMENTS, RECIPE, SNAPSHOT, Stage, commit, greeting, ready, unit, void
+
+REHELLO = m.Rehello(run=RUN, fence=1)
+
+
+def newer(index: int) -> m.Snapshotted:
+    return m.Snapshotted(run=RUN, snapshot=replace(SNAPSHOT, index=index, step=index), keep_after=0)
+
+
+# --- joining
+
+
+def test_it_loads_says_hello_and_is_judged_before_it_works() -> None:
+    stage = Stage()
+    stage.hears(REHELLO, greeting(reconciled=False))
+    assert stage.heard(m.Hello)[-1].step == -1
+    assert stage.last(e.Load).snapshot == SNAPSHOT
+    stage.lease(0)
+    assert stage.core.undone == (), "it holds nothing yet"
+    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    hello = stage.heard(m.Hello)[-1]
+    assert (hello.step, hello.log_index, hello.digest) == (0, 0, "a" * 16)
+    stage.hears(greeting())
+    assert stage.did(e.Say)
+    stage.lease(0)
+    assert stage.did(e.Compute)
+
+
+def test_a_greeting_that_is_said_twice_loads_once() -> None:
+    stage = Stage()
+    stage.hears(REHELLO, greeting(), greeting())
+    assert sum(isinstance(action, e.Load) for action in stage.asked) == 1
+
+
+def test_a_snapshot_that_is_gone_is_asked_about() -> None:
+    stage = Stage()
+    stage.hears(REHELLO, greeting())
+    stage.take(e.LoadFailed(stage.last(e.Load).job))
+    assert stage.core.phase is Phase.ABSENT
+    assert [type(message) for message in stage.said] == [m.Hello, m.Hello]
+    stage.hears(greeting(snapshot=replace(SNAPSHOT, index=4, step=4), index=4, step=4))
+    assert stage.last(e.Load).snapshot.index == 4
+
+
+def test_from_an_older_snapshot_it_follows_before_its_leases_are_judged() -> None:
+    stage = Stage()
+    stage.hears(REHELLO, greeting(index=2, step=2))
+    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    assert stage.core.phase is Phase.FOLLOWING
+    stage.hears(greeting(index=2, step=2, reconciled=False))
+    stage.hush()
+    stage.hears_commit(1)
+    stage.hears_commit(2)
+    stage.applies()
+    assert stage.said == []
+    stage.applies()
+    assert [hello.step for hello in stage.heard(m.Hello)] == [2]
+    assert str(stage.core.phase) == "accumulate"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": encode_recipe(replace(RECIPE, seed=7))},
+        {"elements": ELEMENTS + 1},
+        {"shards": (m.Shard("0" * 64, 9),)},
+    ],
+)
+def test_another_run_under_the_same_name_is_the_end(change: dict[str, Any]) -> None:
+    stage = ready()
+    stage.hears(REHELLO, greeting(**change))
+    assert stage.actions == [e.Quit(stage.last(e.Quit).fault)]
+    assert stage.last(e.Quit).fault is not None
+    assert stage.last(e.Quit).fault.code == "E128"  # type: ignore[union-attr]
+
+
+def test_a_run_that_is_made_longer_is_the_same() -> None:
+    stage = ready()
+    stage.hears(REHELLO, greeting(recipe=encode_recipe(replace(RECIPE, target_steps=RECIPE.target_steps + 1))))
+    assert not stage.did(e.Quit)
+
+
+def test_a_recipe_that_is_none_is_the_end() -> None:
+    stage = Stage()
+    stage.hears(REHELLO, greeting(recipe=b"{"))
+    assert stage.last(e.Quit).fault.code == "E301"  # type: ignore[union-attr]
+
+
+# --- records
+
+
+def test_an_update_settles_what_is_in_it_and_is_reported_at_once() -> None:
+    stage = ready(0)
+    stage.lease(1)
+    stage.offers()
+    stage.plans()
+    stage.hush()
+    stage.commits(1, own=stage.contribution())
+    settled, made, *rest = stage.actions
+    assert isinstance(settled, e.Settle)
+    assert isinstance(made, e.Made)
+    assert [type(action) for action in rest] == [e.Say, e.Compute]
+    (report,) = stage.heard(m.Report)
+    assert (report.step, report.index, report.digest, report.done, report.undone) == (1, 1, "b" * 16, (), 1)
+    assert stage.core.round is None
+
+
+def test_a_state_that_is_just_changing_is_not_spoken_of() -> None:
+    """A report in that moment would name the old step's work under the new step, and be taken for a lie."""
+    stage = ready(0)
+    stage.hears_commit(1)
+    (report,) = stage.waits(HEARTBEAT_S)
+    assert isinstance(report, m.Report)
+    assert (report.step, report.index, report.digest, len(report.done)) == (0, 0, "a" * 16, 1)
+
+
+def test_a_commit_that_is_said_twice_changes_nothing() -> None:
+    stage = ready(0)
+    stage.hears_commit(1)
+    stage.hears_commit(1)
+    assert stage.actions == []
+    stage.applies()
+    stage.hears_commit(1)
+    assert stage.actions == []
+
+
+def test_results_of_what_was_abandoned_are_ignored() -> None:
+    stage = ready()
+    stage.hears_commit(1)
+    job = stage.last(e.Apply).job
+    stage.hears(m.Reload(run=RUN, step=0))
+    for late_step in (e.Applied(job, "b" * 16), e.BytesMissing(job)):
+        stage.take(late_step)
+        assert stage.actions == []
+    load = stage.last(e.Load).job
+    stage.take(e.Loaded(load, "a" * 16))
+    for late in (e.Loaded(load, "c" * 16), e.LoadFailed(load)):
+        stage.take(late)
+        assert stage.actions == []
+
+
+def test_a_late_result_is_not_taken_for_that_of_the_same_kind_of_job() -> None:
+    stage = ready()
+    stage.hears_commit(1)
+    first = stage.last(e.Apply).job
+    stage.hears(m.Reload(run=RUN, step=0))
+    load = stage.last(e.Load).job
+    stage.take(e.LoadFailed(load))
+    stage.hears(greeting())
+    for late_load in (e.Loaded(load, "c" * 16), e.LoadFailed(load)):
+        stage.take(late_load)
+        assert (stage.actions, stage.core.phase) == ([], Phase.LOADING)
+    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.hears_commit(1)
+    for late in (e.Applied(first, "b" * 16), e.BytesMissing(first)):
+        stage.take(late)
+        assert (stage.actions, stage.core.phase) == ([], Phase.APPLYING)
+
+
+def test_missed_commits_are_noticed_and_told_of_by_the_report() -> None:
+    stage = ready()
+    stage.lease(0)
+    for index in (3, 4, 5):
+        stage.hears_commit(index)
+    assert [report.index for report in stage.heard(m.Report)] == [0], "once, however many come"
+    assert stage.core.phase is Phase.FOLLOWING
+    assert stage.core.in_hand is None, "on an old step nothing is computed"
+    assert stage.waits(HEARTBEAT_S)[0].index == 0  # type: ignore[attr-defined]
+    for index in (1, 2):
+        stage.hears_commit(index)
+    for _ in range(5):
+        stage.applies()
+    assert (stage.core.index, stage.core.phase, stage.core.pending) == (5, Phase.ACCUMULATE, {})
+    assert stage.did(e.Compute)
+
+
+def test_no_more_records_wait_than_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PENDING", 2)
+    stage = ready()
+    for index in (2, 3, 4, 1):
+        stage.hears_commit(index)
+    assert sorted(stage.core.pending) == [1, 2, 3]
+    for _ in range(3):
+        stage.applies()
+    assert stage.core.index == 3
+    assert stage.core.phase is Phase.FOLLOWING, "it knows of the fourth, and its words say where it is"
+
+
+def test_a_commit_before_there_is_a_state_only_says_where_the_head_is() -> None:
+    stage = Stage()
+    stage.hears(REHELLO, greeting())
+    stage.hears_commit(1)
+    assert stage.actions == []
+    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    assert stage.core.phase is Phase.FOLLOWING
+
+
+def test_a_copy_is_handed_in_and_hashed_at_the_step_that_is_asked_for() -> None:
+    stage = ready()
+    stage.commits(1, snapshot=True, hash_state=True)
+    assert [a for a in stage.actions if isinstance(a, e.HandIn | e.HashState)] == [e.HashState(1, 1), e.HandIn(1, 1)]
+    stage.take(e.Hashed(1, 1, "f" * 64, 9))
+    assert stage.heard(m.StateHash) == [m.StateHash(run=RUN, index=1, step=1, sha256="f" * 64, size=9)]
+    stage.hears_commit(1, snapshot=True)
+    assert stage.actions == [e.HandIn(1, 1)], "asked again of a replica that has applied it"
+
+
+def test_a_copy_is_made_before_the_next_record_is_applied() -> None:
+    stage = ready()
+    stage.hears_commit(1)
+    stage.hears_commit(2)
+    stage.hears_commit(1, snapshot=True)
+    stage.applies()
+    kinds = [type(action) for action in stage.actions]
+    assert kinds.index(e.HandIn) < kinds.index(e.Apply)
+    stage.hears_commit(1, snapshot=True)
+    assert stage.actions == [], "a step too late"
+
+
+# --- bytes that nobody has
+
+
+def test_bytes_that_nobody_has_are_looked_for_again_and_told_of_once() -> None:
+    stage = ready()
+    stage.hears_commit(1)
+    for _ in range(3):
+        stage.take(e.BytesMissing(stage.last(e.Apply).job))
+        assert stage.core.phase is Phase.LACKING
+        stage.waits(ASK_AGAIN_S - 0.1)
+        assert not stage.did(e.Apply)
+        stage.waits(0.1)
+        assert stage.did(e.Apply)
+    assert [action.fault.code for action in stage.asked if isinstance(action, e.Warn)] == ["E114"]
+    stage.applies()
+    assert stage.core.phase is Phase.ACCUMULATE
+
+
+def test_a_newer_snapshot_leads_past_missing_bytes() -> None:
+    stage = ready(0)
+    stage.lease(1)
+    stage.hears_commit(1)
+    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    stage.hears(newer(5))
+    assert stage.last(e.Load).snapshot.index == 5
+    assert stage.heard(m.UnitsReturned)[-1].units == (unit(0), unit(1)), "others may do it meanwhile"
+    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    assert (stage.core.step, stage.core.index) == (5, 5)
+
+
+def test_what_a_known_snapshot_covers_is_not_waited_for() -> None:
+    stage = ready()
+    stage.hears(newer(5))
+    assert not stage.did(e.Load), "records lead on from here"
+    stage.hears_commit(1)
+    assert not stage.last(e.Apply).patient
+    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    assert stage.did(e.Load)
+
+
+def test_an_older_snapshot_is_not_a_newer_one() -> None:
+    stage = ready(index=3)
+    stage.hears(newer(5), newer(2))
+    assert stage.core.snapshot is not None
+    assert stage.core.snapshot.index == 5
+    stage.hears_commit(4)
+    stage.core.snapshot = newer(2).snapshot
+    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    assert stage.core.phase is Phase.LACKING
+
+
+# --- a replica that differs, a site that knows less
+
+
+def test_a_replica_that_differs_begins_again_with_nothing_once_for_each_time_it_is_told() -> None:
+    stage = ready(0, index=2)
+    accumulator = stage.core.accumulator
+    told = m.Reload(run=RUN, step=2)
+    stage.hears(told)
+    assert stage.last(e.Warn).fault.code == "E109"
+    assert (stage.core.step, stage.core.index, stage.core.done) == (-1, -1, ())
+    assert stage.core.accumulator != accumulator
+    stage.hears(told)
+    assert stage.actions == []
+    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    for index in (1, 2):
+        stage.commits(index)
+    stage.hears(told)
+    assert stage.actions == [], "said twice"
+    stage.commits(3)
+    stage.hears(m.Reload(run=RUN, step=3))
+    assert stage.did(e.Load)
+
+
+def test_a_site_that_was_restored_is_followed_after_one_numbered_sentence() -> None:
+    stage = ready(0, index=3)
+    stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
+    assert stage.last(e.Warn).fault.code == "E402"
+    assert stage.did(e.Load)
+    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.commits(1, fence=2)
+    assert stage.core.phase is Phase.ACCUMULATE
+
+
+def test_an_old_greeting_of_the_same_host_is_no_restored_site() -> None:
+    """Said before a commit that has been applied since: said late, or twice."""
+    stage = ready(index=1)
+    stage.hears(greeting())
+    assert stage.actions == []
+    stage.hears(m.Rehello(run=RUN, fence=2))
+    stage.commits(2, fence=2)
+    stage.hears(greeting(fence=2, index=1, step=1))
+    assert stage.actions == [], "heard of from the new host"
+
+
+def test_an_old_greeting_of_a_host_that_greeted_before_is_none_either() -> None:
+    stage = ready(index=1)
+    stage.hears(greeting(fence=2, index=1, step=1))
+    stage.commits(2, fence=2)
+    stage.hears(greeting(fence=2, index=1, step=1))
+    assert not stage.did(e.Load)
+
+
+# --- what was lost
+
+
+def test_a_round_whose_void_and_plan_were_lost_ends_with_its_commit() -> None:
+    stage = ready(0)
+    stage.offers()
+    stage.hush()
+    stage.commits(1)
+    assert stage.core.round is None
+    assert next(type(action) for action in stage.actions) is e.Release
+    assert stage.core.done == (m.DoneUnit(unit(0), 0),), "it was left out"
+    stage.hears(void())
+    assert stage.actions == []
+
+
+def test_a_commit_of_a_host_that_is_gone_is_a_fact_all_the_same() -> None:
+    stage = ready()
+    stage.hears(m.Rehello(run=RUN, fence=9))
+    stage.commits(1, fence=1)
+    assert stage.core.index == 1
+    assert stage.core.fence == 9
+    assert commit(1).fence == 1

@@ -1,0 +1,16 @@
+"""What is said on the control link, as events."""
+
+from peer_agent.protocol.opening import CommitLetters, planned_for, seal_plan
+from peer_agent.protocol.records import seal
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer.hearing import heard
+from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
+from tests.protocol.trainer.cast import ME, cut, plan, record
+
+
+def test_plans_and_commits_are_opened_and_nothing_else() -> None:
+    planned = planned_for(seal_plan(SITE_KEY, plan()), ME)
+    assert isinstance(heard(planned, SITE_PUBLIC, ME), e.PlanHeard)
+    commit = CommitLetters(seal(SITE_KEY, record(1)), record(1)).to(ME, 1)
+    assert isinstance(heard(commit, SITE_PUBLIC, ME), e.CommitHeard)
+    assert heard(cut(), SITE_PUBLIC, ME) == e.Heard(cut())

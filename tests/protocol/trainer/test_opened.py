@@ -1,0 +1,45 @@
+"""Plans and records are verified once, and reduced to what concerns this trainer."""
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import PLAN, Signed, sign
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.opening import CommitLetters, own_part, planned_for, seal_plan
+from peer_agent.protocol.records import digest_of, seal
+from peer_agent.protocol.trainer.opened import open_commit, open_plan, opened_plan
+from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.protocol.trainer.cast import ME, OTHER, plan, record, unit
+
+OWN = {"accumulator": "e" * 32, "units": (unit(1),), "ranges": ((1, 3), (5, 6))}
+
+
+def test_a_plan_names_our_slot_and_its_number() -> None:
+    sealed = seal_plan(SITE_KEY, plan(attempt=4, round=3))
+    opened = open_plan(planned_for(sealed, ME), SITE_PUBLIC)
+    assert (opened.step, opened.fence, opened.attempt, opened.round, opened.number) == (0, 1, 4, 3, 1)
+    assert opened.own is not None
+    assert opened.own.peer == ME
+    assert opened_plan(own_part(plan(peer=OTHER), ME)).own is None
+
+
+def test_a_record_says_where_our_part_was_included() -> None:
+    sealed = seal(SITE_KEY, record(7, OWN))
+    letters = CommitLetters(sealed, record(7, OWN))
+    opened = open_commit(letters.to(ME, 2, hash_state=True), SITE_PUBLIC, ME)
+    assert opened.own is not None
+    assert (opened.own.accumulator, opened.own.units) == (OWN["accumulator"], OWN["units"])
+    assert opened.own.included == ((1, 3), (5, 6))
+    assert (opened.index, opened.step, opened.fence, opened.digest) == (7, 7, 2, digest_of(sealed))
+    assert (opened.snapshot, opened.hash_state) == (False, True)
+    assert open_commit(letters.to(OTHER, 2), SITE_PUBLIC, OTHER).own is None
+
+
+def test_what_the_site_has_not_signed_is_not_opened() -> None:
+    for signed in (seal_plan(STRANGERS_KEY, plan()).signed, Signed(b"{}", bytes(64))):
+        with pytest.raises(Problem, match="E218"):
+            open_plan(m.Planned(plan=signed), SITE_PUBLIC)
+    with pytest.raises(Problem, match="E206"):
+        open_plan(m.Planned(plan=sign(SITE_KEY, PLAN, b"nonsense")), SITE_PUBLIC)
+    with pytest.raises(Problem, match="E218"):
+        open_commit(CommitLetters(seal(STRANGERS_KEY, record(1)), record(1)).to(ME, 1), SITE_PUBLIC, ME)

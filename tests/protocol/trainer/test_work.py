@@ -1,0 +1,202 @@
+"""Leases, the unit in hand, and what is done."""
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer import work
+from peer_agent.protocol.trainer.state import Phase
+from tests.protocol.cast import RUN
+from tests.protocol.trainer.cast import CHUNKS, TOKENS, greeting, ready, unit, void
+
+
+def test_units_are_computed_one_after_another_up_to_the_quota() -> None:
+    stage = ready()
+    stage.lease(0, 1, 2, quota=8)
+    assert stage.last(e.Compute).unit == unit(0)
+    stage.computes(2)
+    assert [done.unit for done in stage.core.done] == [unit(0), unit(1)]
+    assert stage.core.in_hand is None, "it rests"
+    stage.lease(quota=12)
+    assert stage.last(e.Compute).unit == unit(2)
+
+
+def test_a_lease_that_is_said_twice_changes_nothing() -> None:
+    """Not even after its units are in an update."""
+    stage = ready(0)
+    stage.lease(1, 1, 2)
+    before = stage.core.undone
+    stage.lease(0, 1, 2)
+    assert stage.core.undone == before == (unit(1), unit(2))
+    stage.offers()
+    stage.plans()
+    stage.commits(1, own=stage.contribution())
+    stage.lease(0)
+    assert stage.core.undone == (unit(1), unit(2))
+
+
+def test_a_lease_that_crosses_a_hello_does_not_count() -> None:
+    stage = ready()
+    stage.hears(m.Rehello(run=RUN, fence=1))
+    stage.lease(0)
+    assert stage.core.undone == ()
+    stage.hears(greeting())
+    stage.lease(1)
+    assert stage.core.undone == (unit(1),)
+
+
+def test_a_lease_of_a_host_that_is_gone_does_not_count() -> None:
+    stage = ready()
+    stage.lease(0, fence=3)
+    stage.lease(1, fence=2)
+    assert stage.core.undone == (unit(0),)
+
+
+def test_more_than_a_lease_can_name_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "MOST_UNITS", 2)
+    stage = ready()
+    stage.lease(0, 1, 2, 3, quota=0)
+    assert stage.core.undone == (unit(0), unit(1))
+    stage.lease(4, quota=0)
+    assert stage.core.undone == (unit(0), unit(1))
+
+
+def test_units_of_updates_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "REMEMBERED", 1)
+    stage = ready(0, 1)
+    stage.offers()
+    stage.plans()
+    stage.commits(1, own=stage.contribution())
+    assert list(stage.core.settled) == [unit(1)]
+
+
+def test_what_a_thread_finishes_after_the_cut_does_not_count() -> None:
+    stage = ready(0)
+    stage.lease(1)
+    late = stage.last(e.Compute).job
+    stage.offers()
+    stage.take(e.Computed(late, 2.5))
+    assert not stage.did(e.Keep)
+    stage.hears(void())
+    assert stage.last(e.Compute).unit == unit(1), "it is begun anew"
+    stage.take(e.Computed(late, 2.5))
+    assert not stage.did(e.Keep)
+    stage.computes()
+    assert stage.did(e.Keep)
+
+
+def test_a_gradient_that_is_not_finite_is_told_of_and_given_back() -> None:
+    stage = ready()
+    stage.lease(0, 1)
+    stage.take(e.NotFinite(stage.last(e.Compute).job))
+    assert stage.heard(m.UnitsReturned)[-1] == m.UnitsReturned(run=RUN, units=(unit(0),), reason="non_finite")
+    assert stage.last(e.Warn).fault.code == "E108"
+    assert stage.last(e.Compute).unit == unit(1)
+    assert stage.core.undone == (unit(1),)
+    stage.take(e.NotFinite(1))
+    assert stage.actions == [], "of an abandoned job"
+
+
+def test_what_is_not_begun_is_given_back_and_what_is_in_hand_is_not() -> None:
+    stage = ready()
+    stage.lease(0, 1, 2)
+    stage.take(e.GaveBack())
+    assert stage.heard(m.UnitsReturned)[-1].units == (unit(1), unit(2))
+    assert stage.core.undone == (unit(0),)
+    stage.take(e.GaveBack())
+    assert stage.actions == []
+
+
+def test_work_of_a_step_that_was_cut_without_us_is_done_again() -> None:
+    stage = ready(0, 1)
+    stage.commits(1)
+    assert stage.did(e.Discard)
+    assert stage.core.undone == (unit(0), unit(1))
+    assert stage.last(e.Compute).unit == unit(0)
+    stage.computes(2)
+    assert {done.base for done in stage.core.done} == {1}
+
+
+def test_after_three_rounds_running_it_is_kept_one_step_old_and_never_older() -> None:
+    stage = ready(0)
+    for index in (1, 2, 3):
+        stage.commits(index)
+        assert stage.core.undone == (unit(0),), index
+        stage.computes()
+    stage.commits(4)
+    assert stage.core.done == (m.DoneUnit(unit(0), 3),)
+    assert stage.core.undone == ()
+    stage.commits(5)
+    assert stage.core.undone == (unit(0),), "two steps old it would be refused"
+
+
+def test_a_round_that_we_were_in_begins_the_count_anew() -> None:
+    stage = ready(0)
+    for index in (1, 2, 3):
+        stage.commits(index)
+        stage.computes()
+    stage.offers()
+    stage.plans()
+    stage.commits(4, own=stage.contribution())
+    assert stage.core.passed_over == 0
+    stage.lease(5)
+    stage.computes()
+    stage.commits(5)
+    assert stage.core.undone == (unit(5),)
+
+
+def test_what_was_offered_and_left_out_is_never_done_again_and_given_up_when_it_is_too_old() -> None:
+    stage = ready(0)
+    accumulator = stage.core.accumulator
+    stage.offers()
+    stage.commits(1)
+    assert stage.core.done == (m.DoneUnit(unit(0), 0),)
+    assert not stage.did(e.Discard)
+    stage.commits(2)
+    assert stage.core.done == ()
+    assert stage.core.accumulator != accumulator
+    assert stage.did(e.Renew)
+    assert isinstance(stage.said[-1], m.Hello)
+
+
+def test_an_update_with_what_was_held_before_the_leases_ended_touches_nothing_that_is_held_now() -> None:
+    stage = ready(0)
+    stage.offers()
+    stage.plans()
+    own = stage.contribution()
+    stage.hears(m.AccumulatorRevoked(run=RUN, accumulator=stage.core.accumulator, reason="a test"), greeting())
+    accumulator = stage.core.accumulator
+    stage.lease(1, quota=0)
+    stage.commits(1, own=own)
+    assert (stage.core.accumulator, stage.core.undone) == (accumulator, (unit(1),))
+
+
+def test_tokens_are_what_is_done_and_what_was_left_out_of_chunks() -> None:
+    stage = ready(0, 1)
+    offer = stage.offers()
+    assert offer.weights == (m.Weight(0, CHUNKS, 8 * TOKENS),)
+    stage.plans()
+    stage.commits(1, own=stage.contribution((0, 3)))
+    assert (stage.core.samples, stage.core.loss_tokens, stage.core.loss_sum) == (0, 0, 0)
+    assert stage.core.carried == 8 * TOKENS
+    stage.lease(2)
+    stage.computes()
+    assert stage.core.carried == 8 * TOKENS
+    offer = stage.offers(attempt=2)
+    assert offer.weights == (m.Weight(0, 3, 4 * TOKENS), m.Weight(3, CHUNKS, 12 * TOKENS))
+    assert (offer.loss_tokens, offer.loss_sum) == (4 * TOKENS, 2.5), "what was left out counts in its weight alone"
+    assert stage.core.carried == 8 * TOKENS
+
+
+def test_an_update_with_units_that_do_not_lie_here_as_they_were_offered_ends_the_accumulator() -> None:
+    """The round had ended here; what was averaged in cannot be taken out of a sum that has grown since."""
+    stage = ready(0)
+    stage.offers()
+    stage.plans()
+    own = stage.contribution()
+    stage.hears(void())
+    accumulator = stage.core.accumulator
+    stage.commits(1, own=own)
+    assert stage.core.accumulator != accumulator
+    assert stage.core.phase is Phase.ACCUMULATE
+    assert stage.heard(m.Hello)[-1].done == ()

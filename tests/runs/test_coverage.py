@@ -1,0 +1,65 @@
+"""Settled ranges: whatever order units come in, the ranges are those of the set of their samples."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer_agent.protocol.records import Unit
+from runs.coverage import Ranges, add_range, overlaps, settle, settled_units
+from runs.models import Run
+from tests.runs.cast import opened
+
+PARTS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=30)
+
+
+def merged(parts: list[tuple[int, int]]) -> Ranges:
+    ranges: Ranges = []
+    for start, length in parts:
+        add_range(ranges, start, start + length)
+    return ranges
+
+
+def samples(parts: list[tuple[int, int]]) -> set[int]:
+    return {sample for start, length in parts for sample in range(start, start + length)}
+
+
+@given(PARTS)
+def test_ranges_hold_the_samples_and_neither_overlap_nor_touch(parts: list[tuple[int, int]]) -> None:
+    ranges = merged(parts)
+    assert {sample for start, stop in ranges for sample in range(start, stop)} == samples(parts)
+    edges = [edge for known in ranges for edge in known]
+    assert edges == sorted(set(edges))
+
+
+@given(PARTS, st.integers(0, 50), st.integers(1, 6))
+def test_what_shares_a_sample_overlaps(parts: list[tuple[int, int]], start: int, length: int) -> None:
+    assert overlaps(merged(parts), start, start + length) == bool(samples(parts) & set(range(start, start + length)))
+
+
+def test_a_unit_looks_at_few_of_thousands_of_ranges() -> None:
+    looked: list[int] = []
+
+    class Watched(list[int]):
+        def __getitem__(self, place: int) -> int:  # type: ignore[override]
+            looked.append(place)
+            return super().__getitem__(place)
+
+    ranges: Ranges = [Watched([4 * place, 4 * place + 2]) for place in range(5000)]
+    add_range(ranges, 10_002, 10_004)
+    assert ranges[2500] == [10_000, 10_006]
+    assert len(ranges) == 4999
+    assert len(looked) < 40
+
+
+def test_only_the_rows_of_its_own_places_are_written(run: Run) -> None:
+    settle(run, [Unit(0, 0, 0, 4), Unit(1, 2, 8, 12)])
+    run.coverage.filter(epoch=0, shard=0).update(ranges=[[0, 5]])  # as a sign that nothing writes it
+    run.coverage.create(epoch=0, shard=2, ranges=[[1, 2]])
+    settle(run, [Unit(1, 2, 4, 8)])
+    assert list(settled_units(run)) == [Unit(0, 0, 0, 5), Unit(0, 2, 1, 2), Unit(1, 2, 4, 12)]
+
+
+def test_runs_do_not_share_rows(run: Run) -> None:
+    other = opened(run.organizer, slug="other")
+    settle(run, [Unit(0, 0, 0, 4)])
+    settle(other, [Unit(0, 0, 4, 8)])
+    assert (list(settled_units(run)), list(settled_units(other))) == ([Unit(0, 0, 0, 4)], [Unit(0, 0, 4, 8)])

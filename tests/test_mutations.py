@@ -1,0 +1,22 @@
+"""The list of faults that tests must catch is not stale. What catches them is run by `python -m tests.mutations`."""
+
+from pathlib import Path
+
+from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.mutation import Mutation, check
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_pattern_is_found_once() -> None:
+    assert check(MUTATIONS, ROOT) == []
+
+
+def test_a_stale_pattern_is_noticed() -> None:
+    first = MUTATIONS[0]
+    stale = Mutation("stale", first.file, "not there", "anything", ("tests/none.py",))
+    assert check((stale, first, first), ROOT) == [
+        f"stale: {first.file} has 0 times 'not there'",
+        "stale: no tests/none.py",
+        f"{first.name} is there twice",
+    ]
