@@ -81,9 +81,10 @@ class Applied(Struct, frozen=True):
 
 
 class BytesMissing(Struct, frozen=True):
-    """No relay had all averaged bytes of this update; the replica is unchanged."""
+    """No relay gave all averaged bytes of this update; the replica is unchanged. `linked`: to a relay that could."""
 
     job: int
+    linked: bool = True
 
 
 class Loaded(Struct, frozen=True):

@@ -225,10 +225,12 @@ def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[
     """Nobody has the bytes now: they are looked for again, or a newer snapshot leads past them."""
     if ignores(state, Cause.BYTES_MISSING) or missing.job != state.job or state.applying is None:
         return []
-    warning = [] if state.has_warned else [Warn(Fault.of("E114", step=state.applying.step))]
-    state.applying, state.has_warned, state.retry_at = None, True, state.now + ASK_AGAIN_S
+    step, state.applying, state.retry_at = state.applying.step, None, state.now + ASK_AGAIN_S
     move(state, Cause.BYTES_MISSING, Phase.LACKING)
-    return [*warning, *_leap(state, seed)]
+    if (leap := _leap(state, seed)) or state.has_warned or not missing.linked:
+        return leap
+    state.has_warned = True
+    return [Warn(Fault.of("E114", step=step))]
 
 
 def retry(state: TrainerState) -> list[Action]:

@@ -250,6 +250,27 @@ def test_bytes_that_nobody_has_are_looked_for_again_and_told_of_once() -> None:
     assert stage.core.phase is Phase.ACCUMULATE
 
 
+def test_while_no_relay_is_linked_nothing_is_said_of_what_they_have() -> None:
+    stage = ready()
+    stage.hears_commit(1)
+    stage.take(e.BytesMissing(stage.last(e.Apply).job, linked=False))
+    assert stage.core.phase is Phase.LACKING
+    assert not stage.did(e.Warn)
+    stage.waits(ASK_AGAIN_S)
+    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    assert stage.last(e.Warn).fault.code == "E114"
+
+
+def test_bytes_that_are_gone_since_a_newer_snapshot_are_no_trouble() -> None:
+    """As for a laptop that comes back after its network was away."""
+    stage = ready()
+    stage.hears_commit(1)
+    stage.hears(newer(5))
+    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    assert stage.last(e.Load).snapshot.index == 5
+    assert not any(isinstance(action, e.Warn) for action in stage.asked)
+
+
 def test_a_newer_snapshot_leads_past_missing_bytes() -> None:
     stage = ready(0)
     stage.lease(1)
