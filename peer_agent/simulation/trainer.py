@@ -94,7 +94,10 @@ class Trainer(Peer):
         round_ = self.core.round
         if not self.alive or self.frozen or self.core.phase is not Phase.REDUCE or round_ is None:
             return False
-        return round_.attempt == plan.attempt and round_.slot is not None and plan.slots[round_.slot] == slot
+        if round_.plan is None or round_.slot is None or slot.peer != self.peer:
+            return False
+        ours = round_.plan.plan
+        return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
     # --- what befalls it
 

@@ -1,6 +1,7 @@
 """What happens when a relay dies, freezes or lies, with every invariant checked after every event."""
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol.coordinator.state import Phase
 from tests.simulation.watched import relays, run_to, state, trainers, watched
@@ -77,3 +78,16 @@ def test_a_round_that_is_void_while_no_relay_is_there_sets_its_trainers_free() -
     assert left.cut is None
     relays(world)[0].start()
     assert world.run_steps(3, 100), "one is enough to go on"
+
+
+def test_a_relay_that_wakes_with_a_plan_of_an_earlier_host_is_sent_nothing() -> None:
+    """Attempts are counted anew by each host: the number alone does not tell two plans apart."""
+    world, invariants = watched(trainers=3, steps=12)
+    run_to(world, Phase.REDUCE)
+    sender = trainers(world)[0]
+    assert world.run(lambda: sender.core.round is not None and sender.core.round.slot is not None, 30)
+    plan = invariants.plans[max(invariants.plans)]
+    slot = next(slot for slot in plan.slots if slot.peer == sender.peer)
+    assert sender.sends(plan, slot)
+    earlier = replace(plan, fence=plan.fence - 1, slots=(replace(slot, root=b"0" * 32),))
+    assert not sender.sends(earlier, earlier.slots[0])
