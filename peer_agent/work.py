@@ -41,7 +41,7 @@ class Work:
         self._computed = result
         rate = action.unit.samples / max(time.monotonic() - began, 1e-6)
         self.speed = 0.9 * self.speed + 0.1 * rate if self.speed else rate
-        return e.Computed(action.job, result.loss_sum)
+        return e.Computed(action.job, result.loss_sum, result.loss_tokens)
 
     def keep(self) -> None:
         """Add the gradient that was computed last to this step's sum."""

@@ -54,10 +54,12 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     codec_down: Codec = "fp16"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
-    @property
-    def tokens_per_sample(self) -> int:
-        """Loss tokens in a sample: of a causal language model every token but the first, which nothing predicts."""
-        return self.model.context - 1
+    def tokens_in(self, samples: int) -> tuple[int, int]:
+        """Fewest and most loss tokens in a unit: of a causal language model every token of a sample but the first,
+        which nothing predicts. A shard's last sample may be cut short, but predicts something.
+        """
+        each = self.model.context - 1
+        return (samples - 1) * each + 1, samples * each
 
 
 def encode_recipe(recipe: Recipe) -> bytes:

@@ -169,7 +169,9 @@ class Trainer(Peer):
             self.take(e.NotFinite(action.job))
             return
         self.computed += action.unit.samples
-        self.take(e.Computed(action.job, NATS * action.unit.samples * self.world.tokens_per_sample))
+        fewest, most = self.world.recipe.tokens_in(action.unit.samples)
+        tokens = fewest if not action.unit.start else most  # each epoch's first sample of a shard is a short one
+        self.take(e.Computed(action.job, NATS * tokens, tokens))
 
     def _freeze(self, action: e.Freeze) -> None:
         held = f"{self.core.accumulator} {self.core.done} {action.weights}"

@@ -98,7 +98,6 @@ class World:
         self.recipe = setting.recipe()
         self.grid = grid_of(setting.elements)
         self.shards = setting.shards
-        self.tokens_per_sample = self.recipe.tokens_per_sample
         self.non_finite = setting.non_finite
         self.goal: e.Goal = "running"
         self.run_id = RunId(name_of(setting.seed, "run"))

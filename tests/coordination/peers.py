@@ -26,7 +26,6 @@ from peer_agent.protocol.trainer.state import new_trainer
 from tests.coordination.dialler import Closed, Dialler, linked
 from tests.runs.cast import RECIPE
 
-TOKENS = RECIPE.tokens_per_sample
 TICK_S = 0.5
 
 
@@ -200,7 +199,8 @@ class Contributor(Peer):
                 self.records.append(action.record.record)
                 return (e.Applied(action.job, _digest(action.record.step)),)
             case e.Compute():
-                return (e.Computed(action.job, 2.5 * TOKENS * action.unit.samples),)
+                _, tokens = RECIPE.tokens_in(action.unit.samples)
+                return (e.Computed(action.job, 2.5 * tokens, tokens),)
             case e.Freeze():
                 return (e.Frozen(action.job, hashlib.sha256(repr(self.core.done).encode()).digest(), 1.0),)
             case _:

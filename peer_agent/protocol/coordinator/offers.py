@@ -110,12 +110,13 @@ def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]
 
 def _fault_in(state: RunState, member: Member, offer: m.Offer) -> Fault | None:
     units = [done.unit for done in offer.units]
-    tokens = state.recipe.model.context - 1
-    leased = sum(unit.samples for unit in units) * tokens + member.carried
+    bounds = [state.recipe.tokens_in(unit.samples) for unit in units]
+    fewest, most = (sum(bound[end] for bound in bounds) for end in (0, 1))
+    leased = most + member.carried
     if offer.accumulator != member.accumulator or not state.leases.holds(offer.accumulator, units):
         return Fault.of("E219", claimed=offer.loss_tokens, leased=0)
     highest = max((w.tokens for w in offer.weights), default=0)  # samples are credited in proportion to loss_tokens
-    if len(set(units)) != len(units) or highest > leased:
+    if len(set(units)) != len(units) or highest > leased or not fewest <= offer.loss_tokens <= most:
         return Fault.of("E219", claimed=offer.loss_tokens, leased=leased)
     is_said = offer.loss_tokens <= highest <= offer.loss_tokens + member.carried
     if not is_said or not _tiles(offer.weights, state.grid.chunks):

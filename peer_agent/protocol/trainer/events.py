@@ -47,10 +47,11 @@ class OpenHeard(Struct, frozen=True):
 
 
 class Computed(Struct, frozen=True):
-    """The unit of this job has its gradient; `loss_sum` in nats."""
+    """The unit of this job has its gradient; `loss_sum` in nats over its loss tokens."""
 
     job: int
     loss_sum: float
+    loss_tokens: int
 
 
 class NotFinite(Struct, frozen=True):

@@ -40,10 +40,11 @@ class InHand(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """How a unit was computed: on the parameters of which step, and with what loss in nats."""
+    """How a unit was computed: on the parameters of which step, and with what loss in nats over how many tokens."""
 
     base: int
     loss_sum: float
+    loss_tokens: int
 
 
 class Round(Struct):
@@ -129,17 +130,12 @@ class TrainerState(Struct, kw_only=True):
     @property
     def loss_tokens(self) -> int:
         """Of what is done. What updates left out counts in the chunks' tokens alone."""
-        return self.samples * self.tokens_per_sample
+        return _tokens_of(self.kept) + _tokens_of(self.fresh)
 
     @property
     def loss_sum(self) -> float:
         """Nats over these."""
         return sum(how.loss_sum for part in (self.kept, self.fresh) for how in part.values())
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """As the recipe says; 0 until it is known."""
-        return self.recipe.tokens_per_sample if self.recipe else 0
 
     @property
     def chunks(self) -> int:
@@ -149,13 +145,12 @@ class TrainerState(Struct, kw_only=True):
     @property
     def carried(self) -> int:
         """Most tokens in a chunk that earlier updates left out."""
-        kept = sum(unit.samples for unit in self.kept) * self.tokens_per_sample
-        return max(0, tokens.highest(self.held) - kept)
+        return max(0, tokens.highest(self.held) - _tokens_of(self.kept))
 
     @property
     def weights(self) -> tokens.Ranges:
         """Tokens by chunk of everything that is here, new and carried."""
-        return tokens.added(self.held, sum(unit.samples for unit in self.fresh) * self.tokens_per_sample)
+        return tokens.added(self.held, _tokens_of(self.fresh))
 
     @property
     def is_full(self) -> bool:
@@ -171,6 +166,10 @@ class TrainerState(Struct, kw_only=True):
     def has_state(self) -> bool:
         """Whether it is a replica."""
         return self.step >= 0
+
+
+def _tokens_of(units: dict[Unit, Done]) -> int:
+    return sum(how.loss_tokens for how in units.values())
 
 
 def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:

@@ -54,7 +54,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
     if isinstance(result, NotFinite):
         returned = m.UnitsReturned(run=state.run, units=(unit,), reason="non_finite")
         return [Warn(not_finite((unit,))), *say(state, returned), *work(state)]
-    state.fresh[unit] = Done(state.step, result.loss_sum)
+    state.fresh[unit] = Done(state.step, result.loss_sum, result.loss_tokens)
     return [Keep(result.job), *report(state), *work(state)]
 
 

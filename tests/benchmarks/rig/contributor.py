@@ -97,9 +97,10 @@ class Contributor:
         await self._take(e.Loaded(action.job, ""))
 
     async def _compute(self, action: e.Compute) -> None:
-        tokens = action.unit.samples * self.core.tokens_per_sample  # a power of two: the mean is what was drawn
+        assert self.core.recipe is not None
+        _, tokens = self.core.recipe.tokens_in(action.unit.samples)  # a power of two: the mean is what was drawn
         self.accumulator.add(self.noise * np.float32(tokens))
-        await self._take(e.Computed(action.job, 2.5 * tokens))
+        await self._take(e.Computed(action.job, 2.5 * tokens, tokens))
 
     def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.Settle) -> None:
         if isinstance(action, e.Freeze):

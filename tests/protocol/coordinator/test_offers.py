@@ -131,11 +131,14 @@ def test_a_seventh_of_the_batch_missing_is_averaged_without_and_a_half_is_void(s
     assert stage.state.step == 1
 
 
-@pytest.mark.parametrize("more", [1, TOKENS])
-def test_what_is_offered_is_no_more_than_was_leased(swarm: Swarm, more: int) -> None:
+@pytest.mark.parametrize("more", [1, TOKENS, None])
+def test_what_is_offered_is_no_more_than_was_leased_and_not_next_to_nothing(swarm: Swarm, more: int | None) -> None:
+    """Credit is in samples: whoever could say that a hundred of them hold one token would be paid for no work."""
     stage, liar = swarm.stage, swarm.trainers[0]
     stage.accumulate(*swarm.trainers)
-    tokens = liar.samples * TOKENS + more
+    units = stage.state.members[liar.peer].done
+    fewest = sum(stage.state.recipe.tokens_in(unit.samples)[0] for unit in units)
+    tokens = liar.samples * TOKENS + more if more is not None else fewest - 1
     said: dict[str, Any] = {"loss_tokens": tokens, "weights": (m.Weight(0, stage.state.grid.chunks, tokens),)}
     answer = stage.offer(liar, **said)
     assert [notice.code for notice in sent(answer, m.Notice)] == ["E219"]  # type: ignore[attr-defined]

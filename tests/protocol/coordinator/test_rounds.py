@@ -26,7 +26,7 @@ def _offer(world: World, trainer: Trainer, **changes: Any) -> list[str]:
     host, now = world.host, state(world)
     assert host is not None
     assert now.round is not None
-    tokens = sum(unit.samples for unit in trainer.done) * world.tokens_per_sample
+    tokens = trainer.core.loss_tokens
     fields: dict[str, Any] = {
         "run": now.run,
         "step": now.step,

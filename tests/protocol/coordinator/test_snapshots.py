@@ -1,5 +1,7 @@
 """Who hands in a snapshot, under which hash it is taken, what relays may drop, and when a run is finished."""
 
+from msgspec.structs import replace
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement import SPLIT_S
@@ -48,7 +50,7 @@ def test_all_trainers_hash_and_one_is_elected() -> None:
 
 def test_between_snapshots_nobody_hashes() -> None:
     stage, trainers, _ = at_a_snapshot("ann", "bob", every=1)
-    stage.state.recipe = type(stage.state.recipe)(target_batch=16, micro_batch=4, snapshot_every=100)
+    stage.state.recipe = replace(stage.state.recipe, snapshot_every=100)
     stage.state.snapshot_due = False
     before = len(stage.said)
     stage.commit()

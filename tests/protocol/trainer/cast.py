@@ -16,7 +16,7 @@ from tests.protocol.cast import RUN, SITE_PUBLIC
 
 ME, RELAY, OTHER = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)
 RECIPE = Recipe(model=Model(context=9))
-TOKENS = RECIPE.tokens_per_sample
+TOKENS = RECIPE.tokens_in(1)[1]
 ELEMENTS = 8 * 16 * 1024
 CHUNKS = grid_of(ELEMENTS).chunks
 SNAPSHOT = m.Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
@@ -91,9 +91,9 @@ class Stage:
     def lease(self, *numbers: int, quota: int = 100, fence: int = 1) -> None:
         self.hears(m.Lease(run=RUN, fence=fence, units=tuple(unit(number) for number in numbers), quota=quota))
 
-    def computes(self, count: int = 1) -> None:
+    def computes(self, count: int = 1, tokens: int = 4 * TOKENS) -> None:
         for _ in range(count):
-            self.take(e.Computed(self.last(e.Compute).job, 2.5))
+            self.take(e.Computed(self.last(e.Compute).job, 2.5, tokens))
 
     def offers(self, **changes: Any) -> m.Offer:
         """Cut, and what it answers."""

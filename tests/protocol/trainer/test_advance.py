@@ -195,7 +195,7 @@ class AnyOrder(RuleBasedStateMachine):
             case e.Load():
                 self.take(e.Loaded(job.job, "a" * 16) if goes_well else e.LoadFailed(job.job))
             case e.Compute():
-                self.take(e.Computed(job.job, 1.0) if goes_well else e.NotFinite(job.job))
+                self.take(e.Computed(job.job, 1.0, 32) if goes_well else e.NotFinite(job.job))
             case e.Freeze():
                 self.take(e.Frozen(job.job, b"r" * 32, 1.0) if goes_well else e.Overflowed(job.job))
             case e.Apply():

@@ -70,16 +70,27 @@ def test_units_of_updates_are_remembered_up_to_a_number(monkeypatch: pytest.Monk
     assert list(stage.core.settled) == [unit(1)]
 
 
+def test_a_short_sample_weighs_as_many_tokens_as_it_has() -> None:
+    """The last one of a shard: what is not there must not count in the mean (rule 33)."""
+    stage = ready(0)
+    stage.lease(1)
+    stage.computes(tokens=4 * TOKENS - 3)
+    offer = stage.offers()
+    assert offer.loss_tokens == 8 * TOKENS - 3
+    assert [weight.tokens for weight in offer.weights] == [8 * TOKENS - 3]
+    assert stage.core.carried == 0
+
+
 def test_what_a_thread_finishes_after_the_cut_does_not_count() -> None:
     stage = ready(0)
     stage.lease(1)
     late = stage.last(e.Compute).job
     stage.offers()
-    stage.take(e.Computed(late, 2.5))
+    stage.take(e.Computed(late, 2.5, 32))
     assert not stage.did(e.Keep)
     stage.hears(void())
     assert stage.last(e.Compute).unit == unit(1), "it is begun anew"
-    stage.take(e.Computed(late, 2.5))
+    stage.take(e.Computed(late, 2.5, 32))
     assert not stage.did(e.Keep)
     stage.computes()
     assert stage.did(e.Keep)

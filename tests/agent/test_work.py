@@ -1,0 +1,25 @@
+"""What the thread that computes tells the core of a trainer."""
+
+import asyncio
+
+from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.records import Unit
+from peer_agent.protocol.trainer import events as e
+from peer_agent.training.loop import Trainer
+from peer_agent.training.replica import Replica
+from peer_agent.work import Work
+from tests.training.commits import RUN, small_recipe, some_shards
+
+
+async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
+    """Shard 1 ends in a short sample, whose place is random; the mean divides by what is there (rule 33)."""
+    recipe = small_recipe()
+    trainer = Trainer(Replica(recipe), RUN, some_shards())
+    work = Work(trainer, grid_of(trainer.replica.layout.elements), asyncio.Lock())
+    units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
+    done = [await work.compute(e.Compute(job, unit), lambda _: True) for job, unit in enumerate(units)]
+    work.close()
+    each = recipe.model.context - 1
+    weights = [result.loss_tokens for result in done if isinstance(result, e.Computed)]
+    assert sorted(weights)[1:] == [42 * each, 42 * each]
+    assert min(weights) == 41 * each + 3011 % recipe.model.context - 1
