@@ -25,15 +25,14 @@ from peer_agent.protocol.coordinator.conduct import (
 from peer_agent.protocol.coordinator.leasing import deal, top_up, top_up_all
 from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
 from peer_agent.protocol.coordinator.offers import close_offers, cut, may_cut, repeat_cut, take_offer
+from peer_agent.protocol.coordinator.pacing import take_progress, watch
 from peer_agent.protocol.coordinator.planning import plan
 from peer_agent.protocol.coordinator.reducing import (
     awaits,
     replan,
     take_have,
-    take_progress,
     take_refusal,
     take_span,
-    watch,
     without,
 )
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_report, take_returned

@@ -1,23 +1,22 @@
-"""While a plan is carried out: spans, progress, stalls, drops, and reducers that are lost."""
+"""While a plan is carried out: spans that are done and kept, and what is lost or left out of it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.committing import commit
 from peer_agent.protocol.coordinator.conduct import missed, struck
-from peer_agent.protocol.coordinator.events import Command, Note, Send
+from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.phases import Why, enter
-from peer_agent.protocol.coordinator.planning import announce, drop_message, holders_of, kept_spans, patience_s, plan
+from peer_agent.protocol.coordinator.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.rounds import is_current, void
-from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.records import Included
 
-STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped
-STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
 QUORUM = 0.7  # of the planned tokens
+LOST = "a relay was lost in mid-round; its part is averaged again by the others"
 
 
 def open_round(state: RunState, message: m.Attempted) -> Round | None:
@@ -32,13 +31,15 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
     """A reducer has averaged a span; when all are held, the record is written."""
     round_ = open_round(state, done)
     planned = _planned(round_, done.span)
-    if round_ is None or planned is None or planned.reducer != member.peer or planned.root or done.span in round_.done:
+    if round_ is None or planned is None or planned.reducer != member.peer or planned.root:
         return []
     round_.reported[member.peer] = state.now
+    if done.span in round_.done:
+        return []
     if not _is_sound(round_, planned, done):
         return [Note("refused", f"{member.name} reported a span that does not fit the plan")]
     round_.done[done.span] = done
-    _move_on(state, round_)
+    move_on(state, round_)
     return _commit_when_held(state, round_)
 
 
@@ -67,7 +68,8 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
     return commit(state) if all(holders_of(state, round_, span) for span in round_.plan.spans) else []
 
 
-def _move_on(state: RunState, round_: Round) -> None:
+def move_on(state: RunState, round_: Round) -> None:
+    """Something moved: the round is given its patience anew."""
     round_.deadline = max(round_.deadline, state.now + patience_s(state))
     state.moved_at = state.now
 
@@ -99,120 +101,20 @@ def _has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
     return True
 
 
-# --- progress
+# --- who is lost or left out
 
 
-def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
-    """Remember when each slot last moved at each reducer."""
-    round_ = open_round(state, progress)
-    expected = _chunks_of(round_).get(member.peer) if round_ is not None else None
-    if round_ is None or expected is None:
-        return []
-    round_.reported[member.peer] = state.now
-    slots = round_.progress.setdefault(member.peer, {})
-    for slot, said in progress.received:
-        chunks, before = min(said, expected), slots.get(slot)
-        if before is None and slot < len(round_.slots):
-            slots[slot] = before = Moved(0, round_.planned_at if chunks else state.now)
-        if before is not None and chunks > before.chunks:
-            before.chunks, before.at = chunks, state.now
-            _move_on(state, round_)
-    return []
-
-
-def _chunks_of(round_: Round) -> dict[PeerId, int]:
-    """Chunks that each reducer of this attempt averages."""
+def chunks_of(round_: Round, without: Container[int] = ()) -> dict[PeerId, int]:
+    """Chunks that each reducer of this attempt averages, in all spans but these."""
     chunks: dict[PeerId, int] = {}
     for span in round_.plan.spans if round_.plan else ():
-        if not span.root:
+        if not span.root and span.span not in without:
             chunks[span.reducer] = chunks.get(span.reducer, 0) + span.stop - span.first
     return chunks
 
 
-def watch(state: RunState) -> list[Command]:
-    """Drop slots that have stopped moving; void a round that cannot finish. With the clock alone."""
-    round_ = state.round
-    if state.phase is not Phase.REDUCE or round_ is None:
-        return []
-    commands = _repeat(state, round_)
-    for slot in sorted(set(_stalled(round_))):
-        commands += drop(state, slot, "stopped sending", is_own_doing=True)
-        if state.phase is not Phase.REDUCE:
-            return commands
-    if state.now >= round_.deadline:
-        _blame(state, round_)
-        state.slow_rounds += 1
-        text = "it made no progress" if state.can_reduce() else "there was no relay"
-        commands += void(state, Why.STUCK, text)
-    return commands
-
-
-def _repeat(state: RunState, round_: Round) -> list[Command]:
-    """What shows no effect may have been lost: the plan at a reducer or a contributor, a drop at a reducer."""
-    if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
-        return []
-    round_.repeat_at = state.now + STALL_S
-    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
-    mute = {peer for peer in open_at if state.now - round_.reported.get(peer, round_.planned_at) >= STALL_S / 2}
-    idle = {round_.slots[slot].peer for slot in _not_begun(round_)}
-    members = [state.members[peer] for peer in sorted((mute | idle).intersection(state.members))]
-    peers = tuple(member.peer for member in members)
-    if not peers and not round_.dropped:
-        return []
-    listeners = m.Listeners(run=state.run, listeners=state.listeners())
-    plans: list[Command] = [announce(round_.plan, members), Send(peers, listeners)] if peers else []
-    return [*plans, *(drop_message(state, round_, slot) for slot in sorted(round_.dropped))]
-
-
-def _not_begun(round_: Round) -> Iterator[int]:
-    """Slots of which a reducer has nothing while it has something of others."""
-    for slots in round_.progress.values():
-        if any(moved.chunks for moved in slots.values()):
-            yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
-
-
-def _stalled(round_: Round) -> Iterator[int]:
-    """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
-    for reducer, expected in _chunks_of(round_).items():
-        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
-        last = round_.reported.get(reducer, round_.planned_at)
-        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at <= STALL_S for moved in slots.values()):
-            continue
-        yield from _behind(slots, last, round_.planned_at)
-
-
-def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Iterator[int]:
-    """Those that others are ahead of, and that have not moved for four times what a chunk takes with these.
-
-    A slot that is ahead of all others may have to wait for them, so it is never behind.
-    """
-    most = max(moved.chunks for moved in slots.values())
-    paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
-    for slot, moved in slots.items():
-        if moved.chunks >= most:
-            continue
-        others = paces.copy()
-        if moved.chunks:
-            others.remove((moved.at - planned_at) / moved.chunks)
-        pace = others[(len(others) - 1) // 2]
-        if last - moved.at > max(STALL_S, STALL_CHUNKS * pace):
-            yield slot
-
-
-def _blame(state: RunState, round_: Round) -> None:
-    """Reducers at which nothing moved kept the others waiting: they are planned no part for some rounds."""
-    if round_.plan is None:
-        return
-    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
-    for peer in sorted(open_at.intersection(state.members)):
-        struck(state, state.members[peer].conduct)
-
-
-# --- who is lost or left out
-
-
-def replan(state: RunState) -> list[Command]:
-    """A reducer is gone: attempt k+1 on the same offers, with what the living hold kept."""
+def replan(state: RunState, why: str = LOST) -> list[Command]:
+    """Without a reducer: attempt k+1 on the same offers, with what the living hold kept."""
     round_ = state.round
     assert round_ is not None
     if round_.plan is None:
@@ -224,8 +126,11 @@ def replan(state: RunState) -> list[Command]:
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
-    note = Note("replan", "a relay was lost in mid-round; its part is averaged again by the others")
-    return [note, *plan(state)]
+    commands = [Note("replan", why), *plan(state)]
+    for slot, entry in enumerate(round_.slots):
+        if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
+            commands += drop(state, slot, "was lost")  # it had sent all that the attempt before asked of it
+    return commands
 
 
 def awaits(state: RunState, peer: PeerId) -> bool:
@@ -259,7 +164,19 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
     if state.phase is Phase.OFFER:
         round_.offers.pop(peer, None)
     slots = [i for i, slot in enumerate(round_.slots) if slot.peer == peer and i not in round_.dropped]
-    return drop(state, slots[0], why) if slots and state.phase is Phase.REDUCE else []
+    if not slots or state.phase is not Phase.REDUCE or _has_delivered(round_, slots[0]):
+        return []
+    return drop(state, slots[0], why)
+
+
+def _has_delivered(round_: Round, slot: int) -> bool:
+    """Whether every reducer has everything of a slot, so that the round does not need its sender any more."""
+    if round_.plan is None:
+        return False
+    open_at = chunks_of(round_, round_.done)
+    expected = chunks_of(round_)
+    got = {peer: round_.progress.get(peer, {}).get(slot) for peer in open_at}
+    return all(moved is not None and moved.chunks >= expected[peer] for peer, moved in got.items())
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:

@@ -6,8 +6,8 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.pacing import HANG_S, STALL_S
 from peer_agent.protocol.coordinator.planning import REDUCE_S
-from peer_agent.protocol.coordinator.reducing import STALL_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, Trainer, notes, peer_of, sent
@@ -156,6 +156,50 @@ def test_a_reducer_at_which_nothing_moved_is_planned_no_part_however_much_it_tal
     assert stage.state.members[stuck].conduct.strikes == 1
 
 
+def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
+    """The first relay is done and says so; at the other one nothing moves, or a chunk every two seconds."""
+    begun = stage.now
+    while stage.now < begun + seconds:
+        for span in stage.spans():
+            if span.reducer == relays[0] and not span.root:
+                stage.span_done(span)
+        progress(stage, relays[1], *[int((stage.now - begun) / 2) if moving else 0] * 4)
+        stage.wait(0.5)
+
+
+def test_a_relay_that_stands_still_beside_one_that_is_done_is_done_without() -> None:
+    """Its disk is full, or it hangs while it speaks: the round need not be void for that."""
+    stage, trainers, relays = reducing({}, {})
+    done_and_still(stage, relays, HANG_S - 0.5)
+    assert stage.round.attempt == 1
+    done_and_still(stage, relays, 1)
+    assert stage.round.attempt == 2
+    assert {(span.reducer, bool(span.root)) for span in stage.spans()} == {(relays[0], True), (relays[0], False)}
+    assert stage.state.members[relays[1]].conduct.strikes == 1
+    stage.reduce()
+    assert stage.state.phase is Phase.COMMIT
+    assert "void" not in notes(stage.said)
+    assert len(stage.persist().contributions) == len(trainers)
+
+
+def test_a_slow_relay_or_the_last_one_is_waited_for() -> None:
+    stage, _, relays = reducing({}, {})
+    done_and_still(stage, relays, HANG_S + 2, moving=True)
+    assert stage.round.attempt == 1
+    stage, _, relays = reducing({}, {})
+    run(stage, relays[0], HANG_S + 2, 0, 0, 0, 0)
+    assert stage.round.attempt == 1, "where none is done, the way to them may be what is slow"
+
+
+def test_where_rounds_were_void_a_relay_is_given_more_time_too() -> None:
+    stage, _, relays = reducing({}, {})
+    stage.state.slow_rounds = 1
+    done_and_still(stage, relays, 2 * HANG_S - 1)
+    assert stage.round.attempt == 1
+    done_and_still(stage, relays, 1.5)
+    assert stage.round.attempt == 2
+
+
 # --- what is held
 
 
@@ -292,6 +336,33 @@ def test_with_less_than_seven_tenths_left_the_round_is_void(people: int) -> None
     stage, trainers, _ = reducing(people=people)
     stage.take(e.Lost(trainers[0].peer))
     assert (stage.state.phase is Phase.REDUCE) == (people == 4)
+
+
+def test_whoever_is_lost_after_all_its_chunks_came_stays_in_the_round() -> None:
+    """Three of four hold less than it: without it the round would be void."""
+    stage, trainers, relays = reducing({}, {}, people=3)
+    for relay in relays:
+        progress(stage, relay, CHUNKS, 0, 0)
+    stage.take(e.Lost(trainers[0].peer))
+    assert stage.round.dropped == set()
+    stage.reduce()
+    assert trainers[0].peer in {entry.peer for entry in stage.persist().contributions}
+
+
+def test_whoever_is_lost_before_one_relay_had_all_of_it_is_dropped() -> None:
+    stage, trainers, relays = reducing({}, {})
+    progress(stage, relays[0], CHUNKS, 0, 0, 0)
+    stage.take(e.Lost(trainers[0].peer))
+    assert stage.round.dropped == {0}
+
+
+def test_a_new_attempt_does_without_those_who_are_gone() -> None:
+    stage, trainers, relays = reducing({}, {})
+    for relay in relays:
+        progress(stage, relay, CHUNKS, 0, 0, 0)
+    stage.take(e.Lost(trainers[0].peer))
+    stage.take(e.Lost(relays[0]))
+    assert (stage.round.attempt, stage.round.dropped) == (2, {0})
 
 
 def test_everybody_is_told_who_can_be_dialled() -> None:
