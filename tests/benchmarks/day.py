@@ -1,0 +1,83 @@
+"""A site that has been up for a day opens a run, and one that was under way goes on. Described in README.md.
+
+The clock of site, relay and agents is moved while they run, by libfaketime: `--library` names its file.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.benchmarks.rig.figures import Figures, publish, say
+from tests.end_to_end.swarm import Swarm
+from web.demonstration.corpus import python_text
+
+HOURS = 25
+STEPS = 3  # of each run, until it counts as going on
+LIMIT_S = 120.0
+SITE = "tests/benchmarks/rig/day_site.py"
+
+
+class Clock:
+    """What time it is for processes that were started with `environment`."""
+
+    def __init__(self, folder: Path, library: Path) -> None:
+        self._file = folder / "time"
+        self.move(0)
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+        }
+
+    def move(self, hours: int) -> None:
+        """From now on it is so many hours later than it is."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"+{hours}h\n")
+        os.replace(new, self._file)
+
+
+def measured(folder: Path, library: Path) -> Figures:
+    """Seconds until three steps are made, of the old run and of a new one, after the clock was moved."""
+    clock = Clock(folder, library)
+    with Swarm(folder / "swarm", clock.environment) as swarm:
+        swarm.start_site(program=SITE)
+        organizer, text = swarm.sign_up("organizer"), python_text()[:150_000]
+        swarm.open_run(organizer, text, trainers=1, steps=100_000)
+        old = swarm.slug
+        swarm.start_agent("old", token=swarm.token_of(organizer), **clock.environment)
+        swarm.wait_for_step(STEPS)
+        say(f"{old} is at step {swarm.facts()['step']}; the clock is moved by {HOURS} hours")
+        before = int(swarm.facts()["step"])
+        clock.move(HOURS)
+        began = time.monotonic()
+        swarm.wait_for_step(before + STEPS, LIMIT_S)
+        goes_on_s = time.monotonic() - began
+        began = time.monotonic()
+        swarm.open_run(organizer, text, trainers=1, steps=100_000)
+        opened_s = time.monotonic() - began
+        swarm.start_agent("new", token=swarm.token_of(organizer), **clock.environment)
+        swarm.wait_for_step(STEPS, LIMIT_S)
+        return {
+            "hours": HOURS,
+            "old_run_goes_on_s": round(goes_on_s, 2),
+            "new_run_opens_s": round(opened_s, 2),
+            "new_run_makes_steps_s": round(time.monotonic() - began - opened_s, 2),
+            "relays_of_new_run": len(swarm.online("relay")),
+            "alive": [name for name, process in swarm.processes.items() if process.poll() is None],
+        }
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", type=Path, required=True, help="libfaketimeMT.so.1")
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        publish("day", lambda: measured(Path(folder), given.library))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
