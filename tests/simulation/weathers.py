@@ -7,7 +7,7 @@ from peer_agent.simulation.faults import Kind
 ALL_KINDS: tuple[Kind, ...] = tuple(sorted({*churn.TRAINERS, *churn.RELAYS, *churn.SITE, *churn.ODDS}))
 
 # Trainers and rounds of the worlds with all weathers. Larger ones are in tests/benchmarks/simulator.py.
-SIZES = ((50, 30), (12, 150))
+SIZES = ((200, 50), (50, 500))
 
 
 def all_at_once(scale: float = 1.0) -> Weather:
