@@ -48,7 +48,8 @@ def watch(state: RunState) -> list[Command]:
     if hanging := _hanging(state, round_):
         for peer in sorted(hanging):
             struck(state, state.members[peer].conduct)
-        return [*commands, *replan(state, "a relay stands still beside one that is done; its part is averaged again")]
+        round_.hung |= hanging
+        return [*commands, *replan(state, "a relay stands still where another does not; its part is averaged again")]
     if state.now >= round_.deadline:
         _blame(state, round_)
         state.slow_rounds += 1
@@ -110,14 +111,14 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Itera
 
 
 def _hanging(state: RunState, round_: Round) -> set[PeerId]:
-    """Reducers at which nothing has moved for long beside one that is done, and is there: the others take their part.
+    """Reducers at which nothing has moved for long, where one is there that is done or has no part: it takes theirs.
 
     The last one is left to the deadline, as one that is slow is better than none.
     """
-    open_at = chunks_of(round_, round_.done)
-    able = {member.peer for member in state.reducers()}
-    done = {peer for peer, at in round_.reported.items() if state.now - at < HANG_S} & able - open_at.keys()
-    if not done:
+    open_at, expected = chunks_of(round_, round_.done), chunks_of(round_)
+    able = {member.peer for member in state.listening.values() if member.reduces} - round_.hung
+    silent = {peer for peer in expected if state.now - round_.reported.get(peer, round_.planned_at) >= HANG_S}
+    if not able - open_at.keys() - silent:
         return set()
     limit = HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
     moves = {peer: [moved.at for moved in round_.progress.get(peer, {}).values()] for peer in open_at}

@@ -149,6 +149,7 @@ class Round(Struct):
     kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> who said to have its bytes, under that root
     progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
     reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> its last word on this attempt
+    hung: set[PeerId] = field(default_factory=set)  # reducers that stood still while another could do their part
     attempts: int = 1
     record: Record | None = None
     persist_at: float | None = None  # when the database is asked again
@@ -304,7 +305,8 @@ class RunState(Struct, kw_only=True):
     def reducers(self) -> list[Member]:
         """Members that may be planned a part, by id: not those that let a round down, unless there is no other."""
         able = sorted((p for p in self.listening.values() if p.reduces), key=lambda p: p.peer)
-        return [p for p in able if not self.sits_out(p.conduct)] or able
+        moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
+        return [p for p in moving if not self.sits_out(p.conduct)] or moving
 
     def can_reduce(self) -> bool:
         """Whether there is anybody to reduce."""

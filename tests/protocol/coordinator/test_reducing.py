@@ -182,6 +182,30 @@ def test_a_relay_that_stands_still_beside_one_that_is_done_is_done_without() -> 
     assert len(stage.persist().contributions) == len(trainers)
 
 
+def test_a_relay_that_comes_while_the_only_one_stands_still_takes_its_part() -> None:
+    stage, _, relays = reducing({})
+    run(stage, relays[0], HANG_S - 1, 0, 0, 0, 0)
+    new = stage.relay("new")
+    assert stage.round.attempt == 1
+    run(stage, relays[0], 1.5, 0, 0, 0, 0)
+    assert {span.reducer for span in stage.spans()} == {new}
+
+
+def test_a_relay_that_sits_out_is_better_than_one_that_stands_still() -> None:
+    stage, trainers, relays = reducing({}, {})
+    done_and_still(stage, relays, HANG_S + 1)
+    stage.reduce()
+    stage.persist()
+    stage.accumulate()
+    stage.offers(*trainers)
+    stage.close()
+    assert {span.reducer for span in stage.spans()} == {relays[0]}, "the other one sits out"
+    run(stage, relays[0], HANG_S + 1, 0, 0, 0, 0)
+    assert {span.reducer for span in stage.spans()} == {relays[1]}
+    run(stage, relays[1], HANG_S + 1, 0, 0, 0, 0)
+    assert {span.reducer for span in stage.spans()} == {relays[1]}, "both stood still: the deadline decides"
+
+
 def test_a_slow_relay_or_the_last_one_is_waited_for() -> None:
     stage, _, relays = reducing({}, {})
     done_and_still(stage, relays, HANG_S + 2, moving=True)
