@@ -4,7 +4,6 @@ The clock of site, relay and agents is moved while they run, by libfaketime. Wit
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -37,7 +36,7 @@ class Clock:
         """From now on it is so many hours later than it is."""
         new = self._file.with_suffix(".new")
         new.write_text(f"+{hours}h\n")
-        os.replace(new, self._file)
+        new.replace(self._file)
 
 
 def measured(folder: Path, library: Path) -> Figures:
