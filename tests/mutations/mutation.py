@@ -35,9 +35,11 @@ def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
     faults = []
     for mutation in mutations:
         try:
-            planted(mutation, (root / mutation.file).read_text())
+            compile(planted(mutation, (root / mutation.file).read_text()), mutation.name, "exec")
         except (Stale, FileNotFoundError) as error:
             faults.append(str(error))
+        except SyntaxError as error:  # no test would be needed to notice it
+            faults.append(f"{mutation.name}: {error}")
         faults += [f"{mutation.name}: no {test}" for test in mutation.tests if not _is_there(test, root)]
     names = [mutation.name for mutation in mutations]
     return faults + [f"{name} is there twice" for name in sorted(set(names)) if names.count(name) > 1]

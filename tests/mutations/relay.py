@@ -29,7 +29,7 @@ RELAY: tuple[Mutation, ...] = (
         "advance",
         FENCE,
         FENCE.replace(" and not isinstance(message, OpenCommit)", ""),
-        "advance",
+        "keeping",
     ),
     fault(
         "a plan of a host that is gone is followed", "advance", " or plan.place.fence < state.fence:", ":", "advance"

@@ -143,4 +143,11 @@ TRAINER: tuple[Mutation, ...] = (
         ":",
         "agent/test_data_links",
     ),
+    shell(
+        "a link that ends leaves its askers waiting",
+        "data_links",
+        "                if place[0] == peer:",
+        "                if False:",
+        "agent/test_data_links",
+    ),
 )
