@@ -33,6 +33,13 @@ def copy_of_tree(folder: Path) -> Path:
     return folder
 
 
+def write_source(path: Path, text: str) -> None:
+    """Write a module; what was compiled of it goes, for Python compares only size and second."""
+    path.write_text(text)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        compiled.unlink()
+
+
 class Runner:
     """Runs tests in processes that end with this one."""
 
@@ -41,7 +48,7 @@ class Runner:
 
     def is_green(self, tests: tuple[str, ...], tree: Path, limit_s: float) -> bool:
         """Whether these tests of a tree pass in time. Raises RuntimeError where they were not run."""
-        environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'platform'}", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'platform'}"}
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:schemathesis", "-k", QUICK, *tests]
         output, both = subprocess.PIPE, subprocess.STDOUT
         child = subprocess.Popen(command, cwd=tree, env=environment, stdout=output, stderr=both, text=True)
@@ -62,11 +69,11 @@ class Runner:
         """Whether a test fails with the fault planted; the tree is as before afterwards."""
         path = tree / mutation.file
         whole = path.read_text()
-        path.write_text(planted(mutation, whole))
+        write_source(path, planted(mutation, whole))
         try:
             return not self.is_green(mutation.tests, tree, LIMIT_S)
         finally:
-            path.write_text(whole)
+            write_source(path, whole)
 
     def end(self) -> None:
         """No test goes on."""

@@ -15,7 +15,8 @@ HEAD = "step=record.step - 1, digest=record.previous, fence=record.fence"
 RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
 OURS = "entry is not None and entry.digest == digest_of(sealed)"
 STANDINGS, COVERAGE = "tests/runs/test_standings.py", "tests/runs/test_coverage.py"
-HOST = "tests/coordination/test_host.py"
+HOST = "tests/coordination/test_host.py::"
+CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
 
 STORED: tuple[Mutation, ...] = (
     fault("a deposed host commits", STORE, HEAD, HEAD.replace(", fence=record.fence", ""), f"{ROWS}TestCommit"),
@@ -74,26 +75,26 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a round counts for each machine of a person", "runs/totals", "row.person_id not in counted", "True", STANDINGS
     ),
-    fault("a page of the log has all records", WRITING, "min(command.count, PAGE)", "command.count", HOST),
+    fault("a page of the log has all records", WRITING, "min(command.count, PAGE)", "command.count", WRITER),
     fault(
         "a host writes whose claim is over",
         WRITING,
         "        while self.holding.is_held():",
         "        while True:",
-        HOST,
+        WRITER,
     ),
     fault(
         "a host grants under marks that were not raised",
         WRITING,
         "            self.holding.is_lost = True",
         "            self._answer(e.Reserved(command.marks))",
-        HOST,
+        WRITER,
     ),
     fault(
         "a claim counts from the answer",
         HOLDING,
         "                self.asked_at = asked_at\n            else",
         "                self.asked_at = self.clock()\n            else",
-        HOST,
+        CLAIM,
     ),
 )
