@@ -19,6 +19,7 @@ from tests.mutations.mutation import Mutation, check, planted
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120  # of the tests of one mutation: one that makes them hang is caught, too
 LIMIT_OF_ALL_S = 1800  # of all these tests, with nothing planted
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUICK = "not postgresql and not redis"  # what is looked for shows on every engine
 
 
@@ -107,6 +108,13 @@ def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -
             runner.end()
 
 
+def end(number: int, _: object) -> None:
+    """Leave by the way that clears the copies away; a further signal does not stop that."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main(arguments: list[str]) -> int:
     """Run all, or those named."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
@@ -119,8 +127,8 @@ def main(arguments: list[str]) -> int:
         print("\n".join(faults), file=sys.stderr)
         return 1
     chosen = [mutation for mutation in MUTATIONS if not wanted.names or mutation.name in wanted.names]
-    for number in (signal.SIGTERM, signal.SIGHUP):  # else the copies, with a fault in them, would stay
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    for number in SIGNALS:
+        signal.signal(number, end)
     with tempfile.TemporaryDirectory() as folder:
         results = caught_of(chosen, Path(folder), wanted.jobs, Runner())
     print(json.dumps({"mutations": len(results), "caught": sum(results)}))
