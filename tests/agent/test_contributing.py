@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Iterable
 
+import pytest
+from msgspec.structs import replace
+
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.contributing import OpenRound, contribute
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame, Kind
 from tests.agent.cast import PATIENCE_S
-from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of
+from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of, record_of
 
 
 class Taking:
@@ -82,3 +85,27 @@ def test_what_comes_before_its_plan_is_kept_and_no_more_than_that() -> None:
     assert len(round_._early_frames) == GRID.chunks
     round_.follow(plan, 0)
     assert round_.assembly._leaves[0] is not None
+
+
+async def test_a_reducer_gets_what_it_has_not_and_nothing_twice() -> None:
+    round_, plan = a_round()
+    round_.follow(plan, 0)
+    link = Taking()
+    sending = asyncio.create_task(contribute(round_, Links({OTHER_RELAY: link})))  # type: ignore[arg-type]
+    round_.serve(OTHER_RELAY, replace(opening(plan), received=(2, 4)))
+    async with asyncio.timeout(PATIENCE_S):
+        leaves, chunk = [await link.taken.get() for _ in range(2)]
+    sending.cancel()
+    await asyncio.wait([sending])
+    assert isinstance(leaves, m.Leaves)
+    assert isinstance(chunk, Frame)
+    assert (chunk.chunk, link.taken.qsize()) == (3, 0)
+
+
+@pytest.mark.parametrize(("change", "is_of"), [({}, True), ({"step": 1}, False), ({"fence": 9}, False)])
+def test_the_averages_that_come_are_those_of_this_step_under_this_fence(change: dict[str, int], is_of: bool) -> None:
+    round_, plan = a_round()
+    record = record_of(plan, ())
+    assert not round_.is_of(record), "before there is a plan"
+    round_.follow(plan, 0)
+    assert round_.is_of(replace(record, **change)) == is_of

@@ -78,6 +78,25 @@ async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monke
         await ours.close()
 
 
+async def test_whoever_waits_for_a_relay_whose_link_ends_waits_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_links, "FETCH_S", 100 * PATIENCE_S)
+
+    async def leave(link: Connection) -> None:
+        await link.receive()
+        link.abort()
+
+    identity = (await a_relay(tmp_path)).identity()
+    async with listening(leave, who=identity, identity_of=lambda: identity, **REAL) as server:
+        ours = links(tmp_path)
+        ours.follow((m.Listener(peer=RELAY, url=f"ws://127.0.0.1:{server.port}/"),))
+        await next_link(ours)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await ours.ask(RELAY, RECORD, ENTRY) is None
+        await ours.close()
+
+
 async def test_chunks_are_put_in_order_and_a_span_that_is_on_its_way_is_not_asked_for_again(tmp_path: Path) -> None:
     may_answer = asyncio.Event()
     asked: list[object] = []

@@ -104,6 +104,15 @@ class TestHandshake:
         await in_thread(cast.teo.machine.delete)()
         assert await how_a_handshake_ends(teo) == ("E101", REFUSED)
 
+    async def test_a_run_that_was_taken_back(self, teo: Identity, layer: Any) -> None:
+        await in_thread(Run.objects.update)(state=Run.State.DRAFT)
+        assert await how_a_handshake_ends(teo) == ("E308", REFUSED)
+
+    async def test_a_page_in_a_browser(self, teo: Identity, layer: Any) -> None:
+        async with dialling(teo, origin="https://elsewhere.example") as link:
+            with pytest.raises(Closed):
+                await link.dial()
+
     async def test_another_version_of_the_protocol(self, teo: Identity, layer: Any) -> None:
         async with dialling(teo) as link:
             await link.dial()
@@ -230,6 +239,8 @@ class TestMessages:
             await link.hear()
         letter = await received(layer, host)
         assert (letter["type"], letter["peer"]) == ("peer.lost", cast.teo.machine.peer_id)
+        await layer.send(host, {"type": "the next"})
+        assert (await received(layer, host))["type"] == "the next", "it learns so once"
 
     async def test_the_host_learns_of_a_peer_that_goes_while_it_is_spoken_to(
         self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch

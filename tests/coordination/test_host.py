@@ -10,6 +10,7 @@ from django.db import OperationalError
 from coordination import claims, host, store, writing
 from coordination.holding import CLAIM_S, MARGIN_S, Holding
 from coordination.host import Host
+from coordination.hosting import Hosting
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -125,6 +126,34 @@ class TestTheClaim:
                 keeping.cancel()
                 await asyncio.wait([*hung, keeping])
 
+    async def test_is_renewed_while_the_state_is_loaded(self, cast: Cast, monkeypatch: Any) -> None:
+        """A long log takes longer to read than a claim lasts: two processes took the run from each other."""
+        renewed, seen = threading.Event(), []
+
+        def load(*_: Any) -> None:
+            renewed.clear()
+            seen.append(renewed.wait(PATIENCE_S))
+            raise RuntimeError("that was all")
+
+        def renew(*_: Any) -> bool:
+            renewed.set()
+            return True
+
+        monkeypatch.setattr(claims, "RENEW_S", 0.0)
+        monkeypatch.setattr(claims, "renew", renew)
+        monkeypatch.setattr(store, "load", load)
+        hosting = Hosting(asyncio.Event())
+        hosting.begin(cast.run)
+        await hosting.end()
+        assert seen == [True]
+
+    async def test_that_is_lost_between_two_commands_ends_the_second(self, driven: Host, script: Script) -> None:
+        driven.channels[TEO] = channel = await driven.layer.new_channel()
+        word = e.Send((TEO,), m.Reload(run=driven.run.run_id, step=0))
+        script.answer = lambda _: [word, e.Abdicate(), word]
+        await driven.take(e.Ticked())
+        assert len(driven.layer.channel(channel)._waiting) == 1
+
     async def test_that_cannot_be_renewed_ends_what_is_said(self, driven: Host, script: Script) -> None:
         clock = Clock()
         driven.holding.clock, driven.holding.asked_at = clock, 0.0
@@ -188,6 +217,24 @@ class TestTheDatabase:
         finally:
             go_on.set()
         assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
+
+    async def test_is_not_written_by_a_host_whose_claim_is_over(self, cast: Cast, driven: Host) -> None:
+        """Words have no fence of their own: those of the next host would be written over."""
+        driven.writer.ask(e.Waiting("for a relay"))
+        driven.writer.drain()
+        driven.holding.is_lost = True
+        await driven.writer.work()
+        await cast.run.arefresh_from_db()
+        assert cast.run.waiting_for == ""
+
+    async def test_that_raises_no_marks_grants_nothing(self, driven: Host, monkeypatch: Any) -> None:
+        """Another host has the run by now."""
+        monkeypatch.setattr(store, "raise_marks", lambda *_: False)
+        driven.writer.ask(e.Reserve((e.Mark(0, 0, 4),)))
+        driven.writer.drain()
+        await driven.writer.work()
+        assert driven.holding.is_lost
+        assert not driven.mailbox._first
 
     async def test_resends_a_page_at_most(self, cast: Cast, driven: Host, script: Script, monkeypatch: Any) -> None:
         record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))

@@ -1,18 +1,23 @@
 """One host: what its peers can do to it, and what they cannot."""
 
+import asyncio
 import secrets
 import time
 from typing import Any
 
 import pytest
 
-from coordination import host, store
+from coordination import host, snapshots, store, wishes
 from coordination.groups import group_of
 from coordination.host import Faulty, Host
+from coordination.hosting import Hosting
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.state import Member
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import decode, encode
-from tests.coordination.cast import RELAY, Cast
+from tests.coordination.cast import ACCUMULATOR, RELAY, Cast
 from tests.coordination.scripted_host import (
     NOOR,
     TEO,
@@ -57,6 +62,19 @@ class TestFaults:
             note = await heard(again, teo)
             assert note["code"] == "E371"
             await until(lambda: isinstance(script.events[-1], e.Joined) and script.events[-1].peer == NOOR)
+
+    @pytest.mark.parametrize(("peer", "rests"), [(TEO, False), (None, True)])
+    async def test_a_run_rests_for_a_fault_of_its_own_alone(
+        self, cast: Cast, monkeypatch: Any, peer: PeerId | None, *, rests: bool
+    ) -> None:
+        async def broken(_: Any) -> None:
+            raise Faulty(peer)
+
+        hosting = Hosting(asyncio.Event())
+        monkeypatch.setattr(hosting, "_hold", broken)
+        hosting.begin(cast.run)
+        await hosting.end()
+        assert (cast.run.run_id in hosting.rest_until) == rests
 
     async def test_what_cannot_be_said_is_a_fault_of_who_asked(self, driven: Host, script: Script) -> None:
         script.answer = lambda event: [e.Send((TEO,), object())] if isinstance(event, e.Joined) else []  # type: ignore[arg-type]
@@ -141,6 +159,23 @@ class TestSessions:
             await until(lambda: not driven.unwanted)
             await arrived(driven, TEO)
             await until(lambda: script.count(e.Joined) == 1)
+
+    async def test_a_member_that_is_unwanted_is_banned_and_no_ordinary_loss(self, driven: Host, script: Script) -> None:
+        driven.state.members[TEO] = Member(TEO, "Teo", "laptop", Role.TRAINER, ACCUMULATOR, heard_at=0.0)
+        await driven._looked(wishes.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E214"}))
+        assert [event for event in script.events if isinstance(event, e.Lost)] == [e.Lost(TEO, banned=True)]
+
+    async def test_a_hello_is_judged_by_a_look_that_was_begun_after_it(self, driven: Host, script: Script) -> None:
+        """One that was under way may have been answered before the ban was taken back."""
+        banned = wishes.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E324"})
+        driven.unwanted, driven._looks = banned.unwanted, 1
+        channel = await driven.layer.new_channel()
+        await driven._heard_peer(said(TEO, hello(driven), channel))
+        await driven._looked(banned)
+        assert not driven.layer.channel(channel)._waiting
+        driven._looks = 2
+        await driven._looked(banned._replace(unwanted={}))
+        assert script.count(e.Joined) == 1
 
     async def test_everybody_is_asked_again_when_something_may_be_lost(self, driven: Host, script: Script) -> None:
         ear = await driven.layer.new_channel()

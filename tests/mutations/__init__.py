@@ -1,4 +1,4 @@
-"""One-line faults in the heart of the protocol, each of which some test must catch.
+"""One-line faults, each of which some test must catch.
 
 `python -m tests.mutations` plants each in a copy of the tree, runs the tests named beside it, and fails where they
 stay green. A pattern that is not found exactly once fails too, so the list cannot rot in silence.

@@ -4,9 +4,11 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -15,11 +17,14 @@ from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.mutation import Mutation, check, planted
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 300  # of the tests of one mutation: one that makes them hang is caught, too
+LIMIT_S = 120  # of the tests of one mutation: one that makes them hang is caught, too
+LIMIT_OF_ALL_S = 1800  # of all these tests, with nothing planted
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+QUICK = "not postgresql and not redis"  # what is looked for shows on every engine
 
 
 def copy_of_tree(folder: Path) -> Path:
-    """What git tracks, as it lies in the working tree."""
+    """What git tracks, as it lies in the working tree, which itself is never touched."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True)
     for name in names.stdout.decode().splitlines():
         if (ROOT / name).is_file():
@@ -29,30 +34,85 @@ def copy_of_tree(folder: Path) -> Path:
     return folder
 
 
-def is_caught(mutation: Mutation, tree: Path) -> bool:
-    """Whether a test fails with the fault planted; the tree is as before afterwards."""
-    path = tree / mutation.file
-    whole = path.read_text()
-    path.write_text(planted(mutation, whole))
-    try:
-        return run_tests(mutation.tests, tree) != 0
-    finally:
-        path.write_text(whole)
+def write_source(path: Path, text: str) -> None:
+    """Write a module; what was compiled of it goes, for Python compares only size and second."""
+    path.write_text(text)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        compiled.unlink()
 
 
-def run_tests(tests: tuple[str, ...], tree: Path) -> int:
-    """The exit status of pytest on these tests of a tree."""
-    environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'platform'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=environment, check=False, capture_output=True, timeout=LIMIT_S, text=True
-        )
-    except subprocess.TimeoutExpired:
-        return 1
-    if done.returncode not in (0, 1, 2):
-        raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
-    return done.returncode
+class Runner:
+    """Runs tests in processes that end with this one."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def is_green(self, tests: tuple[str, ...], tree: Path, limit_s: float) -> bool:
+        """Whether these tests of a tree pass in time. Raises RuntimeError where they were not run."""
+        environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'platform'}"}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:schemathesis", "-k", QUICK, *tests]
+        output, both = subprocess.PIPE, subprocess.STDOUT
+        child = subprocess.Popen(command, cwd=tree, env=environment, stdout=output, stderr=both, text=True)
+        self._running.add(child)
+        try:
+            told, _ = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            child.kill()
+            child.wait()
+            self._running.discard(child)
+        if child.returncode not in (0, 1):
+            raise RuntimeError(f"pytest ended with {child.returncode}: {told[-2000:]}")
+        return child.returncode == 0
+
+    def is_caught(self, mutation: Mutation, tree: Path) -> bool:
+        """Whether a test fails with the fault planted; the tree is as before afterwards."""
+        path = tree / mutation.file
+        whole = path.read_text()
+        write_source(path, planted(mutation, whole))
+        try:
+            return not self.is_green(mutation.tests, tree, LIMIT_S)
+        finally:
+            write_source(path, whole)
+
+    def end(self) -> None:
+        """No test goes on."""
+        for child in tuple(self._running):
+            child.kill()
+
+
+def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -> list[bool]:
+    """Plant each in one of `jobs` copies of the tree under `folder`, and say what came of it. Raises RuntimeError."""
+    trees: Queue[Path] = Queue()
+    for number in range(jobs):
+        trees.put(copy_of_tree(folder / str(number)))
+    tests = tuple(sorted({test for mutation in chosen for test in mutation.tests}))
+    if not runner.is_green(tests, folder / "0", LIMIT_OF_ALL_S):
+        raise RuntimeError("the tests are red before anything is planted")
+
+    def is_caught(mutation: Mutation) -> bool:
+        tree, began = trees.get(), time.monotonic()
+        try:
+            result = runner.is_caught(mutation, tree)
+        finally:
+            trees.put(tree)
+        seconds = round(time.monotonic() - began, 1)
+        print(json.dumps({"mutation": mutation.name, "caught": result, "seconds": seconds}), flush=True)
+        return result
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            return list(pool.map(is_caught, chosen))
+        finally:
+            runner.end()
+
+
+def end(number: int, _: object) -> None:
+    """Leave by the way that clears the copies away; a further signal does not stop that."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def main(arguments: list[str]) -> int:
@@ -61,31 +121,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     wanted = parser.parse_args(arguments)
-    if faults := check(MUTATIONS, ROOT):
+    faults = check(MUTATIONS, ROOT)
+    faults += [f"no mutation is named {name}" for name in {*wanted.names} - {mutation.name for mutation in MUTATIONS}]
+    if faults:
         print("\n".join(faults), file=sys.stderr)
         return 1
     chosen = [mutation for mutation in MUTATIONS if not wanted.names or mutation.name in wanted.names]
-    trees: Queue[Path] = Queue()
+    for number in SIGNALS:
+        signal.signal(number, end)
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(wanted.jobs):
-            trees.put(copy_of_tree(Path(folder) / str(number)))
-        tree = trees.get()
-        if run_tests(tuple(sorted({test for mutation in chosen for test in mutation.tests})), tree):
-            print("the tests are red before anything is planted", file=sys.stderr)
-            return 1
-        trees.put(tree)
-
-        def caught(mutation: Mutation) -> bool:
-            tree = trees.get()
-            try:
-                result = is_caught(mutation, tree)
-            finally:
-                trees.put(tree)
-            print(json.dumps({"mutation": mutation.name, "caught": result}), flush=True)
-            return result
-
-        with ThreadPoolExecutor(wanted.jobs) as pool:
-            results = list(pool.map(caught, chosen))
+        results = caught_of(chosen, Path(folder), wanted.jobs, Runner())
     print(json.dumps({"mutations": len(results), "caught": sum(results)}))
     return 0 if all(results) else 1
 

@@ -1,36 +1,22 @@
 """The faults, by where they are planted."""
 
 from tests.mutations.coordinator import COORDINATOR
+from tests.mutations.hosting import HOSTING
 from tests.mutations.mutation import Mutation
+from tests.mutations.protocol import PROTOCOL
+from tests.mutations.reducer import REDUCER
+from tests.mutations.relay import RELAY
+from tests.mutations.store import STORED
+from tests.mutations.strangers import STRANGERS
+from tests.mutations.trainer import TRAINER
 
 MUTATIONS: tuple[Mutation, ...] = (
+    *PROTOCOL,
     *COORDINATOR,
-    Mutation(
-        "a path proves any place",
-        "peer_agent/protocol/merkle.py",
-        "    return not left and node == root",
-        "    return node == root",
-        ("tests/protocol/test_merkle.py",),
-    ),
-    Mutation(
-        "contributions need no root",
-        "peer_agent/protocol/records.py",
-        "    if len(parts) != head.contributors or contributions_tree(parts)[-1][0].hex() != head.contributions_root:",
-        "    if len(parts) != head.contributors:",
-        ("tests/protocol/test_records.py", "tests/protocol/test_opening.py"),
-    ),
-    Mutation(
-        "a slot needs no path",
-        "peer_agent/protocol/opening.py",
-        "    if not is_under(head.slots_root, entry, planned.number, head.contributors, planned.path):",
-        "    if planned.number >= head.contributors:",
-        ("tests/protocol/test_opening.py",),
-    ),
-    Mutation(
-        "a contribution needs no path",
-        "peer_agent/protocol/opening.py",
-        "    elif own is not None and not (own.peer == peer and is_in(head, own, commit.position, commit.path)):",
-        "    elif own is not None and own.peer != peer:",
-        ("tests/protocol/test_opening.py",),
-    ),
+    *TRAINER,
+    *RELAY,
+    *REDUCER,
+    *STORED,
+    *HOSTING,
+    *STRANGERS,
 )

@@ -1,12 +1,13 @@
 """What a mutation is, and how it is planted."""
 
+import re
 from pathlib import Path
 
 from msgspec import Struct
 
 
 class Mutation(Struct, frozen=True):
-    """`before` stands once in `file` and becomes `after`; at least one of `tests` must then fail."""
+    """`before` stands once in `file` and becomes `after`; one of `tests` (files, or tests in them) must fail."""
 
     name: str
     file: str
@@ -34,13 +35,20 @@ def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
     faults = []
     for mutation in mutations:
         try:
-            planted(mutation, (root / mutation.file).read_text())
+            compile(planted(mutation, (root / mutation.file).read_text()), mutation.name, "exec")
         except (Stale, FileNotFoundError) as error:
             faults.append(str(error))
-        faults += [f"{mutation.name}: no {test}" for test in mutation.tests if not (root / _file_of(test)).exists()]
+        except SyntaxError as error:  # no test would be needed to notice it
+            faults.append(f"{mutation.name}: {error}")
+        faults += [f"{mutation.name}: no {test}" for test in mutation.tests if not _is_there(test, root)]
     names = [mutation.name for mutation in mutations]
     return faults + [f"{name} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
 
 
-def _file_of(test: str) -> str:
-    return test.partition("::")[0]
+def _is_there(test: str, root: Path) -> bool:
+    """Whether there is such a file, with the classes and functions that are named."""
+    file, *names = test.split("::")
+    if not (root / file).is_file():
+        return False
+    text = (root / file).read_text()
+    return all(re.search(rf"^ *(async )?(def|class) {name}\b", text, re.MULTILINE) for name in names)

@@ -1,11 +1,14 @@
 """Settled ranges: whatever order units come in, the ranges are those of the set of their samples."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol.records import Unit
 from runs.coverage import Ranges, add_range, overlaps, settle, settled_units
-from runs.models import Run
+from runs.models import Coverage, Run
 from tests.runs.cast import opened
 
 PARTS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=30)
@@ -56,6 +59,20 @@ def test_only_the_rows_of_its_own_places_are_written(run: Run) -> None:
     run.coverage.create(epoch=0, shard=2, ranges=[[1, 2]])
     settle(run, [Unit(1, 2, 4, 8)])
     assert list(settled_units(run)) == [Unit(0, 0, 0, 5), Unit(0, 2, 1, 2), Unit(1, 2, 4, 12)]
+
+
+def test_of_two_places_the_other_two_corners_are_not_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle(run, [Unit(0, 0, 0, 4), Unit(1, 1, 0, 4)])
+    written: list[Coverage] = []
+    write = Coverage.objects.bulk_create
+
+    def noted(rows: list[Coverage], **how: Any) -> list[Coverage]:
+        written.extend(rows)
+        return write(rows, **how)
+
+    monkeypatch.setattr(Coverage.objects, "bulk_create", noted)
+    settle(run, [Unit(0, 1, 0, 4), Unit(1, 0, 0, 4)])
+    assert sorted((row.epoch, row.shard) for row in written) == [(0, 1), (1, 0)]
 
 
 def test_runs_do_not_share_rows(run: Run) -> None:

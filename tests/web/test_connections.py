@@ -121,9 +121,12 @@ async def test_a_long_body_that_moves_may_take_its_time() -> None:
         assert b"\r\n%d\r\n" % length in await rest(reader)
 
 
-async def test_a_long_body_that_does_not_move_ends() -> None:
+@pytest.mark.parametrize("sent", [1, STRANGER_BYTES])
+async def test_a_long_body_that_does_not_move_ends(sent: int) -> None:
+    """However much of it came before."""
     async with connected(Limits(head_s=NEVER_S, body_s=SOON_S)) as (reader, writer):
-        writer.write(b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\na" % (2 * STRANGER_BYTES))
+        writer.write(b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n" % (2 * STRANGER_BYTES))
+        writer.write(b"a" * sent)
         assert await rest(reader) == b""
 
 

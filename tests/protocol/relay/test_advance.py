@@ -93,6 +93,12 @@ def test_words_of_an_older_host_are_dropped() -> None:
     assert relay.hear(plan_of(fence=3, step=9)) == []
 
 
+def test_nor_is_a_plan_of_an_older_host_followed_before_the_new_one_has_greeted() -> None:
+    relay = Played().join()
+    relay.hear(m.Rehello(run=RUN, fence=4))
+    assert relay.hear(plan_of(fence=3, step=9)) == []
+
+
 def test_who_can_be_dialled_is_followed() -> None:
     relay = Played().join()
     assert relay.hear(m.Listeners(run=RUN, listeners=(HERE,))) == [e.Follow((HERE,))]

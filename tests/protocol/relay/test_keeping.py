@@ -170,6 +170,12 @@ def test_what_a_snapshot_covers_is_not_copied() -> None:
     assert (1, 0) not in relay.keeper.copies
 
 
+def test_what_is_covered_while_the_disk_is_looked_at_is_not_copied() -> None:
+    relay = Played(index=9).join(step=9)
+    relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))
+    assert copies(lacking(relay, (5, 0), (9, 0), stop=10)) == [(9, 0, OTHER)]
+
+
 def test_a_copy_that_comes_after_it_was_covered_goes_at_once() -> None:
     """It lay on the disk for ever."""
     relay = Played(index=9).join(step=9)

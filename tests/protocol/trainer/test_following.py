@@ -120,6 +120,17 @@ def test_an_update_settles_what_is_in_it_and_is_reported_at_once() -> None:
     assert stage.core.round is None
 
 
+def test_an_update_of_an_accumulator_that_is_left_takes_nothing_out_of_this_one() -> None:
+    stage = ready(0)
+    stage.offers()
+    stage.plans()
+    before = stage.core.done
+    stage.commits(1, own=stage.contribution() | {"accumulator": "f" * 32})
+    assert stage.did(e.Release)
+    assert not stage.did(e.Settle)
+    assert stage.core.done == before
+
+
 def test_a_state_that_is_just_changing_is_not_spoken_of() -> None:
     """A report in that moment would name the old step's work under the new step, and be taken for a lie."""
     stage = ready(0)

@@ -211,3 +211,14 @@ def test_an_update_with_units_that_do_not_lie_here_as_they_were_offered_ends_the
     assert stage.core.accumulator != accumulator
     assert stage.core.phase is Phase.ACCUMULATE
     assert stage.heard(m.Hello)[-1].done == ()
+
+
+def test_an_update_of_other_units_than_were_offered_ends_the_accumulator() -> None:
+    """What lies here is one sum: a part of it cannot be taken out."""
+    stage = ready(0, 1)
+    stage.offers()
+    stage.plans()
+    accumulator = stage.core.accumulator
+    stage.commits(1, own=stage.contribution() | {"units": (unit(0),)})
+    assert stage.core.accumulator != accumulator
+    assert stage.heard(m.Hello)[-1].done == ()

@@ -1,0 +1,34 @@
+"""Faults of what all parts of the protocol share: roots, and the paths to them."""
+
+from tests.mutations.mutation import Mutation
+
+PROTOCOL: tuple[Mutation, ...] = (
+    Mutation(
+        "a path proves any place",
+        "peer_agent/protocol/merkle.py",
+        "    return not left and node == root",
+        "    return node == root",
+        ("tests/protocol/test_merkle.py",),
+    ),
+    Mutation(
+        "contributions need no root",
+        "peer_agent/protocol/records.py",
+        "    if len(parts) != head.contributors or contributions_tree(parts)[-1][0].hex() != head.contributions_root:",
+        "    if len(parts) != head.contributors:",
+        ("tests/protocol/test_records.py", "tests/protocol/test_opening.py"),
+    ),
+    Mutation(
+        "a slot needs no path",
+        "peer_agent/protocol/opening.py",
+        "    if not is_under(head.slots_root, entry, planned.number, head.contributors, planned.path):",
+        "    if planned.number >= head.contributors:",
+        ("tests/protocol/test_opening.py",),
+    ),
+    Mutation(
+        "a contribution needs no path",
+        "peer_agent/protocol/opening.py",
+        "    elif own is not None and not (own.peer == peer and is_in(head, own, commit.position, commit.path)):",
+        "    elif own is not None and own.peer != peer:",
+        ("tests/protocol/test_opening.py",),
+    ),
+)

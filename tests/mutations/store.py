@@ -1,0 +1,100 @@
+"""Faults of what is written: the commit's transaction, lease marks, totals, coverage, the log as it is read again."""
+
+from tests.mutations.mutation import Mutation
+
+ROWS = "tests/coordination/test_store.py::"
+
+
+def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
+    """A mutation of one of the site's files, and the tests that are to notice it."""
+    return Mutation(name, f"platform/{file}.py", before, after, tests)
+
+
+STORE, WRITING, HOLDING = "coordination/store", "coordination/writing", "coordination/holding"
+HEAD = "step=record.step - 1, digest=record.previous, fence=record.fence"
+RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
+OURS = "entry is not None and entry.digest == digest_of(sealed)"
+STANDINGS, COVERAGE = "tests/runs/test_standings.py", "tests/runs/test_coverage.py"
+HOST = "tests/coordination/test_host.py::"
+CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
+
+STORED: tuple[Mutation, ...] = (
+    fault("a deposed host commits", STORE, HEAD, HEAD.replace(", fence=record.fence", ""), f"{ROWS}TestCommit"),
+    fault(
+        "a record need not follow the head",
+        STORE,
+        HEAD,
+        HEAD.replace(", digest=record.previous", ""),
+        f"{ROWS}TestCommit",
+    ),
+    fault(
+        "a commit is many transactions",
+        STORE,
+        "        with transaction.atomic():\n            _write(",
+        "        if True:\n            _write(",
+        f"{ROWS}TestCommit",
+    ),
+    fault(
+        "samples are not settled",
+        STORE,
+        "    settle(run, (unit for part in record.contributions for unit in part.units))\n",
+        "",
+        f"{ROWS}TestSettledUnits",
+    ),
+    fault("another's record is ours", STORE, OURS, "entry is not None", f"{ROWS}TestCommit"),
+    fault(
+        "a deposed host tries again",
+        STORE,
+        '    return "failed" if head.fence == record.fence else "stale"',
+        '    return "failed"',
+        f"{ROWS}TestCommit",
+    ),
+    fault(
+        "a deposed host grants samples",
+        STORE,
+        "select_for_update().filter(run=run, fence=fence)",
+        "select_for_update().filter(run=run)",
+        f"{ROWS}TestMarks",
+    ),
+    fault(
+        "a mark is lowered",
+        STORE,
+        "            if mark > held.get((epoch, shard), 0)",
+        "            if True",
+        f"{ROWS}TestMarks",
+    ),
+    fault(
+        "a log is resent without its first entry",
+        "runs/sealed",
+        "index__gte=first)",
+        "index__gt=first)",
+        f"{ROWS}test_records_are_said_again_in_their_order",
+    ),
+    fault("ranges that touch stay apart", "runs/coverage", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
+    fault("other places' rows are written", "runs/coverage", " if (row.epoch, row.shard) in places}", "}", COVERAGE),
+    fault(
+        "a round counts for each machine of a person", "runs/totals", "row.person_id not in counted", "True", STANDINGS
+    ),
+    fault("a page of the log has all records", WRITING, "min(command.count, PAGE)", "command.count", WRITER),
+    fault(
+        "a host writes whose claim is over",
+        WRITING,
+        "        while self.holding.is_held():",
+        "        while True:",
+        WRITER,
+    ),
+    fault(
+        "a host grants under marks that were not raised",
+        WRITING,
+        "            self.holding.is_lost = True",
+        "            self._answer(e.Reserved(command.marks))",
+        WRITER,
+    ),
+    fault(
+        "a claim counts from the answer",
+        HOLDING,
+        "                self.asked_at = asked_at\n            else",
+        "                self.asked_at = self.clock()\n            else",
+        CLAIM,
+    ),
+)

@@ -1,0 +1,153 @@
+"""Faults of a trainer: its core, the floats that it holds, and its links to the relays."""
+
+from tests.mutations.mutation import Mutation
+
+CORE, SHELL = "peer_agent/protocol/trainer/", "peer_agent/"
+CORE_TESTS = "tests/protocol/trainer/"
+
+
+def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
+    """A mutation of one of the core's files, and the tests that are to notice it."""
+    return Mutation(name, f"{CORE}{file}.py", before, after, tuple(f"{CORE_TESTS}test_{test}.py" for test in tests))
+
+
+def shell(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
+    """The same of what lies around the core."""
+    return Mutation(name, f"{SHELL}{file}.py", before, after, tuple(f"tests/{test}.py" for test in tests))
+
+
+CUT = "    if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):"
+VOID = "    if (void.fence, void.attempt) < (round_.cut.fence, round_.attempt):"
+LEASED = "    if ignores(state, Cause.LEASED) or state.unanswered:"
+BEHIND = "    if greeting.index < state.index and greeting.fence <= state.vouched:"
+FETCHED = "            if payloads is not None and await keep(payloads):\n                return True"
+OURS = "is_ours = round_.offer is not None and record.own is not None and record.own.accumulator == state.accumulator"
+
+TRAINER: tuple[Mutation, ...] = (
+    fault("a cut of another step is followed", "rounds", CUT, CUT.replace("cut.step != state.step or ", ""), "rounds"),
+    fault("an old cut begins the round again", "rounds", CUT, CUT.replace(" or not _is_new(state, cut)", ""), "rounds"),
+    fault("an old void ends a later attempt", "rounds", VOID, "    if False:", "rounds"),
+    fault(
+        "a reducer is served whatever was offered",
+        "state",
+        " or self.plan.own.root != self.offer.root:",
+        ":",
+        "rounds",
+    ),
+    fault("words of an older host are heeded", "advance", "    if fence < state.fence:", "    if False:", "work"),
+    fault("a lease that crosses a hello counts", "work", LEASED, LEASED.replace(" or state.unanswered", ""), "work"),
+    fault(
+        "a sample in an update is computed again", "work", ", *state.kept, *state.settled}", ", *state.kept}", "work"
+    ),
+    fault("nobody rests", "work", " or not state.queue or state.is_full:", " or not state.queue:", "work"),
+    fault(
+        "an update of other units is taken out of the sum",
+        "work",
+        "round_ is None or round_.offer is None or {d.unit for d in round_.offer.units} != set(own.units)",
+        "round_ is None or round_.offer is None",
+        "work",
+    ),
+    fault(
+        "another accumulator's update is taken out of ours",
+        "work",
+        "    if own is None or own.accumulator != state.accumulator:",
+        "    if own is None:",
+        "work",
+    ),
+    fault(
+        "floats settle for another accumulator", "following", OURS, "is_ours = round_.offer is not None", "following"
+    ),
+    fault(
+        "work is kept however old it is",
+        "work",
+        "state.passed_over >= PASSED_OVER and not _is_too_old(state, state.fresh)",
+        "state.passed_over >= PASSED_OVER",
+        "work",
+    ),
+    fault("what is too old is offered again", "following", " or has_too_old(state):", ":", "work"),
+    fault(
+        "a replica that is beyond the site goes on",
+        "following",
+        "    if state.has_state and greeting.index < state.index:",
+        "    if False:",
+        "following",
+    ),
+    fault("what a host said before we went on undoes it", "following", BEHIND, BEHIND.replace("<=", "<"), "following"),
+    fault(
+        "records pile up",
+        "following",
+        "    if len(state.pending) < PENDING or record.index == state.index + 1:",
+        "    if True:",
+        "following",
+    ),
+    fault(
+        "a reload is followed twice",
+        "following",
+        " or message.step <= state.reloaded_at or message.step > state.step:",
+        " or message.step > state.step:",
+        "following",
+    ),
+    fault(
+        "a hello that is lost is not said again",
+        "speaking",
+        "    if state.unanswered and state.now - state.hello_at >= max(HELLO_S, state.hello_wait_s):",
+        "    if False:",
+        "speaking",
+    ),
+    shell(
+        "what was sent stays in the sum",
+        "averaging/contributor",
+        "            values -= sent * np.float32(tokens)",
+        "            values -= 0 * sent",
+        "averaging/test_contributor",
+    ),
+    shell(
+        "an averaged chunk of another attempt is kept",
+        "averaging/assembly",
+        "            and frame.attempt == span.attempt\n",
+        "",
+        "averaging/test_assembly",
+    ),
+    shell(
+        "averages need no root",
+        "averaging/assembly",
+        "len(leaves) == entry.stop - entry.first and root_of(leaves).hex() == entry.root",
+        "len(leaves) == entry.stop - entry.first",
+        "averaging/test_assembly",
+    ),
+    shell(
+        "averages of another fence are taken for the record's",
+        "contributing",
+        "(record.step, record.fence) == (self.cut.step + 1, self.cut.fence)",
+        "record.step == self.cut.step + 1",
+        "agent/test_contributing",
+    ),
+    shell(
+        "a reducer gets again what it has",
+        "contributing",
+        "        if chunk not in received\n",
+        "",
+        "agent/test_contributing",
+    ),
+    shell(
+        "fetch stops at the first relay",
+        "data_links",
+        FETCHED,
+        "            return payloads is not None and await keep(payloads)",
+        "agent/test_data_links",
+    ),
+    shell(
+        "a relay may send chunks of any size",
+        "data_links",
+        " and len(payload) <= self.largest:",
+        ":",
+        "agent/test_data_links",
+    ),
+    shell(
+        "a link that ends leaves its askers waiting",
+        "data_links",
+        "                if place[0] == peer:",
+        "                if False:",
+        "agent/test_data_links",
+    ),
+)
