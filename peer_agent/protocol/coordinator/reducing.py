@@ -89,6 +89,17 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
     return math.isfinite(done.sum_squares) and done.sum_squares >= 0
 
 
+def _can_close(state: RunState, round_: Round) -> bool:
+    """Whether every chunk that is still open can have its quorum without those who are dropped: weights differ by
+    chunk where updates have left parts out, and a chunk that cannot close would be waited for in vain.
+    """
+    left = tuple(slot for slot in range(len(round_.slots)) if slot not in round_.dropped)
+    parts = [(0, state.grid.chunks)]
+    if round_.plan is not None:
+        parts = [(s.first, s.stop) for s in round_.plan.spans if not s.root and s.span not in round_.done]
+    return all(_has_quorum(round_.slots, Included(first, stop, left)) for first, stop in parts)
+
+
 def _has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
     """Whether each of these chunks averages enough of the planned tokens (rule 7)."""
     if len(part.slots) == len(slots):
@@ -130,6 +141,8 @@ def replan(state: RunState, why: str = LOST) -> list[Command]:
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
             commands += drop(state, slot, "was lost")  # it had sent all that the attempt before asked of it
+    if state.phase is Phase.REDUCE and not _can_close(state, round_):
+        commands += void(state, Why.TOO_FEW, "too few were left when a relay was lost")
     return commands
 
 
@@ -203,9 +216,7 @@ def drop(state: RunState, slot: int, why: str, *, is_own_doing: bool = False) ->
     sender = state.members.get(round_.slots[slot].peer)
     if sender is not None and is_own_doing:
         missed(state, sender.conduct)
-    weights = [sum(w.tokens * (w.stop - w.first) for w in entry.weights) for entry in round_.slots]
-    left = sum(weight for i, weight in enumerate(weights) if i not in round_.dropped)
-    if left < QUORUM * sum(weights):
+    if not _can_close(state, round_):
         return void(state, Why.TOO_FEW, f"a trainer {why}, and too few were left")
     enter(state, Why.DROPPED)
     name = sender.person if sender is not None else "a trainer"

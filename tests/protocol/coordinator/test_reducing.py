@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -387,6 +388,27 @@ def test_a_new_attempt_does_without_those_who_are_gone() -> None:
     stage.take(e.Lost(trainers[0].peer))
     stage.take(e.Lost(relays[0]))
     assert (stage.round.attempt, stage.round.dropped) == (2, {0})
+
+
+def test_a_chunk_that_cannot_close_any_more_is_not_waited_for() -> None:
+    """One holds two fifths of what the first chunks weigh, and little of the others: of all, enough would be left."""
+    stage, trainers, relays = reducing({}, {})
+    first, second = sorted(stage.spans(), key=lambda span: span.first)
+    own = stage.round.slots[0].weights[0].tokens
+    heavy = (m.Weight(first.first, first.stop, 2 * own), m.Weight(second.first, second.stop, own // 5))
+    stage.round.slots = (replace(stage.round.slots[0], weights=heavy), *stage.round.slots[1:])
+    stage.take(e.Lost(trainers[0].peer))
+    assert "void" in notes(stage.said)
+
+
+def test_what_is_averaged_already_needs_no_quorum_any_more() -> None:
+    stage, trainers, relays = reducing({}, {}, people=3)
+    for span in stage.spans():
+        if span.reducer == relays[0]:
+            stage.span_done(span)
+    progress(stage, relays[1], CHUNKS, 0, 0)
+    stage.take(e.Lost(trainers[0].peer))
+    assert stage.state.phase is Phase.REDUCE
 
 
 def test_everybody_is_told_who_can_be_dialled() -> None:
