@@ -142,6 +142,8 @@ class Host:
             case "host.page":
                 for data in letter["page"]:
                     await self._take_all(await self._say((letter["peer"],), data))
+                if letter["is_cut"]:
+                    await self.take(e.Paged(letter["peer"], letter["last"]))
             case "host.looked":
                 await self._looked(letter["wishes"])
             case "layer.restored":

@@ -40,9 +40,13 @@ class Channel:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
         self._first: deque[Letter] = deque()
         self._waiting: deque[tuple[float, Letter]] = deque()
-        self._bytes = 0
+        self.bytes = 0  # of what waits
         self._is_over = False
         self._arrived = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many letters wait, without the reader's own."""
+        return len(self._waiting)
 
     def put(self, letter: Letter) -> bool:
         """False where it is full, or was: then it is the reader that has to begin anew."""
@@ -50,7 +54,7 @@ class Channel:
             self._overflow()
             return False
         self._waiting.append((self.clock(), letter))
-        self._bytes += size_of(letter)
+        self.bytes += size_of(letter)
         self._arrived.set()
         return True
 
@@ -67,13 +71,13 @@ class Channel:
         if self._first:
             return self._first.popleft()
         _, letter = self._waiting.popleft()
-        self._bytes -= size_of(letter)
+        self.bytes -= size_of(letter)
         return letter
 
     def _is_full(self, letter: Letter) -> bool:
         if not self._waiting:
             return False  # one always has room, however long it is
-        if len(self._waiting) >= self.capacity or self._bytes + size_of(letter) > self.capacity_bytes:
+        if len(self._waiting) >= self.capacity or self.bytes + size_of(letter) > self.capacity_bytes:
             return True
         return self.ends and self.clock() - self._waiting[0][0] > EXPIRY_S
 
@@ -81,7 +85,7 @@ class Channel:
         if self.ends and not self._is_over:
             self._is_over = True
             self._waiting.clear()
-            self._bytes = 0
+            self.bytes = 0
             self.put_first({"type": OVERFLOWED})
 
 

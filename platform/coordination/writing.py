@@ -130,7 +130,9 @@ class Writer:
         """A page of at most PAGE records and PAGE_BYTES, one record at least."""
         page = await in_thread(page_of)(self.run, self.holding.fence, command)
         self._resending.discard(command.peer)
-        self.mailbox.put_first({"type": "host.page", "peer": command.peer, "page": page})
+        last, is_cut = command.first + len(page) - 1, len(page) < command.count
+        letter = {"type": "host.page", "peer": command.peer, "page": page, "last": last, "is_cut": is_cut}
+        self.mailbox.put_first(letter)
 
     def _answer(self, event: e.Event) -> None:
         self.mailbox.put_first({"type": "host.answered", "event": event})

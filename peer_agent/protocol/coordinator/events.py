@@ -79,13 +79,22 @@ class Replayed(Struct, frozen=True):
     state_digest: str
 
 
+class Paged(Struct, frozen=True):
+    """A page of the log ended before the count that a Resend asked for, since its bytes are bounded too."""
+
+    peer: PeerId
+    last: int  # index of the last record in it
+
+
 class SnapshotStored(Struct, frozen=True):
     """A state was uploaded and is the one that the majority reports: newcomers may load it."""
 
     snapshot: Snapshot
 
 
-Event = Joined | Received | Lost | Ticked | Reserved | Persisted | Directed | SnapshotStored | Verified | Replayed
+Event = (
+    Joined | Received | Lost | Ticked | Reserved | Persisted | Directed | Paged | SnapshotStored | Verified | Replayed
+)
 
 
 # --- commands ----------------------------------------------------------------------------------------------------

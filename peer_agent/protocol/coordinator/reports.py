@@ -2,7 +2,7 @@
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.conduct import delivered, idle_s, recount, unit_s
-from peer_agent.protocol.coordinator.events import Command, Note, Resend
+from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
 from peer_agent.protocol.coordinator.leasing import HELLO_S, top_up
 from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.rounds import REPEAT_S, ask_for_hello
@@ -29,6 +29,14 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
     count = min(PAGE, state.index - index)
     member.resent_to, member.resent_at = index + count, state.now
     return [Resend(member.peer, index + 1, count, whole=not member.trains)]
+
+
+def take_paged(state: RunState, paged: Paged) -> list[Command]:
+    """What was left out of a page comes with the next."""
+    member = state.members.get(paged.peer)
+    if member is not None:
+        member.resent_to = min(member.resent_to, paged.last)
+    return []
 
 
 def take_report(state: RunState, member: Member, report: m.Report) -> list[Command]:

@@ -55,6 +55,17 @@ def test_whoever_is_far_behind_gets_page_after_page_on_its_acknowledgements() ->
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=150))) == []
 
 
+def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
+    """Of 200 trainers 19 records are a mebibyte: each of 500 pages was followed by five seconds of nothing."""
+    stage, ann, _ = two()
+    stage.state.index = stage.state.step = 150
+    stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
+    stage.take(e.Paged(ann.peer, 20))
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=19))) == []
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=20))) == [e.Resend(ann.peer, 21, PAGE)]
+    assert stage.take(e.Paged(PeerId("ff" * 16), 20)) == [], "it has gone meanwhile"
+
+
 def test_who_has_no_state_yet_is_sent_no_commits() -> None:
     stage, ann, _ = two()
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=-1))) == []
