@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.records import Entry, digest_of, from_lines, open_record, seal
 from peer_agent.publishing.reach import Reach, write_reach
@@ -125,3 +125,16 @@ def is_fetched(folder: Path, facts: Any, passport: OwnPassport) -> bool:
     """With nothing of it on the site's disk."""
     with RelayLogs(folder / "reach", passport.key, SITE_PUBLIC) as logs:
         return is_the_end(made(folder, facts, Logs((), logs)), facts)
+
+
+async def test_what_the_site_has_verified_of_a_finished_run_leaves_it(facts: Any, tmp_path: Path) -> None:
+    """No host speaks of that run any more; the site does when the relay comes. Records stay."""
+    kept = m.Snapshot(index=LAST, step=LAST, digest="", state_digest="", file="", size=1)
+    async with site() as script, relaying(script, tmp_path / "relay", RELAY) as relay:
+        await script.says(m.Snapshotted(run=RunId("cd" * 16), snapshot=kept, keep_after=LAST))
+        await script.says(m.Snapshotted(run=RUN, snapshot=kept, keep_after=LAST))
+        async with asyncio.timeout(PATIENCE_S):
+            while files(tmp_path, "spans"):  # noqa: ASYNC110 - another thread deletes them
+                await asyncio.sleep(0.01)
+        assert list(relay.runs) == [RUN], "of a run that it has nothing of it remembers nothing"
+    assert len(files(tmp_path, "records")) == LAST
