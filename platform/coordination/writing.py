@@ -38,7 +38,19 @@ class Listens(Struct, frozen=True):
     hello: Hello
 
 
-Write = e.Persist | e.Reserve | e.Resend | e.Agreed | e.Note | e.Waiting | e.Replay | e.Elected | e.Admitted | Listens
+Write = (
+    e.Persist
+    | e.Reserve
+    | e.LeftOut
+    | e.Resend
+    | e.Agreed
+    | e.Note
+    | e.Waiting
+    | e.Replay
+    | e.Elected
+    | e.Admitted
+    | Listens
+)
 
 
 class Writer:
@@ -91,6 +103,9 @@ class Writer:
                 await self._persist(command)
             case e.Reserve():
                 await self._reserve(command)
+            case e.LeftOut():
+                if not await in_thread(store.abandon)(self.run, self.holding.fence, command.units):
+                    self.holding.is_lost = True
             case e.Resend():
                 await self._resend(command)
             case e.Agreed():

@@ -7,7 +7,7 @@ from msgspec import Struct
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
-from peer_agent.protocol.records import Entry, Record
+from peer_agent.protocol.records import Entry, Record, Unit
 
 Goal = Literal["running", "paused", "finishing"]  # finishing: no further round; the present step is the last
 
@@ -137,6 +137,12 @@ class Reserve(Struct, frozen=True):
     marks: tuple[Mark, ...]
 
 
+class LeftOut(Struct, frozen=True):
+    """Write down that these units will be in no update: whoever computed them got gradients that are not finite."""
+
+    units: tuple[Unit, ...]
+
+
 class Resend(Struct, frozen=True):
     """Say one page of commits, as the database has them, to a peer that is behind: `count` of them from `first` on.
 
@@ -206,6 +212,7 @@ Command = (
     | Announce
     | Persist
     | Reserve
+    | LeftOut
     | Resend
     | Agreed
     | Elected

@@ -4,6 +4,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.leases import GIVE_UP
 from peer_agent.protocol.coordinator.reports import NUDGE_S, PAGE
 from peer_agent.protocol.coordinator.rounds import REPEAT_S
 from peer_agent.protocol.coordinator.state import Phase
@@ -88,6 +89,20 @@ def test_a_lost_lease_shows_and_is_asked_for() -> None:
     assert asked
     stage.hello(bob)
     assert stage.state.leases.outstanding(bob.accumulator) == len(bob.undone) + len(bob.done)
+
+
+def test_a_unit_that_nobody_can_compute_is_written_down_as_left_out() -> None:
+    """So that a restart does not deal it again."""
+    stage = Stage(batch=400)
+    stage.relay()
+    ann = stage.trainer("ann")
+    unit = ann.undone[0]
+    told = []
+    for _ in range(GIVE_UP):
+        stage.say(ann.peer, m.UnitsReturned(run=RUN, units=(unit,), reason="non_finite"))
+        told.append([command for command in stage.said if isinstance(command, e.LeftOut)])
+        assert stage.state.leases.holds(ann.accumulator, [unit]) or len(told) == GIVE_UP, "it is leased again"
+    assert told == [[], [], [e.LeftOut((unit,))]]
 
 
 def test_leases_that_are_only_under_way_are_not_asked_for() -> None:
