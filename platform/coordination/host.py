@@ -255,6 +255,7 @@ class Host:
         """Whoever's message broke this host is not heard for a while, and told so."""
         if peer is not None:
             rest_s = self.quarantine.add(peer, time.monotonic())
+            await in_thread(self.quarantine.share)(peer, time.monotonic())
             await self._send_away(peer, BROKE_IT, rest_s)
 
     async def _close(self) -> None:
