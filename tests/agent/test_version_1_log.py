@@ -84,8 +84,10 @@ async def hello_of(script: Site) -> m.Hello:
 
 
 async def until_it_holds(relay: Relay, index: int) -> None:
+    keeper = relay.runs[RUN].state.keeper
+    assert keeper is not None
     async with asyncio.timeout(PATIENCE_S):
-        while relay.log.last_index(RUN) < index:  # noqa: ASYNC110 - written by another thread
+        while keeper.index < index:  # noqa: ASYNC110 - written by another thread
             await asyncio.sleep(0.01)
 
 
