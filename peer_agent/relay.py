@@ -116,7 +116,7 @@ class Relay:
         except Problem as problem:
             log.warning("site: %s", problem)
             return
-        if self._is_aside(run, body):
+        if self._is_aside(run, body) or self._has_nothing(run, body):
             return
         await self._guarded(run, lambda relayed: self._hear(relayed, body))
 
@@ -138,6 +138,10 @@ class Relay:
         if run in self.aside and isinstance(body, m.Rehello) and body.fence > self.aside[run][0]:
             del self.aside[run]
         return run in self.aside
+
+    def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
+        """The site tells each relay of all runs that were finished, and most of them were never here."""
+        return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
     async def _guarded(self, run: RunId, do: Callable[[RelayedRun], Awaitable[None]]) -> None:
         """Do something for a run; whatever goes wrong in it is its own."""

@@ -69,6 +69,7 @@ class Database:
         self.ledger: list[LedgerRow] = []
         self.marks: dict[tuple[int, int], int] = {}
         self.coverage: dict[tuple[int, int], Ranges] = {}  # settled positions of (epoch, shard), sorted and joined
+        self.left_out: list[Unit] = []  # in no update, for good
         self.snapshot = Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
         self.records: list[Record] = []  # the log decoded once, for whoever looks on; no host reads these
         self._decoded: dict[int, Record] = {}  # by the identity of the signed head

@@ -142,6 +142,8 @@ class Host:
                 self.world.clock.after(DATABASE_S, lambda: self._persist(command))
             case e.Reserve():
                 self.after(DATABASE_S, lambda: self._reserve(command))
+            case e.LeftOut():
+                self.after(DATABASE_S, lambda: self._leave_out(command))
             case e.Resend():
                 self._resend(command)
             case e.Abdicate():
@@ -191,6 +193,10 @@ class Host:
             database.reserve(command.marks)
             self.after(DATABASE_S, lambda: self.take(e.Reserved(command.marks)))
 
+    def _leave_out(self, command: e.LeftOut) -> None:
+        if self.world.database.fence == self.state.fence:
+            self.world.database.left_out += command.units
+
 
 def state_of(world: "World", fence: int) -> RunState:
     """A run as a host finds it, from nothing but rows: head, marks, coverage, snapshot and the last sealed record."""
@@ -209,6 +215,7 @@ def state_of(world: "World", fence: int) -> RunState:
         verified=database.snapshot.index,
         marks=[e.Mark(epoch, shard, mark) for (epoch, shard), mark in database.marks.items()],
         settled=database.settled(),
+        left_out=database.left_out,
         index=database.index,
         step=database.step,
         digest=database.digest,

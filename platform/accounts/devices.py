@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
+from django.db.models import Count
 
 from accounts.models import DeviceRequest, Machine, Person
 from accounts.services import admit_machine, digest_of, is_proof, require_welcome
@@ -14,6 +15,7 @@ LIFETIME = timedelta(minutes=15)
 INTERVAL_S = 2
 GRACE = timedelta(seconds=60)  # who was approved at the last moment still learns it
 MEMORY = timedelta(days=1)  # for so long a dead code can be told from one that never was
+MOST = 20_000  # requests of all machines, dead or alive
 LETTERS = "BCDFGHJKMNPRSTVWXZ"  # no vowels, so no words; no L and Q, which look like I and O
 CODE_LENGTH = 8
 ATTEMPTS = 5
@@ -41,7 +43,8 @@ def request_approval(
     """Note that a machine asks to be approved. Raises Problem E227, E228, where nobody could approve it."""
     if (known := Machine.objects.select_related("person").filter(public_key=public_key).first()) is not None:
         require_welcome(known)
-    DeviceRequest.objects.filter(expires_at__lt=now - MEMORY).delete()
+    forget_dead(now)
+    _make_room(now)
     device_code = secrets.token_urlsafe(32)
     facts = {"name": name, "public_key": public_key, "system": system, "run": run, "address": address, "kind": kind}
     times = {"created_at": now, "expires_at": now + LIFETIME}
@@ -57,6 +60,26 @@ def request_approval(
         else:
             return Asked(request, device_code)
     raise AssertionError("unreachable")
+
+
+def forget_dead(now: datetime) -> None:
+    """Delete what has been dead for longer than anybody would ask."""
+    DeviceRequest.objects.filter(expires_at__lt=now - MEMORY).delete()
+
+
+def _make_room(now: datetime) -> None:
+    """Where there are too many, the oldest dead go; else the oldest of the address that waits with most."""
+    if DeviceRequest.objects.count() < MOST:
+        return
+    dead = DeviceRequest.objects.filter(expires_at__lt=now).order_by("expires_at").values_list("pk", flat=True)
+    if gone := list(dead[: -(-MOST // 10)]):
+        DeviceRequest.objects.filter(pk__in=gone).delete()
+        return
+    waiting = DeviceRequest.objects.filter(state=State.WAITING)
+    crowd = waiting.values("address").annotate(rows=Count("pk")).order_by("-rows").first()
+    if crowd is not None:
+        oldest = waiting.filter(address=crowd["address"]).order_by("created_at").values_list("pk", flat=True)[:1]
+        DeviceRequest.objects.filter(pk__in=list(oldest)).delete()
 
 
 def new_user_code() -> str:

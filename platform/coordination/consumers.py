@@ -5,6 +5,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from channels.consumer import get_handler_name
@@ -24,13 +25,14 @@ from coordination.groups import RELAYS, group_of, sessions_of
 from coordination.layers import RESTORED, Letter
 from coordination.lookout import Lookout
 from coordination.proof import say_proved
+from coordination.settled import settled
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, public_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.session import Failed, Identity, Link, Opened, Received, Session, Side
-from peer_agent.protocol.wire import Frame
+from peer_agent.protocol.wire import Frame, encode
 from runs.access import access_peer_run, require_open
 
 log = logging.getLogger(__name__)
@@ -120,6 +122,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         try:
             fault = await in_thread(self._look_up)(credential)
             hosts = await in_thread(claims.hosts_of)(None if credential.role is Role.RELAY else credential.run)
+            notes = await in_thread(settled)() if credential.role is Role.RELAY else []
         except DatabaseError:
             log.warning("the database is away", exc_info=True)
             await self._refuse(Fault.of("E374"), BUSY_S)
@@ -131,6 +134,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.allowance = ALLOWANCES.of(credential.peer, credential.run, credential.role, time.monotonic())
         await self._join(credential)
         await self.find(hosts, time.monotonic())
+        for note in notes:
+            self.session.send(note)
 
     def _is_known(self) -> None:
         STRANGERS.leave(self)
@@ -225,6 +230,13 @@ class AgentConsumer(AsyncWebsocketConsumer):
         if runs:
             with contextlib.suppress(ChannelFull):
                 await self.channel_layer.send(self.channel_name, {"type": "hosts.found", "runs": runs})
+
+    async def settle(self, notes: Sequence[m.Snapshotted]) -> None:
+        """Likewise from another task: runs that were finished meanwhile, whose bytes a relay may let go."""
+        if self.credential is not None and self.credential.role is Role.RELAY:
+            for note in notes:
+                with contextlib.suppress(ChannelFull):
+                    await self.channel_layer.send(self.channel_name, {"type": "host.said", "data": encode(note)})
 
     async def hosts_found(self, note: Letter) -> None:
         """In these runs, there is a host that waits for a hello."""

@@ -21,6 +21,7 @@ from coordination import claims, snapshots, wishes
 from coordination.groups import RELAYS, group_of, watchers_of
 from coordination.holding import Holding
 from coordination.layers import RESTORED, Letter, site_layer
+from coordination.lost_words import LostWords
 from coordination.quarantine import Quarantine
 from coordination.threads import in_thread
 from coordination.writing import DRAIN_S, RETRY_S, Listens, Writer
@@ -75,7 +76,8 @@ class Host:
         self._looks = 0  # that were begun
         self._replayed: tuple[e.Replayed, ...] = ()  # as told
         self._aside: dict[PeerId, tuple[int, Said]] = {}  # hellos of unwanted machines, which a newer look judges
-        self.mailbox = self.layer.channel(holding.owner)
+        self.mailbox = self.layer.inbox(holding.owner)
+        self.lost_words = LostWords(self.mailbox)
         self.writer = Writer(run, holding, self.key, self.mailbox)
         self._tick_at = 0.0
 
@@ -122,6 +124,8 @@ class Host:
         """The clock where it is time, and one letter: neither waits for the other, nor anybody else for both."""
         if time.monotonic() >= self._tick_at:
             await self.take(e.Ticked())
+            for note in self.lost_words.notes(self.state):
+                self.writer.ask(note)
             self._tick_at = time.monotonic() + TICK_S
         if (letter := await self._next(self._tick_at - time.monotonic())) is not None:
             await self._heard(letter)
@@ -142,6 +146,8 @@ class Host:
             case "host.page":
                 for data in letter["page"]:
                     await self._take_all(await self._say((letter["peer"],), data))
+                if letter["is_cut"]:
+                    await self.take(e.Paged(letter["peer"], letter["last"]))
             case "host.looked":
                 await self._looked(letter["wishes"])
             case "layer.restored":
@@ -249,6 +255,7 @@ class Host:
         """Whoever's message broke this host is not heard for a while, and told so."""
         if peer is not None:
             rest_s = self.quarantine.add(peer, time.monotonic())
+            await in_thread(self.quarantine.share)(peer, time.monotonic())
             await self._send_away(peer, BROKE_IT, rest_s)
 
     async def _close(self) -> None:

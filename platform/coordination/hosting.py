@@ -86,6 +86,7 @@ class Hosting:
         keeping = asyncio.create_task(holding.keep())
         try:
             run = await in_thread(store.run_named)(run.run_id)
+            await in_thread(self.quarantine.learn)(time.monotonic())
             host = Host(run, holding, await in_thread(store.load)(run, holding.fence), self.quarantine)
             log.info("run %s: hosted at step %s under fence %s", run.slug, host.state.step, holding.fence)
             await host.drive(self.stop)

@@ -8,7 +8,7 @@ expires. What is sent may be lost: sockets, hosts and the protocol notice that b
 import asyncio
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,9 +40,13 @@ class Channel:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
         self._first: deque[Letter] = deque()
         self._waiting: deque[tuple[float, Letter]] = deque()
-        self._bytes = 0
+        self.bytes = 0  # of what waits
         self._is_over = False
         self._arrived = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many letters wait, without the reader's own."""
+        return len(self._waiting)
 
     def put(self, letter: Letter) -> bool:
         """False where it is full, or was: then it is the reader that has to begin anew."""
@@ -50,7 +54,7 @@ class Channel:
             self._overflow()
             return False
         self._waiting.append((self.clock(), letter))
-        self._bytes += size_of(letter)
+        self.bytes += size_of(letter)
         self._arrived.set()
         return True
 
@@ -67,13 +71,16 @@ class Channel:
         if self._first:
             return self._first.popleft()
         _, letter = self._waiting.popleft()
-        self._bytes -= size_of(letter)
+        self._gone(letter)
         return letter
+
+    def _gone(self, letter: Letter) -> None:
+        self.bytes -= size_of(letter)
 
     def _is_full(self, letter: Letter) -> bool:
         if not self._waiting:
             return False  # one always has room, however long it is
-        if len(self._waiting) >= self.capacity or self._bytes + size_of(letter) > self.capacity_bytes:
+        if len(self._waiting) >= self.capacity or self.bytes + size_of(letter) > self.capacity_bytes:
             return True
         return self.ends and self.clock() - self._waiting[0][0] > EXPIRY_S
 
@@ -81,8 +88,63 @@ class Channel:
         if self.ends and not self._is_over:
             self._is_over = True
             self._waiting.clear()
-            self._bytes = 0
+            self.bytes = 0
             self.put_first({"type": OVERFLOWED})
+
+
+class Inbox(Channel):
+    """What waits for a host. Where it is full, it is the peer with most in it whose newest letters are lost.
+
+    Every peer has a budget (`allowances`), but a thousand of them together may say more than a host takes.
+    """
+
+    def __init__(self, *, capacity: int, capacity_bytes: int, clock: Callable[[], float]) -> None:
+        super().__init__(capacity=capacity, capacity_bytes=capacity_bytes, ends=False, clock=clock)
+        self.dropped: Counter[str] = Counter()  # letters that were lost, by peer, since `told`
+        self._letters: Counter[str] = Counter()
+        self._sizes: Counter[str] = Counter()
+
+    def put(self, letter: Letter) -> bool:
+        """False where it is full, and this peer has most in it."""
+        peer = letter.get("peer", "")
+        while self._is_full(letter) and (most := max(self._letters, key=self._part)) != peer:
+            if self._part(most) <= self._part(peer, letter):
+                break
+            self._drop(most)
+        if not super().put(letter):
+            self.dropped[peer] += 1
+            return False
+        self._letters[peer] += 1
+        self._sizes[peer] += size_of(letter)
+        return True
+
+    def told(self) -> Counter[str]:
+        """Letters that were lost since this was asked last, by peer."""
+        dropped, self.dropped = self.dropped, Counter()
+        return dropped
+
+    def _part(self, peer: str, letter: Letter | None = None) -> float:
+        """How much of the room is a peer's, with this letter."""
+        letters, size = (1, size_of(letter)) if letter is not None else (0, 0)
+        return max((self._letters[peer] + letters) / self.capacity, (self._sizes[peer] + size) / self.capacity_bytes)
+
+    def _drop(self, peer: str) -> None:
+        """Its newest letter, which is among the last where it says much."""
+        for place in range(len(self._waiting) - 1, -1, -1):
+            letter = self._waiting[place][1]
+            if letter.get("peer", "") == peer:
+                del self._waiting[place]
+                self._gone(letter)
+                self.dropped[peer] += 1
+                return
+
+    def _gone(self, letter: Letter) -> None:
+        super()._gone(letter)
+        peer = letter.get("peer", "")
+        self._letters[peer] -= 1
+        self._sizes[peer] -= size_of(letter)
+        if not self._letters[peer]:
+            del self._letters[peer], self._sizes[peer]
 
 
 def site_layer() -> "ProcessLayer":
@@ -123,14 +185,19 @@ class ProcessLayer:
     def channel(self, name: str) -> Channel:
         """What waits there; made where it is new."""
         if name not in self.channels:
-            is_host = name.startswith(HOST)
-            self.channels[name] = Channel(
-                capacity=self.host_capacity if is_host else self.capacity,
-                capacity_bytes=HOST_CAPACITY_BYTES if is_host else CAPACITY_BYTES,
-                ends=not is_host,
-                clock=self.clock,
-            )
+            self.channels[name] = self._new(name)
         return self.channels[name]
+
+    def inbox(self, name: str) -> Inbox:
+        """Likewise of a host."""
+        found = self.channel(name)
+        assert isinstance(found, Inbox)
+        return found
+
+    def _new(self, name: str) -> Channel:
+        if name.startswith(HOST):
+            return Inbox(capacity=self.host_capacity, capacity_bytes=HOST_CAPACITY_BYTES, clock=self.clock)
+        return Channel(capacity=self.capacity, capacity_bytes=CAPACITY_BYTES, ends=True, clock=self.clock)
 
     def forget(self, name: str) -> None:
         """Nobody reads there any more."""

@@ -1,24 +1,32 @@
-"""Who hosts which run, as the database has it: asked every two seconds for all sockets of a process together.
+"""What the database has to say to sockets: asked every two seconds for all of a process together.
 
-Announcements are quicker, and may be lost: with a Redis that is restarted, a channel that is full, a host that died.
+Who hosts which run: announcements are quicker, and may be lost with a Redis that is restarted, a channel that is full,
+a host that died. Now and then, which runs were finished: they have no host any more that could tell their relays.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from django.db import DatabaseError
+from django.utils import timezone
 
 from coordination import claims
 from coordination.following import Hosts
+from coordination.settled import settled
 from coordination.threads import in_thread
+from peer_agent.protocol.messages import Snapshotted
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 HURRY_S = 0.25  # between looks, however many ask for one
+SETTLED_S = 30.0  # between looks for runs that were finished
+OVERLAP = timedelta(seconds=90)  # of two of these: they are told twice rather than not at all
 
 
 class Follower(Protocol):
@@ -26,6 +34,9 @@ class Follower(Protocol):
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
         """What a look has found that was begun at `asked_at`."""
+
+    async def settle(self, notes: Sequence[Snapshotted]) -> None:
+        """Runs that were finished lately, and up to where their relays may let go."""
 
 
 class Lookout:
@@ -35,6 +46,7 @@ class Lookout:
         self._followers: set[Follower] = set()
         self._hurried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._settled_at = 0.0
 
     def add(self, follower: Follower) -> None:
         """From now on."""
@@ -57,12 +69,18 @@ class Lookout:
                 async with asyncio.timeout(LOOK_S):
                     await self._hurried.wait()
             self._hurried.clear()
-            asked_at = time.monotonic()
             try:
-                hosts = await in_thread(claims.hosts_of)()
+                await self._look(time.monotonic())
             except DatabaseError:
                 log.warning("the database is away", exc_info=True)
-            else:
-                for follower in tuple(self._followers):
-                    await follower.find(hosts, asked_at)
             await asyncio.sleep(HURRY_S)
+
+    async def _look(self, now: float) -> None:
+        hosts = await in_thread(claims.hosts_of)()
+        for follower in tuple(self._followers):
+            await follower.find(hosts, now)
+        if now - self._settled_at >= SETTLED_S:
+            notes = await in_thread(settled)(timezone.now() - timedelta(seconds=SETTLED_S) - OVERLAP)
+            self._settled_at = now
+            for follower in tuple(self._followers) if notes else ():
+                await follower.settle(notes)

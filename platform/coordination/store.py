@@ -17,10 +17,10 @@ from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.recipe import parse_recipe
-from peer_agent.protocol.records import Entry, Record, digest_of
+from peer_agent.protocol.records import Entry, Record, Unit, digest_of
 from runs import timeline
 from runs.access import NOT_OPEN, shut_out
-from runs.coverage import settle, settled_units
+from runs.coverage import leave_out, left_out_units, settle, settled_units
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
 from runs.sealed import keep_sealed, sealed_of, with_records
 from runs.totals import add_to_totals
@@ -56,6 +56,7 @@ def load(run: Run, fence: int) -> RunState:
         verified=verified_up_to(run),
         marks=[Mark(mark.epoch, mark.shard, mark.mark) for mark in run.marks.all()],
         settled=settled_units(run),
+        left_out=list(left_out_units(run)),
         index=head.index,
         step=head.step,
         digest=head.digest,
@@ -153,6 +154,15 @@ def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> bool:
         LeaseMark.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=["mark"]
         )
+    return True
+
+
+def abandon(run: Run, fence: int, units: Iterable[Unit]) -> bool:
+    """Write that units will be in no update. False, and nothing is written, where another host has the run by now."""
+    with transaction.atomic():
+        if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
+            return False
+        leave_out(run, units)
     return True
 
 

@@ -38,7 +38,19 @@ class Listens(Struct, frozen=True):
     hello: Hello
 
 
-Write = e.Persist | e.Reserve | e.Resend | e.Agreed | e.Note | e.Waiting | e.Replay | e.Elected | e.Admitted | Listens
+Write = (
+    e.Persist
+    | e.Reserve
+    | e.LeftOut
+    | e.Resend
+    | e.Agreed
+    | e.Note
+    | e.Waiting
+    | e.Replay
+    | e.Elected
+    | e.Admitted
+    | Listens
+)
 
 
 class Writer:
@@ -91,6 +103,9 @@ class Writer:
                 await self._persist(command)
             case e.Reserve():
                 await self._reserve(command)
+            case e.LeftOut():
+                if not await in_thread(store.abandon)(self.run, self.holding.fence, command.units):
+                    self.holding.is_lost = True
             case e.Resend():
                 await self._resend(command)
             case e.Agreed():
@@ -130,7 +145,9 @@ class Writer:
         """A page of at most PAGE records and PAGE_BYTES, one record at least."""
         page = await in_thread(page_of)(self.run, self.holding.fence, command)
         self._resending.discard(command.peer)
-        self.mailbox.put_first({"type": "host.page", "peer": command.peer, "page": page})
+        last, is_cut = command.first + len(page) - 1, len(page) < command.count
+        letter = {"type": "host.page", "peer": command.peer, "page": page, "last": last, "is_cut": is_cut}
+        self.mailbox.put_first(letter)
 
     def _answer(self, event: e.Event) -> None:
         self.mailbox.put_first({"type": "host.answered", "event": event})

@@ -140,7 +140,7 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
     """A restart leases what coverage leaves out, so it must be what the records say."""
-    held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE)}
+    held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"
 

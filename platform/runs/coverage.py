@@ -39,21 +39,39 @@ def settle(run: Run, units: Iterable[Unit]) -> None:
 
     Reads and writes the rows of the units' own places only.
     """
-    settled = list(units)
-    places = {(unit.epoch, unit.shard) for unit in settled}
+    _add(run, list(units), "ranges")
+
+
+def leave_out(run: Run, units: Iterable[Unit]) -> None:
+    """Write that the units will be in no update."""
+    _add(run, list(units), "left_out")
+
+
+def _add(run: Run, units: list[Unit], column: str) -> None:
+    places = {(unit.epoch, unit.shard) for unit in units}
     known = run.coverage.filter(epoch__in={epoch for epoch, _ in places}, shard__in={shard for _, shard in places})
-    held = {(row.epoch, row.shard): row.ranges for row in known if (row.epoch, row.shard) in places}
-    add_units(held, settled)
+    held = {(row.epoch, row.shard): getattr(row, column) for row in known if (row.epoch, row.shard) in places}
+    add_units(held, units)
+    rows = [
+        Coverage(run=run, epoch=epoch, shard=shard, **{"ranges": [], column: ranges})
+        for (epoch, shard), ranges in held.items()
+    ]
     Coverage.objects.bulk_create(
-        [Coverage(run=run, epoch=epoch, shard=shard, ranges=ranges) for (epoch, shard), ranges in held.items()],
-        update_conflicts=True,
-        unique_fields=["run", "epoch", "shard"],
-        update_fields=["ranges"],
+        rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=[column]
     )
 
 
 def settled_units(run: Run) -> Iterator[Unit]:
     """Everything that is in committed updates, a unit for each merged range, in ascending order."""
-    rows = run.coverage.order_by("epoch", "shard").values_list("epoch", "shard", "ranges")
+    return _units(run, "ranges")
+
+
+def left_out_units(run: Run) -> Iterator[Unit]:
+    """Likewise everything that will be in none."""
+    return _units(run, "left_out")
+
+
+def _units(run: Run, column: str) -> Iterator[Unit]:
+    rows = run.coverage.order_by("epoch", "shard").values_list("epoch", "shard", column)
     for epoch, shard, ranges in rows.iterator(chunk_size=2000):
         yield from (Unit(epoch, shard, start, stop) for start, stop in ranges)

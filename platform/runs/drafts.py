@@ -94,6 +94,7 @@ def take_back(*, run: Run) -> None:
         raise Problem.of("E323")
     now.snapshots.all().delete()
     now.marks.all().delete()
+    now.coverage.all().delete()
     closed = {"state": Run.State.DRAFT, "wanted": Run.Wanted.NOTHING, "waiting_for": ""}
     Run.objects.filter(pk=run.pk).update(**closed, opened_at=None, elements=0)
     run.refresh_from_db()

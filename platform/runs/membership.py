@@ -14,7 +14,7 @@ from django.utils import timezone
 from accounts.models import Person
 from accounts.services import digest_of
 from peer_agent.protocol.errors import Problem
-from runs.models import Invitation, LedgerEntry, Member, Run
+from runs.models import Invitation, Member, Run
 from runs.timeline import tell
 
 
@@ -129,6 +129,6 @@ def let_back(*, member: Member) -> None:
 
 def keep_helpers(run: Run) -> None:
     """A run that was open to all is by invitation now: whoever is in its ledger stays."""
-    helpers = LedgerEntry.objects.filter(run=run).exclude(person=run.organizer).values_list("person", flat=True)
+    helpers = run.totals.exclude(person=run.organizer).values_list("person", flat=True)
     rows = [Member(run=run, person_id=person) for person in helpers.distinct()]
     Member.objects.bulk_create(rows, ignore_conflicts=True)

@@ -318,6 +318,7 @@ class Coverage(models.Model):
     epoch = models.BigIntegerField()
     shard = models.BigIntegerField()
     ranges = models.JSONField()  # [[start, stop), …] in ascending order; no two overlap or touch
+    left_out = models.JSONField(default=list)  # likewise: in no update, since no gradient of them was finite
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("run", "epoch", "shard"), name="coverage_once"),)

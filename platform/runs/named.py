@@ -4,7 +4,7 @@ from django.db import transaction
 
 from accounts.models import Person
 from runs import tasks
-from runs.models import LedgerEntry, NamedHand, Release, Run
+from runs.models import NamedHand, Release, Run
 
 
 @transaction.atomic
@@ -25,4 +25,4 @@ def is_named(run: Run, person: Person) -> bool:
 
 def has_given(run: Run, person: Person) -> bool:
     """Whether there is something of theirs in the run."""
-    return LedgerEntry.objects.filter(run=run, person=person).exists()
+    return run.totals.filter(person=person).exists()

@@ -5,7 +5,7 @@ from django.conf import settings
 from django.db.models import QuerySet, Sum
 
 from peer_agent.publishing.card import Facts, Person
-from runs.models import Dataset, LedgerEntry, NamedHand, Release, Run, Snapshot
+from runs.models import Dataset, LedgerEntry, MachineTotal, NamedHand, Release, Run, Snapshot
 from runs.selectors import LONG, heldout_points, loss_points
 
 LAST_STEPS = 5
@@ -76,9 +76,9 @@ def facts_at(run: Run, step: int) -> Facts:
     )
 
 
-def _given(run: Run, step: int) -> QuerySet[LedgerEntry]:
-    """The ledger up to a step."""
-    return LedgerEntry.objects.filter(run=run, step__lte=step)
+def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:
+    """What was given up to a step: the totals, unless they have later steps in them; else the ledger's rows."""
+    return run.ledger.filter(step__lte=step) if run.totals.filter(last_step__gt=step).exists() else run.totals.all()
 
 
 def vouched(dataset: Dataset) -> str:
@@ -91,12 +91,12 @@ def vouched(dataset: Dataset) -> str:
 def is_card_stale(release: Release) -> bool:
     """Whether somebody has agreed to be named, or taken it back, since the card was made."""
     run = release.run
-    agreed = NamedHand.objects.filter(run=run, person__in=LedgerEntry.objects.filter(run=run).values("person"))
+    agreed = NamedHand.objects.filter(run=run, person__in=run.totals.values("person"))
     return set(agreed.values_list("person__username", flat=True)) != set(release.named)
 
 
 def people_of(run: Run, step: int) -> tuple[Person, ...]:
-    """Everyone in the ledger up to a step, and their share of all tokens, the largest first."""
+    """Everyone who gave something up to a step, and their share of all tokens, the largest first."""
     rows = (
         _given(run, step)
         .values_list("person__username")

@@ -54,9 +54,9 @@ class Goal(Struct, frozen=True):
 # --- what is known
 
 
-def newest_verified(run: Run) -> Snapshot:
-    """Where a replay can begin: the newest verified snapshot that is on the disk."""
-    return _trusted(run)[0]
+def newest_verified(run: Run) -> Snapshot | None:
+    """Where a replay can begin: the newest verified snapshot that is on the disk; none in a draft."""
+    return _trusted(run).first()
 
 
 def verified_up_to(run: Run) -> int:
@@ -75,8 +75,13 @@ def anchor_of(run: Run) -> Snapshot | None:
 
 
 def next_goal(run: Run) -> Goal | None:
-    """What is to be verified next: in the order of the log, so that each begins where the last one ended."""
+    """What is to be verified next: in the order of the log, so that each begins where the last one ended.
+
+    Nothing in a run that was taken back to a draft: it has no snapshot to begin with.
+    """
     start = newest_verified(run)
+    if start is None:
+        return None
     admitted = _waiting(run).filter(index__gt=start.index).order_by("index").first()
     asked = run.replays.filter(index__gt=start.index, state_digest="").order_by("index").first()
     if admitted is not None and (asked is None or admitted.index <= asked.index):
@@ -114,7 +119,7 @@ def ask_the_log(run: Run, *, index: int, step: int) -> None:
     for known in run.snapshots.filter(index=index, state__in=Snapshot.TRUSTED):
         _answer(run, known)
     # Votes on older states than a verified one are of no interest any more.
-    run.replays.filter(index__lt=newest_verified(run).index, state_digest="").delete()
+    run.replays.filter(index__lt=verified_up_to(run), state_digest="").delete()
 
 
 def forget_delays() -> None:

@@ -67,6 +67,39 @@ class TestContract:
         assert devices.find_request(old.request.user_code) is None
 
 
+class TestRoom:
+    """However many ask, the table stays small, and it is not the others who pay."""
+
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(devices, "MOST", 5)
+
+    def addresses(self) -> list[str]:
+        return list(DeviceRequest.objects.order_by("created_at").values_list("address", flat=True))
+
+    def test_the_address_that_asks_most_gives_way(self, any_database: str, key: Ed25519PrivateKey) -> None:
+        first = ask(key, address="10.0.0.1")
+        crowd = [ask(key, address="10.0.0.2", now=NOW + place * SECOND) for place in range(1, 12)]
+        second = ask(key, address="10.0.0.3", now=NOW + 20 * SECOND)
+        assert self.addresses() == ["10.0.0.1", *["10.0.0.2"] * 3, "10.0.0.3"]
+        for kept in (first, second, crowd[-1]):
+            assert devices.find_request(kept.request.user_code) is not None
+        assert devices.find_request(crowd[0].request.user_code) is None
+
+    def test_the_dead_go_first(self, any_database: str, key: Ed25519PrivateKey) -> None:
+        dead = ask(key, now=NOW - LIFETIME - SECOND)
+        alive = [ask(key, address="10.0.0.2", now=NOW + place * SECOND) for place in range(5)]
+        assert devices.find_request(dead.request.user_code) is None
+        assert all(devices.find_request(one.request.user_code) is not None for one in alive)
+
+    def test_who_was_approved_is_not_forgotten_for_it(self, any_database: str, key: Ed25519PrivateKey) -> None:
+        person, asked = services.sign_up(username="Amina", password=PASSWORD), ask(key)
+        answer(asked, person)
+        for place in range(8):
+            ask(key, now=NOW + place * SECOND)
+        assert collect(asked, key).person == person
+
+
 class TestRelays:
     def test_an_operator_lets_one_in(self, operator: Person, key: Ed25519PrivateKey) -> None:
         asked = ask(key, kind=Machine.Kind.RELAY)

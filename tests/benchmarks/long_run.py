@@ -1,6 +1,8 @@
 """What a run of many steps with many machines costs the site: to host it, to look at it, on disk. See README.md."""
 
 import argparse
+import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -15,6 +17,7 @@ from tests.benchmarks.rig.figures import Figures, median, publish, say
 
 LOOKS = 9
 LIMIT_S = 900
+PEAK = [0.0, 0.0]  # MB before a relay joins, and the most since
 
 
 def begin(folder: Path) -> None:
@@ -79,6 +82,68 @@ def looks(slug: str) -> Figures:
     return {"first": spent[0], "later": median(spent[1:])}
 
 
+def join(slug: str) -> Figures:
+    """A relay without a log joins, over a real WebSocket, while somebody trains; the host is in this process too."""
+    return asyncio.run(_join(slug))
+
+
+async def _join(slug: str) -> Figures:
+    from coordination.threads import in_thread
+    from peer_agent.protocol.credentials import Role
+    from runs.models import Head
+    from tests.coordination.dialler import credential_of, identity_of
+    from tests.coordination.joining import joins, new_relay, served, watched
+    from tests.coordination.peers import Contributor, taking_part
+    from tests.coordination.running import hosts, until
+
+    run, relays, trains = await in_thread(_cast)(slug)
+    name, last = run.run_id, (await in_thread(Head.objects.get)(run=run)).index
+    identity = identity_of(credential_of(relays, None, Role.RELAY), relays.key)
+    trainer = identity_of(credential_of(trains, run), trains.key)
+    with watched(setattr) as seen:
+        async with served() as url, hosts(), taking_part(Contributor, trainer, name):
+            await until(lambda: Head.objects.get(run=run).owner, "a host")
+            peak = asyncio.create_task(_peak_mb())
+            async with new_relay(url, identity, name) as relay, asyncio.timeout(LIMIT_S):
+                joined = await joins(relay, last)
+            peak.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await peak
+    pages = seen.of(relays.machine.peer_id)
+    return {
+        **{field: getattr(joined, field) for field in joined.__struct_fields__},
+        "pages": len(pages),
+        "records": sum(page.records for page in pages),
+        "mb": relay.bytes / 1e6,
+        "longest_page_mb": max(page.bytes for page in pages) / 1e6,
+        "most_waiting": seen.most_waiting,
+        "most_waiting_mb": seen.most_bytes / 1e6,
+        "more_mb": PEAK[1] - PEAK[0],
+    }
+
+
+def _cast(slug: str) -> Any:
+    """The run, whose newest snapshot can be had; a new relay and a new trainer."""
+    from runs.models import Run, Snapshot
+    from tests.runs.cast import owned
+
+    run = Run.objects.select_related("organizer").get(slug=slug)
+    newest = run.snapshots.order_by("-index").values_list("pk", flat=True)[:1]
+    Snapshot.objects.filter(pk__in=list(newest)).update(is_stored=True, state=Snapshot.State.VERIFIED)
+    return run, owned(run.organizer, "relay"), owned(run.organizer, "laptop")
+
+
+async def _peak_mb() -> None:
+    """Memory before, and the most there is from then on, into `PEAK`."""
+    import psutil
+
+    process = psutil.Process()
+    PEAK[:] = [process.memory_info().rss / 1e6] * 2
+    while True:
+        PEAK[1] = max(PEAK[1], process.memory_info().rss / 1e6)
+        await asyncio.sleep(0.05)
+
+
 def aside(folder: Path, part: str, *arguments: object) -> Any:
     """A part in a process of its own: nothing is kept from one to the next."""
     command = [sys.executable, "-m", "tests.benchmarks.long_run", "--folder", folder, "--part", part, *arguments]
@@ -94,6 +159,7 @@ def measure(steps: int, machines: int, repeats: int) -> Figures:
         filled = aside(folder, "fill", "--steps", steps, "--machines", machines)
         hosts = {slug: [aside(folder, "host", "--slug", slug) for _ in range(repeats)] for slug in ("empty", "long")}
         seen = [aside(folder, "looks", "--slug", "long") for _ in range(repeats)]
+        joined = aside(folder, "join", "--slug", "long")
         size = (folder / "db.sqlite3").stat().st_size
     typical = {
         slug: {key: median(one[key] for one in found) for key in ("s", "cpu_s", "mb")} for slug, found in hosts.items()
@@ -105,6 +171,7 @@ def measure(steps: int, machines: int, repeats: int) -> Figures:
         "host_load_cpu_s": typical["long"]["cpu_s"],
         "host_load_mb": typical["long"]["mb"] - typical["empty"]["mb"],
         "look_cpu_ms": {key: median(one[key] for one in seen) for key in ("first", "later")},
+        "new_relay": joined,
         "database_mb": size / 1e6,
         **filled,
     }
@@ -117,7 +184,7 @@ def main() -> int:
     parser.add_argument("--machines", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--part", choices=("fill", "host", "looks"))
+    parser.add_argument("--part", choices=("fill", "host", "looks", "join"))
     parser.add_argument("--slug", default="long")
     asked = parser.parse_args()
     if asked.part is None:
@@ -127,6 +194,7 @@ def main() -> int:
         "fill": lambda: fill(asked.steps, asked.machines),
         "host": lambda: host(asked.slug),
         "looks": lambda: looks(asked.slug),
+        "join": lambda: join(asked.slug),
     }
     print(json.dumps(parts[asked.part]()))
     return 0

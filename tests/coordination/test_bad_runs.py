@@ -12,7 +12,9 @@ from peer_agent.protocol.identifiers import PeerId
 from runs import tasks
 from runs.models import Head
 from tests.coordination.cast import Cast, assemble
+from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import fresh_database, use_layer
+from tests.coordination.peers import Contributor, taking_part
 from tests.coordination.running import at_work, hosts, steps_on, until
 from tests.runs.cast import opened
 
@@ -44,6 +46,26 @@ async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
         await steps_on(3)
         assert (broke, teo.refused) == ([1], "")
     assert (await in_thread(Head.objects.get)()).fence == 2
+
+
+async def test_whoever_broke_a_host_is_not_heard_by_that_of_another_process(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noor = PeerId(cast.noor.machine.peer_id)
+
+    def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
+        if isinstance(event, e.Received) and event.peer == noor and state.fence == 1:
+            raise OverflowError("cannot convert float infinity to integer")
+        return advance(state, event, now, seed)
+
+    monkeypatch.setattr(host, "advance", fragile)
+    identity = identity_of(credential_of(cast.noor, cast.run), cast.noor.key)
+    async with at_work(cast) as (_, other):
+        async with hosts():
+            await until(lambda: other.refused == "E371", "it is told")
+        async with hosts(), taking_part(Contributor, identity, cast.run.run_id) as again:
+            await until(lambda: again.refused == "E371", "it is told again")
+            await steps_on(1)
 
 
 async def test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -126,6 +127,33 @@ class TestHandshake:
             refusal = decode(await link.bytes_from_site())
             assert isinstance(refusal, m.Refusal)
             assert refusal.code == "E205"
+
+    async def test_an_agent_of_version_1(self, teo: Identity, layer: Any) -> None:
+        """Word for word: it refuses our challenge by itself, and is refused if it does not; then the socket ends.
+
+        The line to type came with its request for a credential (tests/web/test_agents_api.py), which it makes first.
+        """
+        assert teo.credential is not None
+        signed = {"payload": teo.credential.payload, "signature": teo.credential.signature}
+        own = {"type": "Authenticate", "protocol": 1, "version": "0.1.0", "credential": signed}
+        refuses = {"type": "Refusal", "code": "E205", "text": "This agent speaks protocol 1.", "retry_after_s": -1.0}
+        said = [own | {"proof": bytes(64), "nonce": bytes(32)}, refuses]
+        for words, answered in zip(said, (True, False), strict=True):
+            async with dialling(teo) as link:
+                await link.dial()
+                challenge = msgspec.msgpack.decode((await link.bytes_from_site())[1:])
+                assert challenge.keys() == {"type", "protocol", "server", "nonce", "time"}, "as it knows it"
+                await link.send(b"\x01" + msgspec.msgpack.encode(words))
+                if answered:
+                    refusal = decode(await link.bytes_from_site())
+                    assert isinstance(refusal, m.Refusal)
+                    assert (refusal.code, "speaks protocol 1, the other side speaks 2" in refusal.text) == (
+                        "E205",
+                        True,
+                    )
+                with pytest.raises(Closed) as closed:
+                    await link.bytes_from_site()
+                assert closed.value.code == REFUSED
 
     async def test_a_proof_for_another_challenge(self, teo: Identity, layer: Any) -> None:
         async with dialling(teo) as first, dialling(teo) as second:

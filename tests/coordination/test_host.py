@@ -58,6 +58,30 @@ class TestTheClock:
         async with driving(driven):
             await until(lambda: script.count(e.Ticked) > 5 and script.count(e.Directed) > 2)
 
+    async def test_words_that_are_lost_in_a_flood_are_told_of_once(
+        self, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        told: list[e.Note] = []
+        monkeypatch.setattr(host, "TICK_S", 0.0)
+        monkeypatch.setattr(driven.writer, "ask", told.append)
+        driven.mailbox.capacity = 3
+
+        async def flood(channel: str) -> None:
+            for _ in range(5):
+                await driven.layer.send_many(
+                    (driven.holding.owner,), said(TEO, m.Leave(run=driven.run.run_id), channel)
+                )
+
+        async with driving(driven):
+            (channel,) = await arrived(driven, TEO)
+            await until(lambda: script.count(e.Joined))
+            for number in (1, 2):
+                await flood(channel)
+                await until(lambda number=number: script.count(e.Received) >= 3 * number)  # type: ignore[misc]
+            await until(lambda: not driven.mailbox.dropped)
+        notes = [note for note in told if isinstance(note, e.Note)]
+        assert [note.text for note in notes] == [f"{TEO[:8]} says more than the site takes; some of it was lost"]
+
     def endless(self, get: Any, driven: Host) -> Any:
         """There is always another message."""
 

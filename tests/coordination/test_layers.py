@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coordination import layers
-from coordination.layers import HOST, OVERFLOWED, ProcessLayer, Undelivered
+from coordination.layers import HOST, OVERFLOWED, Inbox, ProcessLayer, Undelivered
 
 DAY_S = 25 * 3600.0
 
@@ -68,6 +68,45 @@ async def test_a_full_host_refuses_and_keeps_what_it_has(small: ProcessLayer) ->
         await small.send(host, said())
     assert await kinds(small, host) == ["host.said"] * 5
     await small.send(host, said())
+
+
+def of(peer: str, data: bytes = b"") -> dict[str, Any]:
+    return {"type": "peer.said", "peer": peer, "data": data}
+
+
+async def waiting_in(layer: ProcessLayer, host: str) -> list[str]:
+    return [(await layer.receive(host))["peer"] for _ in range(len(layer.channel(host)))]
+
+
+async def test_in_a_full_host_the_one_who_says_most_loses_words(small: ProcessLayer) -> None:
+    host = await small.new_channel(HOST)
+    inbox = small.channel(host)
+    assert isinstance(inbox, Inbox)
+    await small.send(host, of("noor"))
+    for _ in range(4):
+        await small.send(host, of("loud"))
+    with pytest.raises(Undelivered):
+        await small.send(host, of("loud"))
+    await small.send(host, of("teo"))
+    await small.send(host, of("teo"))
+    with pytest.raises(Undelivered):
+        await small.send(host, of("teo"))
+    assert inbox.dropped == {"loud": 3, "teo": 1}, "at last nobody has more than he"
+    assert await waiting_in(small, host) == ["noor", "loud", "loud", "teo", "teo"]
+    for _ in range(5):
+        await small.send(host, of("loud"))
+    assert await waiting_in(small, host) == ["loud"] * 5, "what was read is nobody's any more"
+
+
+async def test_in_a_full_host_long_words_count_by_their_length(
+    small: ProcessLayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "HOST_CAPACITY_BYTES", 100)
+    host = await small.new_channel(HOST)
+    for size in (40, 50):
+        await small.send(host, of("loud", bytes(size)))
+    await small.send(host, of("teo", bytes(30)))
+    assert await waiting_in(small, host) == ["loud", "teo"]
 
 
 async def test_what_waits_is_bounded_in_bytes_and_one_message_always_fits(

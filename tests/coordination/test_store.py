@@ -17,6 +17,7 @@ from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.messages import Snapshot as SnapshotMessage
 from peer_agent.protocol.records import GENESIS, Entry, Record, Unit, digest_of
 from peer_agent.protocol.sampling import samples_in
+from runs.audit import audit
 from runs.coverage import settled_units
 from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
 from runs.services import pause_run, resume_run
@@ -319,6 +320,23 @@ class TestRestart:
         granted = self._granted(cast, book)
         assert {sample for unit in granted for sample in samples_of(unit)} & settled == set()
         assert {unit.epoch for unit in granted} == {5}
+
+    def test_nor_what_was_left_out(self, cast: Cast) -> None:
+        """And it is no fault in the books."""
+        store.raise_marks(cast.run, 1, [Mark(0, 0, 16), Mark(1, 0, 4)])
+        steps(cast, (UNIT,))
+        for unit in (Unit(0, 0, 4, 6), Unit(0, 0, 6, 8), Unit(1, 0, 0, 2)):
+            assert store.abandon(cast.run, 1, [unit])
+        steps(cast, (SECOND,))
+        book = store.load(store.run_named(cast.run.run_id), 1).leases
+        assert book.orphans == [Unit(0, 0, 8, 16), Unit(1, 0, 2, 4)]
+        assert book.lost_samples == 6
+        assert audit(cast.run)["faults"] == []
+
+    def test_a_host_that_was_deposed_leaves_nothing_out(self, cast: Cast) -> None:
+        Head.objects.update(fence=2)
+        assert not store.abandon(cast.run, 1, [UNIT])
+        assert not cast.run.coverage.exists()
 
     def _through_epochs(self, cast: Cast, *, epochs: int) -> set[tuple[int, int, int]]:
         """A step for each half of an epoch, the second one first; the samples in them."""

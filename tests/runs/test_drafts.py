@@ -141,12 +141,14 @@ class TestTakingBack:
         self, run: Run, django_capture_on_commit_callbacks: Any
     ) -> None:
         run.marks.create(epoch=0, shard=0, mark=8)
+        run.coverage.create(epoch=0, shard=0, ranges=[], left_out=[[0, 2]])
         file = storage.snapshot_path(run, run.snapshots.get().file)
         with django_capture_on_commit_callbacks(execute=True):
             drafts.take_back(run=run)
         assert (run.state, run.wanted, run.elements, run.opened_at) == ("draft", "", 0, None)
         assert not run.snapshots.exists()
         assert not run.marks.exists()
+        assert not run.coverage.exists()
         assert not file.exists()
         with django_capture_on_commit_callbacks(execute=True):
             drafts.delete_draft(run=run)

@@ -11,7 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from accounts.models import Person
 from runs import selectors
 from runs.audit import audit
-from runs.models import Run
+from runs.membership import keep_helpers, members_of
+from runs.models import NamedHand, Release, Run
+from runs.named import has_given
+from runs.release_facts import facts_at, is_card_stale
 from tests.long_run import long_run
 from tests.runs.cast import opened
 
@@ -75,6 +78,30 @@ def test_no_question_of_a_look_reads_records(organizer: Person, data_folder: Any
     with CaptureQueriesContext(connection) as asked:
         looked_at(run)
     assert not [line for line in asked if "runs_sealedrecord" in line["sql"]]
+
+
+def test_who_gave_how_much_is_known_without_the_ledger(organizer: Person, data_folder: Any) -> None:
+    """At the head, which is what is asked for most; of an older step the ledger alone knows."""
+    run = opened(organizer)
+    long_run(run, steps=50, machines=4)
+    run = Run.objects.select_related("dataset", "head").get(pk=run.pk)
+    names = sorted(run.totals.values_list("person__username", flat=True).distinct())
+    people = [Person.objects.get(username=name) for name in names]
+    release = Release.objects.create(run=run, state=Release.State.READY, named=names[:1])
+    NamedHand.objects.create(run=run, person=people[0])
+    NamedHand.objects.create(run=run, person=Person.objects.create_user("Noor", None))
+    with CaptureQueriesContext(connection) as asked:
+        assert [has_given(run, person) for person in (people[0], organizer)] == [True, False]
+        assert not is_card_stale(release), "she who has agreed and gave nothing is on no card"
+        known = facts_at(run, 50)
+        keep_helpers(run)
+    assert not [line["sql"] for line in asked if "runs_ledgerentry" in line["sql"]]
+    assert sorted(members_of(run).values_list("person__username", flat=True)) == names
+    before = facts_at(run, 49)
+    assert (known.samples, before.samples) == (50 * 4 * 8, 49 * 4 * 8)
+    assert (known.tokens, before.tokens) == (50 * 4 * 8 * 256, 49 * 4 * 8 * 256)
+    assert [(one.name, one.share) for one in known.people] == [(one.name, one.share) for one in before.people] != []
+    assert known.unnamed_samples + sum(one.samples for one in known.people) == known.samples
 
 
 @pytest.mark.parametrize("last", [0, 1, 359, 360, 361, 1000, 10_000, 1_000_000, 10**9])

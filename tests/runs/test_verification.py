@@ -21,10 +21,11 @@ from peer_agent.publishing.reach import read_reach
 from runs import background, preparation, replay, storage, tasks, verification
 from runs.audit import audit
 from runs.child import ChildStopped
+from runs.drafts import take_back
 from runs.models import RefusedSnapshot, Release, Run, Snapshot, Verification
 from runs.release_facts import how_checked, release_facts
 from runs.replay import Reader
-from runs.verification import Outcome, newest_verified, next_goal, verify_next
+from runs.verification import Outcome, next_goal, verify_next
 from tests.runs.cast import Owned, committed, state_bytes
 
 State = Snapshot.State
@@ -312,7 +313,25 @@ class TestTheRelease:
     def test_says_that_all_was_replayed(self, finishing: Run) -> None:
         for _ in range(3):
             verify_next(finishing.pk)
-        assert "whole log" in release_facts(finishing, newest_verified(finishing)).checked
+        assert "whole log" in release_facts(finishing, finishing.snapshots.get(index=6)).checked
+
+
+class TestARunThatWasTakenBack:
+    """To a draft, which has no snapshot, while a task of it waits."""
+
+    @pytest.fixture
+    def taken_back(self, run: Run) -> Run:
+        take_back(run=run)
+        return Run.objects.select_related("head").get(pk=run.pk)
+
+    def test_has_nothing_to_verify(self, taken_back: Run) -> None:
+        assert verify_next(taken_back.pk) == Outcome.DONE
+        tasks.verify_snapshots(taken_back.pk.hex)
+
+    def test_is_not_asked_for_a_state(self, taken_back: Run) -> None:
+        """By a host that has not noticed yet."""
+        request_replay(taken_back, index=0, step=0)
+        assert verify_next(taken_back.pk) == Outcome.DONE
 
 
 class TestARunOfVersion1:

@@ -243,9 +243,13 @@ def test_shards_of_any_size_are_dealt_epoch_after_epoch(shards: tuple[int, ...])
 
 
 def test_units_whose_gradients_are_never_finite_are_left_out_at_last() -> None:
-    world, _ = watched(trainers=3, steps=20, non_finite=0.6, samples_each=4)
+    world, _ = watched(trainers=3, steps=30, non_finite=0.6, samples_each=4)
     assert world.run_steps(20, 1200)
-    assert state(world).leases.lost_samples > 0
+    lost = state(world).leases.lost_samples
+    assert lost > 0
+    world.restart_host(1.0)
+    assert world.run_steps(1, 600)
+    assert state(world).leases.lost_samples >= lost, "also after a restart"
 
 
 def test_work_does_not_pile_up_while_no_round_can_begin() -> None:

@@ -35,7 +35,7 @@ from peer_agent.protocol.coordinator.reducing import (
     take_span,
     without,
 )
-from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_report, take_returned
+from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.rounds import ask_for_hello, repeat_void
 from peer_agent.protocol.coordinator.snapshots import (
     finish,
@@ -90,6 +90,8 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
             return take_persisted(state, event, seed)
         case e.Directed():
             return _direct(state, event)
+        case e.Paged():
+            return take_paged(state, event)
         case e.SnapshotStored():
             return take_stored(state, event.snapshot)
         case e.Verified():

@@ -7,7 +7,7 @@ from msgspec import Struct
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
-from peer_agent.protocol.records import Entry, Record
+from peer_agent.protocol.records import Entry, Record, Unit
 
 Goal = Literal["running", "paused", "finishing"]  # finishing: no further round; the present step is the last
 
@@ -79,13 +79,22 @@ class Replayed(Struct, frozen=True):
     state_digest: str
 
 
+class Paged(Struct, frozen=True):
+    """A page of the log ended before the count that a Resend asked for, since its bytes are bounded too."""
+
+    peer: PeerId
+    last: int  # index of the last record in it
+
+
 class SnapshotStored(Struct, frozen=True):
     """A state was uploaded and is the one that the majority reports: newcomers may load it."""
 
     snapshot: Snapshot
 
 
-Event = Joined | Received | Lost | Ticked | Reserved | Persisted | Directed | SnapshotStored | Verified | Replayed
+Event = (
+    Joined | Received | Lost | Ticked | Reserved | Persisted | Directed | Paged | SnapshotStored | Verified | Replayed
+)
 
 
 # --- commands ----------------------------------------------------------------------------------------------------
@@ -126,6 +135,12 @@ class Reserve(Struct, frozen=True):
     """Raise lease marks in the database; leases are granted only below them."""
 
     marks: tuple[Mark, ...]
+
+
+class LeftOut(Struct, frozen=True):
+    """Write down that these units will be in no update: whoever computed them got gradients that are not finite."""
+
+    units: tuple[Unit, ...]
 
 
 class Resend(Struct, frozen=True):
@@ -197,6 +212,7 @@ Command = (
     | Announce
     | Persist
     | Reserve
+    | LeftOut
     | Resend
     | Agreed
     | Elected

@@ -37,6 +37,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     verified: int = 0  # index of the newest snapshot that was replayed
     marks: Iterable[Mark] = ()
     settled: Iterable[Unit] = ()  # what is in updates: ranges of positions of any length, of all epochs
+    left_out: Sequence[Unit] = ()  # likewise what will be in none
     last: Sequence[Entry] = ()  # the newest records, oldest first; no more than RECORDS_WALKED are looked at
 
 
@@ -55,7 +56,7 @@ def restored(facts: Facts) -> RunState:
         site_key=facts.site_key,
         snapshot=facts.snapshot,
         verified=facts.verified,
-        leases=leases.restored(sizes, facts.recipe.micro_batch, facts.marks, facts.settled),
+        leases=leases.restored(sizes, facts.recipe.micro_batch, facts.marks, facts.settled, facts.left_out),
         index=facts.index,
         step=facts.step,
         digest=facts.digest,

@@ -7,6 +7,7 @@ that an epoch goes through all shards at once. Nothing is leased above the marks
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
 
 from msgspec import Struct, field
 
@@ -139,8 +140,9 @@ class LeaseBook(Struct):
             heappush(self.returned, unit)
         return sum(unit.samples for unit in back)
 
-    def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
-        """Units whose gradient was not finite come back, until they have failed too often."""
+    def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Unit]:
+        """Units whose gradient was not finite come back, until they have failed too often: those that are left out."""
+        left_out = []
         for unit in sorted(self.held.get(accumulator, set()).intersection(units)):
             self.failures[unit] = self.failures.get(unit, 0) + 1
             if self.failures[unit] < GIVE_UP:
@@ -148,6 +150,8 @@ class LeaseBook(Struct):
             else:
                 self.settle(accumulator, [unit])
                 self.lost_samples += unit.samples
+                left_out.append(unit)
+        return left_out
 
     def release_orphans(self) -> int:
         """Units nobody claimed within the grace come back."""
@@ -158,14 +162,20 @@ class LeaseBook(Struct):
         return sum(unit.samples for unit in back)
 
 
-def restored(sizes: Sequence[int], unit_samples: int, marks: Iterable[Mark], settled: Iterable[Unit]) -> LeaseBook:
+def restored(
+    sizes: Sequence[int],
+    unit_samples: int,
+    marks: Iterable[Mark],
+    settled: Iterable[Unit],
+    left_out: Sequence[Unit] = (),
+) -> LeaseBook:
     """The book of a restarted coordinator: what is under the marks and not settled is orphaned until claimed.
 
-    `settled` are units, or ranges of them, of all epochs in any order.
+    `settled`, and what is left out for ever, are units, or ranges of them, of all epochs in any order.
     """
-    book = LeaseBook(tuple(sizes), unit_samples)
+    book = LeaseBook(tuple(sizes), unit_samples, lost_samples=sum(unit.samples for unit in left_out))
     used: dict[tuple[int, int], list[Unit]] = {}
-    for unit in settled:
+    for unit in chain(settled, left_out):
         used.setdefault((unit.epoch, unit.shard), []).append(unit)
     for mark in sorted(marks, key=lambda mark: (mark.epoch, mark.shard)):
         place = mark.epoch, mark.shard

@@ -2,11 +2,11 @@
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.conduct import delivered, idle_s, recount, unit_s
-from peer_agent.protocol.coordinator.events import Command, Note, Resend
+from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
 from peer_agent.protocol.coordinator.leasing import HELLO_S, top_up
 from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.rounds import REPEAT_S, ask_for_hello
-from peer_agent.protocol.coordinator.settlement import end_leases
+from peer_agent.protocol.coordinator.settlement import end_leases, fail_leases
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
 
 PAGE = 64  # commits that are said again at once
@@ -29,6 +29,14 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
     count = min(PAGE, state.index - index)
     member.resent_to, member.resent_at = index + count, state.now
     return [Resend(member.peer, index + 1, count, whole=not member.trains)]
+
+
+def take_paged(state: RunState, paged: Paged) -> list[Command]:
+    """What was left out of a page comes with the next."""
+    member = state.members.get(paged.peer)
+    if member is not None:
+        member.resent_to = min(member.resent_to, paged.last)
+    return []
 
 
 def take_report(state: RunState, member: Member, report: m.Report) -> list[Command]:
@@ -104,11 +112,11 @@ def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) ->
     member.done_samples = sum(unit.samples for unit in member.done)
     notes: list[Command] = []
     if returned.reason == "non_finite":
-        end_leases(state, member.accumulator, returned.units, non_finite=True)
+        notes = fail_leases(state, member.accumulator, returned.units)
         before = state.non_finite.get(member.peer, 0)
         state.non_finite[member.peer] = before + len(begun)
         text = f"a gradient of {member.person} was not finite and was thrown away"
-        notes = [] if before else [Note("non-finite", text)]
+        notes += [] if before else [Note("non-finite", text)]
     else:
         end_leases(state, member.accumulator, returned.units)
     recount(state, member)

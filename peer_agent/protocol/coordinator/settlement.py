@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from peer_agent.protocol.coordinator.conduct import did_well
-from peer_agent.protocol.coordinator.events import Command, Note
+from peer_agent.protocol.coordinator.events import Command, LeftOut, Note
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS, inclusions_of
 from peer_agent.protocol.coordinator.state import Departed, Member, Phase, Round, RunState
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
@@ -11,21 +11,24 @@ from peer_agent.protocol.messages import Slot
 from peer_agent.protocol.records import Contribution, Record, Unit
 
 
-def end_leases(
-    state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None, *, non_finite: bool = False
-) -> int:
-    """Leases end (all of the accumulator's, or those named); how many samples came back at once.
+def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
+    """Leases end (all of the accumulator's, or those named); how many samples came back at once."""
+    return state.leases.take_back(accumulator, _ending(state, accumulator, units))
 
-    An offer that is not planned yet is withdrawn. Units in the open plan may be in the update already, so they come
+
+def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
+    """Leases end since their gradients are not finite. What failed too often stays left out, also after a restart."""
+    left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
+    return [LeftOut(tuple(left_out))] if left_out else []
+
+
+def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
+    """An offer that is not planned yet is withdrawn. Units in the open plan may be in the update already, so they come
     back with the end of the round, if it leaves them out.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)
-    ending -= _undecided(state, accumulator, ending)
-    if non_finite:
-        state.leases.failed(accumulator, ending)
-        return 0
-    return state.leases.take_back(accumulator, ending)
+    return ending - _undecided(state, accumulator, ending)
 
 
 def _undecided(state: RunState, accumulator: AccumulatorId, ending: set[Unit]) -> set[Unit]:

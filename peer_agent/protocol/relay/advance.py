@@ -165,7 +165,8 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
     keeper = state.keeper
     if keeper is None or not state.joined or keeper.index <= keeper.said:
         return []
-    is_page = keeper.index - keeper.said >= PAGE_RECORDS
+    news = keeper.index - keeper.said
+    is_page = news >= PAGE_RECORDS or (news > 1 and keeper.index == keeper.appending)  # its bytes are bounded too
     is_late = isinstance(event, e.Ticked) and now - state.said_at >= ACKNOWLEDGE_S
     return [_heartbeat(state)] if is_page or is_late else []
 

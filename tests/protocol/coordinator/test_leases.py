@@ -184,9 +184,17 @@ def test_a_restart_goes_on_in_the_first_epoch_that_is_not_used_up(marks: list[Ma
 def test_a_unit_that_keeps_failing_is_left_out_and_counted() -> None:
     leases = book()
     (unit,) = leases.grant(A, 4)
+    given_up = []
     for _ in range(GIVE_UP):
         assert leases.holds(A, [unit])
-        leases.failed(A, [unit])
+        given_up.append(leases.failed(A, [unit]))
         leases.grant(A, 4)
+    assert given_up == [[], [], [unit]]
     assert not leases.holds(A, [unit])
     assert leases.lost_samples == unit.samples
+
+
+def test_what_was_left_out_stays_so_after_a_restart() -> None:
+    again = restored(SIZES, 4, [Mark(0, 0, 12)], [Unit(0, 0, 0, 4)], [Unit(0, 0, 4, 8)])
+    assert again.orphans == [Unit(0, 0, 8, 12)]
+    assert again.lost_samples == 4

@@ -4,6 +4,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.leases import GIVE_UP
 from peer_agent.protocol.coordinator.reports import NUDGE_S, PAGE
 from peer_agent.protocol.coordinator.rounds import REPEAT_S
 from peer_agent.protocol.coordinator.state import Phase
@@ -55,6 +56,17 @@ def test_whoever_is_far_behind_gets_page_after_page_on_its_acknowledgements() ->
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=150))) == []
 
 
+def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
+    """Of 200 trainers 19 records are a mebibyte: each of 500 pages was followed by five seconds of nothing."""
+    stage, ann, _ = two()
+    stage.state.index = stage.state.step = 150
+    stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
+    stage.take(e.Paged(ann.peer, 20))
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=19))) == []
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=20))) == [e.Resend(ann.peer, 21, PAGE)]
+    assert stage.take(e.Paged(PeerId("ff" * 16), 20)) == [], "it has gone meanwhile"
+
+
 def test_who_has_no_state_yet_is_sent_no_commits() -> None:
     stage, ann, _ = two()
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=-1))) == []
@@ -77,6 +89,20 @@ def test_a_lost_lease_shows_and_is_asked_for() -> None:
     assert asked
     stage.hello(bob)
     assert stage.state.leases.outstanding(bob.accumulator) == len(bob.undone) + len(bob.done)
+
+
+def test_a_unit_that_nobody_can_compute_is_written_down_as_left_out() -> None:
+    """So that a restart does not deal it again."""
+    stage = Stage(batch=400)
+    stage.relay()
+    ann = stage.trainer("ann")
+    unit = ann.undone[0]
+    told = []
+    for _ in range(GIVE_UP):
+        stage.say(ann.peer, m.UnitsReturned(run=RUN, units=(unit,), reason="non_finite"))
+        told.append([command for command in stage.said if isinstance(command, e.LeftOut)])
+        assert stage.state.leases.holds(ann.accumulator, [unit]) or len(told) == GIVE_UP, "it is leased again"
+    assert told == [[], [], [e.LeftOut((unit,))]]
 
 
 def test_leases_that_are_only_under_way_are_not_asked_for() -> None:

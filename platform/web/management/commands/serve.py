@@ -23,6 +23,7 @@ from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
 from web.operators import operator_secret
 from web.serving.backup import back_up_before_changes
+from web.serving.housekeeping import keep_house
 from web.serving.lock import Place, own_place
 from web.serving.neighbours import checked_public, hint_for_neighbours, relay_port_for
 from web.serving.ports import bound_socket
@@ -129,7 +130,7 @@ async def serve(bound: socket.socket, ready: Announcement, *, inner: str, host: 
         address = host if where else "127.0.0.1"
         await keep_relay(inner, ready.place, host=address, port=relay_port, advertise=where, stop=stop)
 
-    parts = [serve_http(application, bound, stop, started), run_hosts(stop), relay()]
+    parts = [serve_http(application, bound, stop, started), run_hosts(stop), relay(), keep_house(stop)]
     if os.environ.get("MANYHANDS_DIE_WITH_PARENT") == "1":
         parts.append(stop_with_parent(stop))
     async with asyncio.TaskGroup() as group:

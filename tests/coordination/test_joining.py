@@ -1,0 +1,61 @@
+"""A new relay joins a run that has made many steps: page after page, and the run goes on."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordination import writing
+from coordination.hosting import in_thread
+from peer_agent.protocol.coordinator import reports
+from peer_agent.protocol.credentials import Role
+from tests.coordination.cast import Cast, assemble, require_equal_books
+from tests.coordination.dialler import credential_of, identity_of
+from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
+from tests.coordination.joining import joins, new_relay, served, watched
+from tests.coordination.peers import Contributor, taking_part
+from tests.coordination.running import hosts
+from tests.long_run import long_run
+from tests.runs.cast import owned
+
+
+@pytest.fixture(autouse=True)
+def site(request: pytest.FixtureRequest, settings: Any, tmp_path: Path, data_folder: Path) -> Any:
+    """Rows are the same on every database."""
+    use_layer("memory", request, settings)
+    with fresh_database("sqlite", request, tmp_path):
+        yield
+
+
+def grown(steps: int, machines: int) -> Cast:
+    cast = assemble()
+    long_run(cast.run, steps=steps, machines=machines)
+    return cast
+
+
+@pytest.mark.parametrize(
+    ("steps", "machines", "pages"),
+    [(300, 3, 5), (60, 200, 4)],
+    ids=["pages of 64 records", "pages of a mebibyte"],
+)
+async def test_it_gets_the_log_page_by_page(
+    steps: int, machines: int, pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next page comes with the acknowledgement of the last one, not when the host loses patience."""
+    monkeypatch.setattr(reports, "REPEAT_S", 3600.0)
+    cast = await in_thread(grown)(steps, machines)
+    owner = await in_thread(owned)(cast.run.organizer, "relay")
+    identity = identity_of(credential_of(owner, None, Role.RELAY), owner.key)
+    with watched(monkeypatch.setattr) as seen:
+        async with served() as url, hosts(), new_relay(url, identity, cast.run.run_id) as relay:
+            teo = identity_of(credential_of(cast.teo, cast.run), cast.teo.key)
+            async with taking_part(Contributor, teo, cast.run.run_id), asyncio.timeout(PATIENCE_S):
+                await joins(relay, steps)
+    told = seen.of(owner.machine.peer_id)
+    assert [page.first for page in told] == [1 + sum(page.records for page in told[:at]) for at in range(len(told))]
+    assert pages <= len(told) <= pages + 1, "the run makes steps meanwhile"
+    assert max(page.records for page in told) <= writing.PAGE
+    assert max(page.bytes for page in told) <= writing.PAGE_BYTES
+    assert seen.most_waiting <= writing.PAGE + 16
+    await in_thread(require_equal_books)(cast.run)
