@@ -1,20 +1,17 @@
 """The puppet in virtual time: a simulated peer whose every word goes by its deed, as bytes, past what guards a site."""
 
 from collections import Counter
-from functools import partial
+from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING, Protocol
 
 from coordination.allowances import Allowances
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.events import Note
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.session import Failed, Identity, Link, Phase, Received, Session, Side
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.wire import encode
-from peer_agent.simulation.peer import Peer, name_of
 from peer_agent.simulation.relay import Relay
 from peer_agent.simulation.sockets import Socket
 from peer_agent.simulation.trainer import Trainer
@@ -37,9 +34,7 @@ class Gate:
 
     def open(self) -> None:
         """A new socket, on which it has proved who it is."""
-        self.session = Session(
-            Side.LISTENING, Link.CONTROL, self.identity, nonce=bytes(32), server="site", version=""
-        )
+        self.session = Session(Side.LISTENING, Link.CONTROL, self.identity, nonce=bytes(32), server="site", version="")
         self.session.phase = Phase.OPEN
 
     def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
@@ -98,8 +93,8 @@ class Puppet:
             memory.others.extend(part.accumulator for part in records[-1].contributions if part.peer != memory.me)
         return memory
 
-    def _post_all(self, words: "list[Word] | tuple[Word, ...] | object") -> None:
-        for word in words:  # type: ignore[attr-defined]
+    def _post_all(self, words: Iterable[Word]) -> None:
+        for word in words:
             if not self._post(word):
                 return
 

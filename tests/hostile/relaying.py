@@ -60,7 +60,7 @@ def _relays(name: str, fault: str, **more: object) -> Deed:
 
 
 RELAYING = (
-    _relays("relay_that_never_finishes_a_span", WEDGED, says=without(m.SpanDone, m.Progress), bites=("note void",)),
+    _relays("relay_that_never_finishes_a_span", WEDGED, says=without(m.SpanDone, m.Progress), bites=("note replan",)),
     _relays(
         "relay_that_leaves_others_out",
         "a chunk averages at least 70 % of the planned tokens (rule 7)",
@@ -86,7 +86,10 @@ RELAYING = (
         bites=("changed", "arrived SpanDone"),
     ),
     _relays(
-        "relay_that_accuses_everybody", "refusals sit out 1, 4, 16 rounds", answers=_accuses, bites=("arrived SlotRefused",)
+        "relay_that_accuses_everybody",
+        "refusals sit out 1, 4, 16 rounds",
+        answers=_accuses,
+        bites=("arrived SlotRefused",),
     ),
     _relays(
         "relay_that_has_what_it_lacks",
@@ -95,7 +98,9 @@ RELAYING = (
         bites=("arrived Have",),
     ),
     _relays("relay_that_waits_for_one_slot", WEDGED, says=_one_slot_alone, bites=("changed", "arrived Progress")),
-    _relays("relay_that_drips", "a deadline moves without progress", says=_drips, bites=("changed", "arrived Progress")),
+    _relays(
+        "relay_that_drips", "a deadline moves without progress", says=_drips, bites=("changed", "arrived Progress")
+    ),
     _relays(
         "relay_that_floods",
         "a budget of messages and bytes a link",

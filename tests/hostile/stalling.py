@@ -107,9 +107,7 @@ STALLING = (
         bites=("arrived Report", "told Lease"),
     ),
     Deed(name="stops_computing_after_a_while", fault=HANGS, computes=6, bites=("note silent",)),
-    Deed(
-        name="three_that_stop_computing_after_a_while", fault=HANGS, machines=3, computes=6, bites=("note silent",)
-    ),
+    Deed(name="three_that_stop_computing_after_a_while", fault=HANGS, machines=3, computes=6, bites=("note silent",)),
     Deed(
         name="claims_1e12_samples_a_second",
         fault=SPEED,
@@ -167,6 +165,7 @@ STALLING = (
         bites=("note dropped",),
     ),
     Deed(name="sends_0_2_chunks_a_second", fault=PACE, chunks_per_s=0.2, bites=("note dropped",)),
+    Deed(name="sends_a_chunk_just_in_time", fault=PACE, chunks_per_s=0.26, bites=("note dropped",)),
     Deed(name="three_that_send_0_2_chunks_a_second", fault=PACE, machines=3, chunks_per_s=0.2, bites=("note dropped",)),
     Deed(
         name="sends_chunks_that_do_not_match",

@@ -26,9 +26,9 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault("a dead relay's spans count as held", "planning", LIVING, "    return said", "reducing"),
     fault(
         "a frozen relay accuses its contributors",
-        "reducing",
-        "        yield from _behind(slots, last, round_.planned_at)",
-        "        yield from slots",
+        "watching",
+        "for slot in _behind(slots, last, round_.planned_at)",
+        "for slot in slots",
         "reducing",
     ),
     fault(

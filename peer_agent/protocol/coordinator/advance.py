@@ -33,7 +33,6 @@ from peer_agent.protocol.coordinator.reducing import (
     take_progress,
     take_refusal,
     take_span,
-    watch,
     without,
 )
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_report, take_returned
@@ -48,6 +47,7 @@ from peer_agent.protocol.coordinator.snapshots import (
 )
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.coordinator.watching import watch
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 

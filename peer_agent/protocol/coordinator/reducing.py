@@ -1,22 +1,20 @@
 """While a plan is carried out: spans, progress, stalls, drops, and reducers that are lost."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.committing import commit
 from peer_agent.protocol.coordinator.conduct import missed, struck
-from peer_agent.protocol.coordinator.events import Command, Note, Send
+from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.phases import Why, enter
-from peer_agent.protocol.coordinator.planning import announce, drop_message, holders_of, kept_spans, patience_s, plan
+from peer_agent.protocol.coordinator.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.rounds import is_current, void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.records import Included
 
-STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped
-STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
 QUORUM = 0.7  # of the planned tokens
 
 
@@ -69,7 +67,7 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 
 def _move_on(state: RunState, round_: Round) -> None:
     round_.deadline = max(round_.deadline, state.now + patience_s(state))
-    state.moved_at = state.now
+    state.moved_at = round_.moved_at = state.now
 
 
 def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
@@ -105,7 +103,7 @@ def _has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
     """Remember when each slot last moved at each reducer."""
     round_ = open_round(state, progress)
-    expected = _chunks_of(round_).get(member.peer) if round_ is not None else None
+    expected = chunks_of(round_).get(member.peer) if round_ is not None else None
     if round_ is None or expected is None:
         return []
     round_.reported[member.peer] = state.now
@@ -120,7 +118,7 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
     return []
 
 
-def _chunks_of(round_: Round) -> dict[PeerId, int]:
+def chunks_of(round_: Round) -> dict[PeerId, int]:
     """Chunks that each reducer of this attempt averages."""
     chunks: dict[PeerId, int] = {}
     for span in round_.plan.spans if round_.plan else ():
@@ -129,82 +127,12 @@ def _chunks_of(round_: Round) -> dict[PeerId, int]:
     return chunks
 
 
-def watch(state: RunState) -> list[Command]:
-    """Drop slots that have stopped moving; void a round that cannot finish. With the clock alone."""
-    round_ = state.round
-    if state.phase is not Phase.REDUCE or round_ is None:
-        return []
-    commands = _repeat(state, round_)
-    for slot in sorted(set(_stalled(round_))):
-        commands += drop(state, slot, "stopped sending", is_own_doing=True)
-        if state.phase is not Phase.REDUCE:
-            return commands
-    if state.now >= round_.deadline:
-        _blame(state, round_)
-        state.slow_rounds += 1
-        text = "it made no progress" if state.can_reduce() else "there was no relay"
-        commands += void(state, Why.STUCK, text)
-    return commands
+def open_at(round_: Round, plan_: m.Plan) -> set[PeerId]:
+    return {span.reducer for span in plan_.spans if not span.root and span.span not in round_.done}
 
 
-def _repeat(state: RunState, round_: Round) -> list[Command]:
-    """What shows no effect may have been lost: the plan at a reducer or a contributor, a drop at a reducer."""
-    if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
-        return []
-    round_.repeat_at = state.now + STALL_S
-    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
-    mute = {peer for peer in open_at if state.now - round_.reported.get(peer, round_.planned_at) >= STALL_S / 2}
-    idle = {round_.slots[slot].peer for slot in _not_begun(round_)}
-    members = [state.members[peer] for peer in sorted((mute | idle).intersection(state.members))]
-    peers = tuple(member.peer for member in members)
-    if not peers and not round_.dropped:
-        return []
-    listeners = m.Listeners(run=state.run, listeners=state.listeners())
-    plans: list[Command] = [announce(round_.plan, members), Send(peers, listeners)] if peers else []
-    return [*plans, *(drop_message(state, round_, slot) for slot in sorted(round_.dropped))]
-
-
-def _not_begun(round_: Round) -> Iterator[int]:
-    """Slots of which a reducer has nothing while it has something of others."""
-    for slots in round_.progress.values():
-        if any(moved.chunks for moved in slots.values()):
-            yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
-
-
-def _stalled(round_: Round) -> Iterator[int]:
-    """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
-    for reducer, expected in _chunks_of(round_).items():
-        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
-        last = round_.reported.get(reducer, round_.planned_at)
-        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at <= STALL_S for moved in slots.values()):
-            continue
-        yield from _behind(slots, last, round_.planned_at)
-
-
-def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Iterator[int]:
-    """Those that others are ahead of, and that have not moved for four times what a chunk takes with these.
-
-    A slot that is ahead of all others may have to wait for them, so it is never behind.
-    """
-    most = max(moved.chunks for moved in slots.values())
-    paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
-    for slot, moved in slots.items():
-        if moved.chunks >= most:
-            continue
-        others = paces.copy()
-        if moved.chunks:
-            others.remove((moved.at - planned_at) / moved.chunks)
-        pace = others[(len(others) - 1) // 2]
-        if last - moved.at > max(STALL_S, STALL_CHUNKS * pace):
-            yield slot
-
-
-def _blame(state: RunState, round_: Round) -> None:
-    """Reducers at which nothing moved kept the others waiting: they are planned no part for some rounds."""
-    if round_.plan is None:
-        return
-    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
-    for peer in sorted(open_at.intersection(state.members)):
+def strike(state: RunState, peers: Iterable[PeerId]) -> None:
+    for peer in sorted(set(peers).intersection(state.members)):
         struck(state, state.members[peer].conduct)
 
 
@@ -256,8 +184,13 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
     if round_ is None:
         return []
     round_.waiting.discard(peer)
+    is_offered = peer in round_.offers
     if state.phase is Phase.OFFER:
         round_.offers.pop(peer, None)
+    member = state.members.get(peer)
+    conduct = member.conduct if member is not None else state.conducts.get(peer)
+    if is_offered and conduct is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
+        missed(state, conduct)
     slots = [i for i, slot in enumerate(round_.slots) if slot.peer == peer and i not in round_.dropped]
     return drop(state, slots[0], why) if slots and state.phase is Phase.REDUCE else []
 
@@ -265,12 +198,14 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
     """A reducer found a slot's bytes wrong: the round goes on without it, and its accumulator is started anew."""
     round_ = open_round(state, refused)
-    if round_ is None or refused.slot >= len(round_.slots) or not member.reduces:
+    if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
         return []
     offer = round_.offers[round_.slots[refused.slot].peer]
     sender = state.members.get(round_.slots[refused.slot].peer)
     commands: list[Command] = []
     if refused.slot not in round_.dropped:
+        if not has_quorum_without(round_, {refused.slot}) and _asks_another(state, member):
+            return replan(state)
         commands += drop(state, refused.slot, "sent a damaged gradient")
     if sender is not None and sender.accumulator == offer.accumulator:
         struck(state, sender.conduct)
@@ -278,17 +213,28 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
     return commands
 
 
+def _asks_another(state: RunState, accuser: Member) -> bool:
+    """The word of one reducer is not enough to void a round: another, where there is one, averages the same offers."""
+    struck(state, accuser.conduct)
+    return any(reducer is not accuser and not state.sits_out(reducer.conduct) for reducer in state.reducers())
+
+
+def has_quorum_without(round_: Round, slots: set[int]) -> bool:
+    """Whether enough of the planned tokens are left."""
+    weights = [sum(w.tokens * (w.stop - w.first) for w in entry.weights) for entry in round_.slots]
+    return sum(w for i, w in enumerate(weights) if i not in slots | round_.dropped) >= QUORUM * sum(weights)
+
+
 def drop(state: RunState, slot: int, why: str, *, is_own_doing: bool = False) -> list[Command]:
     """From the next open chunk on, the round goes on without this slot; void where too few would be left."""
     round_ = state.round
     assert round_ is not None
     round_.dropped.add(slot)
+    round_.moved_at = state.now
     sender = state.members.get(round_.slots[slot].peer)
     if sender is not None and is_own_doing:
         missed(state, sender.conduct)
-    weights = [sum(w.tokens * (w.stop - w.first) for w in entry.weights) for entry in round_.slots]
-    left = sum(weight for i, weight in enumerate(weights) if i not in round_.dropped)
-    if left < QUORUM * sum(weights):
+    if not has_quorum_without(round_, round_.dropped):
         return void(state, Why.TOO_FEW, f"a trainer {why}, and too few were left")
     enter(state, Why.DROPPED)
     name = sender.person if sender is not None else "a trainer"

@@ -1,0 +1,137 @@
+"""What the clock finds in a round that is being reduced: slots and reducers that stand still, or are far behind."""
+
+from collections.abc import Iterator, Mapping
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Send
+from peer_agent.protocol.coordinator.offers import revoke
+from peer_agent.protocol.coordinator.phases import Why
+from peer_agent.protocol.coordinator.planning import announce, drop_message
+from peer_agent.protocol.coordinator.reducing import chunks_of, drop, has_quorum_without, open_at, replan, strike
+from peer_agent.protocol.coordinator.rounds import void
+from peer_agent.protocol.coordinator.state import Moved, Phase, Round, RunState
+from peer_agent.protocol.identifiers import PeerId
+
+STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped
+STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
+WAIT = 4.0  # times what the others took, before what is slow is waited for no more
+
+
+def watch(state: RunState) -> list[Command]:
+    """Drop slots that have stopped moving; void a round that cannot finish. With the clock alone."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None:
+        return []
+    commands = _repeat(state, round_)
+    stalled = list(_stalled(round_))
+    slots = {slot for _, slot in stalled}
+    if late := _late_reducers(state, round_, slots):
+        strike(state, late)
+        return commands + replan(state)
+    for slot in sorted(slots.union(_slow(round_))):
+        commands += _drop_late(state, slot)
+        if state.phase is not Phase.REDUCE:
+            strike(state, {reducer for reducer, _ in stalled})
+            return commands
+    if state.now >= round_.deadline:
+        _blame(state, round_)
+        state.slow_rounds += 1
+        text = "it made no progress" if state.can_reduce() else "there was no relay"
+        commands += void(state, Why.STUCK, text)
+    return commands
+
+
+def _repeat(state: RunState, round_: Round) -> list[Command]:
+    """What shows no effect may have been lost: the plan at a reducer or a contributor, a drop at a reducer."""
+    if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
+        return []
+    round_.repeat_at = state.now + STALL_S
+    unfinished = open_at(round_, round_.plan)
+    mute = {peer for peer in unfinished if state.now - round_.reported.get(peer, round_.planned_at) >= STALL_S / 2}
+    idle = {round_.slots[slot].peer for slot in _not_begun(round_)}
+    members = [state.members[peer] for peer in sorted((mute | idle).intersection(state.members))]
+    peers = tuple(member.peer for member in members)
+    if not peers and not round_.dropped:
+        return []
+    listeners = m.Listeners(run=state.run, listeners=state.listeners())
+    plans: list[Command] = [announce(round_.plan, members), Send(peers, listeners)] if peers else []
+    return [*plans, *(drop_message(state, round_, slot) for slot in sorted(round_.dropped))]
+
+
+def _not_begun(round_: Round) -> Iterator[int]:
+    """Slots of which a reducer has nothing while it has something of others."""
+    for slots in round_.progress.values():
+        if any(moved.chunks for moved in slots.values()):
+            yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
+
+
+def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
+    """Reducers at which nothing moves, or hardly anybody's chunks, although another is done: it does their part."""
+    if round_.plan is None or not round_.is_planned:
+        return set()
+    idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
+    if idle_s <= max(STALL_S, WAIT * moving_s) and has_quorum_without(round_, stalled):
+        return set()
+    late = open_at(round_, round_.plan)
+    ready = {span.reducer for span in round_.plan.spans if not span.root} - late
+    return late if ready.intersection(state.members) else set()
+
+
+def _stalled(round_: Round) -> Iterator[tuple[PeerId, int]]:
+    """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
+    for reducer, expected in chunks_of(round_).items():
+        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
+        last = round_.reported.get(reducer, round_.planned_at)
+        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at < STALL_S for moved in slots.values()):
+            continue
+        yield from ((reducer, slot) for slot in _behind(slots, last, round_.planned_at))
+
+
+def _slow(round_: Round) -> Iterator[int]:
+    """Slots that move, and that the others have waited for, four times as long as they took, where these are enough."""
+    for reducer, expected in chunks_of(round_).items():
+        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
+        open_ = {slot for slot, moved in slots.items() if moved.chunks < expected}
+        if not open_ or len(open_) == len(slots) or not has_quorum_without(round_, open_):
+            continue
+        done_at = max(slots[slot].at for slot in slots.keys() - open_)
+        last = round_.reported.get(reducer, round_.planned_at)
+        if last - done_at >= max(STALL_S, WAIT * (done_at - round_.planned_at)):
+            yield from open_
+
+
+def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Iterator[int]:
+    """Those that others are ahead of, and that have not moved for four times what a chunk takes with these.
+
+    A slot that is ahead of all others may have to wait for them, so it is never behind.
+    """
+    most = max(moved.chunks for moved in slots.values())
+    paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
+    for slot, moved in slots.items():
+        if moved.chunks >= most:
+            continue
+        others = paces.copy()
+        if moved.chunks:
+            others.remove((moved.at - planned_at) / moved.chunks)
+        pace = others[(len(others) - 1) // 2]
+        if last - moved.at >= max(STALL_S, STALL_CHUNKS * pace):
+            yield slot
+
+
+def _drop_late(state: RunState, slot: int) -> list[Command]:
+    """The first time it keeps what was left out; again, and that would grow to more than the others can do without."""
+    round_ = state.round
+    assert round_ is not None
+    commands = drop(state, slot, "stopped sending", is_own_doing=True)
+    peer = round_.slots[slot].peer
+    sender = state.members.get(peer)
+    if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
+        commands += revoke(state, sender, "it was too slow again")
+    return commands
+
+
+def _blame(state: RunState, round_: Round) -> None:
+    """Reducers at which nothing moved kept the others waiting: they are planned no part for some rounds."""
+    if round_.plan is None:
+        return
+    strike(state, open_at(round_, round_.plan))
