@@ -31,6 +31,7 @@ FIRST_ROWS = ("offers_a_loss_of_1_7e308", "offers_and_never_sends_a_chunk", "hel
 SECONDS = 8.0  # alone, and again with the puppet
 LEAD_S = 2.0  # for the puppet to be in the run
 ENDLESS = 100_000
+BATCH = "480"  # so that a round takes seconds, as the waits and patience of the protocol do
 WIRED: dict[str, Deed | Visit] = {
     **{row.name: row for row in ROWS if row.on_wire},
     **{row.name: row for row in VISITS},
@@ -120,11 +121,11 @@ async def _rows(stage: Stage, names: list[str], seconds: float) -> list[dict[str
 def _begin(swarm: Swarm, folder: Path) -> Stage:
     swarm.start_site(PYTHONPATH=OWN_CODE)
     organizer = swarm.sign_up("organizer")
-    swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=ENDLESS)
+    swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=ENDLESS, target_batch=BATCH)
     for name in HONEST:
         swarm.start_agent(name, token=swarm.token_of(organizer), PYTHONPATH=OWN_CODE)
     swarm.wait(lambda: len(swarm.online("trainer")) == len(HONEST), 120, "all are there")
-    swarm.wait_for_step(swarm.facts()["step"] + 10, 120)
+    swarm.wait_for_step(swarm.facts()["step"] + 3, 120)
     say(f"{len(HONEST)} honest agents at {swarm.url}")
     return Stage(swarm, folder, swarm.sign_up("mallory"), [])
 

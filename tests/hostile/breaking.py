@@ -150,13 +150,13 @@ BREAKING = (
     Deed(
         name="hello_storm",
         fault=BUDGET,
-        adds=times(40, lambda memory: memory.hello()),
+        adds=times(20, lambda memory: memory.hello()),
         bites=("told Greeting", "arrived Hello"),
     ),
     Deed(
         name="asks_for_the_log_from_0_again_and_again",
         fault=PAGES,
-        adds=times(20, lambda memory: memory.hello(log_index=0)),
+        adds=times(8, lambda memory: memory.hello(log_index=0)),
         bites=("told Commit", "arrived Hello"),
     ),
     Deed(name="moves_its_address_all_the_time", fault=BUDGET, adds=times(20, _moved), bites=("arrived Hello",)),
