@@ -197,6 +197,7 @@ BREAKING = (
         fault="an old socket ends the new session",
         link="two sockets",
         bites=("said by an old socket",),
+        never=("note left",),
     ),
     Deed(name="a_copied_home", fault="two agents with one copied home are told", link="copied home", bites=("went",)),
 )

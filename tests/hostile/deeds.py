@@ -96,12 +96,14 @@ class Deed(Struct, frozen=True, kw_only=True):
     """One row: a fault, what the puppet does about it, and what must be counted, or it did nothing.
 
     `computes`: units before computing hangs; None: all. `chunks_per_s`: at which a slot is sent; None: as others do.
-    `damaged`: the bytes sent are not those offered. `bites`: what the puppet's account or the run's notes must name.
+    `damaged`: the bytes sent are not those offered. `bites`: what the puppet's account or the run's notes must name;
+    `never`: what they must not.
     """
 
     name: str
     fault: str
     bites: tuple[str, ...]
+    never: tuple[str, ...] = ()
     role: Role = Role.TRAINER
     machines: int = 1
     says: Says = as_it_is

@@ -28,4 +28,5 @@ def test_a_hostile_puppet_ends_nothing_and_costs_little(deed: Deed) -> None:
     where = f"{deed.name}, seed {SEED}: {outcome.rate:.4f} steps a second, {ratio:.2f} x alone; {dict(outcome.account)}"
     assert not complaints(outcome), where
     assert all(outcome.account[bite] for bite in deed.bites), f"it did nothing: {where}"
+    assert not any(outcome.account[said] for said in deed.never), where
     assert ratio >= LEAST, where

@@ -1,12 +1,13 @@
 """Three honest trainers and a relay, alone or with a puppet beside them, in virtual time."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
 from msgspec import Struct
 
+from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
@@ -22,14 +23,16 @@ SEED = 7
 STEPS = 24
 SETTING = Setting(trainers=3, relays=1, steps=STEPS, seed=SEED, samples_each=16, snapshot_every=8)
 LIMIT_S = 260.0  # virtual; alone it takes half of that
+MOST_BATCHES = 3  # of samples in one accumulator
 END_S = 200.0  # for the last snapshot, where the puppet is elected and hands in nothing
 
 
-class Admissions:
-    """What the host admitted of snapshots, as an observer of its commands."""
+class Watcher:
+    """What the host admitted of snapshots, and whose accumulators it revoked, as an observer of its commands."""
 
     def __init__(self) -> None:
         self.admitted: list[e.Admitted] = []
+        self.revoked: list[PeerId] = []
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
         """Nothing yet."""
@@ -37,7 +40,11 @@ class Admissions:
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
         """Take note."""
         del host, event, now
-        self.admitted += [command for command in commands if isinstance(command, e.Admitted)]
+        for command in commands:
+            if isinstance(command, e.Admitted):
+                self.admitted.append(command)
+            elif isinstance(command, e.Send) and isinstance(command.message, m.AccumulatorRevoked):
+                self.revoked.extend(command.peers)
 
     def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
         """Nothing."""
@@ -48,7 +55,7 @@ class Outcome(Struct):
 
     world: World
     judge: Judge
-    admissions: Admissions
+    watcher: Watcher
     honest: tuple[Peer, ...]
     rate: float = 0.0  # steps a virtual second
     steps: int = 0
@@ -58,11 +65,11 @@ class Outcome(Struct):
 
 def run(deed: Deed | None) -> Outcome:
     """All steps, and until the run is finished."""
-    judge, admissions = Judge(), Admissions()
-    world = World(SETTING, [judge, admissions])
+    judge, watcher = Judge(), Watcher()
+    world = World(SETTING, [judge, watcher])
     honest = tuple(world.peers.values())
     puppets = [] if deed is None else list(_puppets(world, deed))
-    outcome, began_at = Outcome(world, judge, admissions, honest), world.clock.now
+    outcome, began_at = Outcome(world, judge, watcher, honest), world.clock.now
     world.run_steps(STEPS, LIMIT_S)
     outcome.steps, outcome.rate = world.database.step, world.database.step / (world.clock.now - began_at)
     outcome.finished = world.run(lambda: world.tally.finished, END_S)
@@ -117,7 +124,7 @@ def complaints(outcome: Outcome) -> list[str]:
             found.append(f"{peer.peer[:6]} is gone")
         elif host is not None and peer.peer not in host.state.members:
             found.append(f"{peer.peer[:6]} is no member any more")
-    return found + _replicas(outcome) + _credit(outcome) + _hashes(outcome)
+    return found + _replicas(outcome) + _credit(outcome) + _hashes(outcome) + _leases(outcome)
 
 
 def _replicas(outcome: Outcome) -> list[str]:
@@ -136,7 +143,16 @@ def _credit(outcome: Outcome) -> list[str]:
 
 def _hashes(outcome: Outcome) -> list[str]:
     """A snapshot is admitted under no hash but the honest one."""
-    return [f"admitted: {said}" for said in outcome.admissions.admitted if set(said.sha256) == {"f"}]
+    return [f"admitted: {said}" for said in outcome.watcher.admitted if set(said.sha256) == {"f"}]
 
 
-Run = Callable[[Deed | None], Outcome]
+def _leases(outcome: Outcome) -> list[str]:
+    """Nobody is leased the data set, and no honest trainer loses its work but by the word of a relay."""
+    world, host = outcome.world, outcome.world.host
+    held = host.state.leases.held_samples.values() if host is not None else ()
+    most = MOST_BATCHES * world.recipe.target_batch
+    found = [f"{samples} samples are leased to one machine" for samples in held if samples > most]
+    if len(world.relays) == SETTING.relays:
+        names = {peer.peer for peer in outcome.honest}
+        found += [f"{peer[:6]} lost what it held" for peer in outcome.watcher.revoked if peer in names]
+    return found

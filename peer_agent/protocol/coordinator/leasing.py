@@ -11,7 +11,6 @@ from peer_agent.protocol.records import Unit
 
 HEADROOM = 1.25  # of its planned share may lie in an accumulator before its trainer rests
 AHEAD = 2.0  # rounds' worth of units leased in advance
-UNPROVEN = 0.25  # of the batch, at most, is expected of all who were in no update yet: too little to void a round
 GROWTH = 2.0  # times what a machine has had in an update, or an equal share: more is not expected of it
 HELLO_S = 5.0  # so long nothing is leased to somebody who was asked what it holds
 
@@ -24,14 +23,6 @@ def deal(state: RunState) -> None:
     for member in state.members.values():
         member.share = unit
     rest = float(max(batch - unit * (len(present) - len(paced)), unit))
-    proven = [member for member in paced if member.conduct.proven]
-    state.has_proven = bool(proven)
-    if proven and len(proven) < len(paced):
-        unproven = [member for member in paced if not member.conduct.proven]
-        probe = max(unit, int(UNPROVEN * batch / len(unproven) / unit) * unit)
-        for member in unproven:
-            member.share = probe
-        rest, paced = max(rest - probe * len(unproven), float(unit)), proven
     for member, share in _limited(paced, rest, GROWTH * batch / max(len(present), 1)):
         member.share = max(unit, math.ceil(share / unit) * unit)
 
@@ -99,8 +90,7 @@ def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> in
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(member.done_samples + unit, max(batch, unit))
-    headroom = HEADROOM if member.conduct.proven or not state.has_proven else 1.0
-    quota = math.ceil(headroom * share / unit) * unit
+    quota = math.ceil(HEADROOM * share / unit) * unit
     return max(quota, batch) if state.is_lifted else quota
 
 

@@ -183,13 +183,13 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
     round_ = state.round
     if round_ is None:
         return []
+    is_counted_on = peer in round_.offers or peer in round_.waiting
     round_.waiting.discard(peer)
-    is_offered = peer in round_.offers
     if state.phase is Phase.OFFER:
         round_.offers.pop(peer, None)
     member = state.members.get(peer)
     conduct = member.conduct if member is not None else state.conducts.get(peer)
-    if is_offered and conduct is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
+    if is_counted_on and conduct is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
         missed(state, conduct)
     slots = [i for i, slot in enumerate(round_.slots) if slot.peer == peer and i not in round_.dropped]
     return drop(state, slots[0], why) if slots and state.phase is Phase.REDUCE else []

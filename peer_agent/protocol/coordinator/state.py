@@ -240,7 +240,6 @@ class RunState(Struct, kw_only=True):
     awake_count: int = 0  # those that a round may count on,
     awake_samples: int = 0  # and what these have done
     rate: float = 0.0  # samples of the batch for one sample a second, as shares were last dealt
-    has_proven: bool = False  # somebody who is counted on was in an update
     is_lifted: bool = False  # accumulating takes too long: quotas do not hold
     has_amnesty: bool = False  # without those who sit out the batch would take too long
     is_dirty: bool = False  # leases and shares of all have to be looked at
