@@ -152,7 +152,7 @@ def replan(state: RunState) -> list[Command]:
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
-    note = Note("replan", "a relay was lost in mid-round; its part is averaged again by the others")
+    note = Note("replan", "a relay was lost or stood still in mid-round; its part is averaged again by the others")
     return [note, *plan(state)]
 
 
