@@ -31,7 +31,7 @@ FIRST_ROWS = ("offers_a_loss_of_1_7e308", "hello_storm", "half_requests")
 SECONDS = 8.0  # alone, and again with the puppet
 LEAD_S = 2.0  # for the puppet to be in the run
 ENDLESS = 100_000
-BATCH = "480"  # so that a round takes seconds, as the waits and patience of the protocol do
+BATCH = "144"  # so that a round takes seconds, as the waits and patience of the protocol do
 WIRED: dict[str, Deed | Visit] = {
     **{row.name: row for row in ROWS if row.on_wire},
     **{row.name: row for row in VISITS},
