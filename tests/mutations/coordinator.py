@@ -26,14 +26,14 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault("a dead relay's spans count as held", "planning", LIVING, "    return said", "reducing"),
     fault(
         "a frozen relay accuses its contributors",
-        "pacing",
-        "        yield from _behind(slots, last, round_.planned_at)",
-        "        yield from slots",
+        "watching",
+        "for slot in _behind(slots, last, round_.planned_at)",
+        "for slot in slots",
         "reducing",
     ),
     fault(
         "a deadline moves without progress",
-        "pacing",
+        "watching",
         "        if before is not None and chunks > before.chunks:",
         "        if before is not None:",
         "reducing",

@@ -52,8 +52,8 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a deposed host grants samples",
         STORE,
-        "select_for_update().filter(run=run, fence=fence)",
-        "select_for_update().filter(run=run)",
+        "select_for_update().filter(run=run, fence=fence).exists():\n            return False\n        held",
+        "select_for_update().filter(run=run).exists():\n            return False\n        held",
         f"{ROWS}TestMarks",
     ),
     fault(
@@ -86,8 +86,8 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a host grants under marks that were not raised",
         WRITING,
-        "            self.holding.is_lost = True",
-        "            self._answer(e.Reserved(command.marks))",
+        "        else:\n            self.holding.is_lost = True\n",
+        "        else:\n            self._answer(e.Reserved(command.marks))\n",
         WRITER,
     ),
     fault(

@@ -161,10 +161,12 @@ def test_what_was_left_out_is_carried_and_offered_again_after_a_lost_session() -
     assert [part.peer for part in partly] == [slow.peer], "some chunks had closed with it, others without"
     assert world.run(lambda: any(w.tokens == 0 for w in slow.core.held), 10), "what was averaged is settled"
     assert slow.core.carried > 0, "the rest is carried"
-    world.run_steps(2)
+    world.run_steps(3)
     assert "returned" not in world.tally.notes
     assert slow.weights[0].tokens == slow.weights[-1].tokens
-    assert sum(any(entry.peer == slow.peer for entry in r.contributions) for r in world.database.records[-2:]) >= 1
+    sat_out, *back = (any(part.peer == slow.peer for part in r.contributions) for r in world.database.records[-3:])
+    assert not sat_out, "it was dropped in mid-round"
+    assert any(back)
 
 
 def test_a_damaged_gradient_is_refused_and_the_round_goes_on() -> None:

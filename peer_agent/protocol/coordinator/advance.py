@@ -25,7 +25,6 @@ from peer_agent.protocol.coordinator.conduct import (
 from peer_agent.protocol.coordinator.leasing import deal, top_up, top_up_all
 from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
 from peer_agent.protocol.coordinator.offers import close_offers, cut, may_cut, repeat_cut, take_offer
-from peer_agent.protocol.coordinator.pacing import take_progress, watch
 from peer_agent.protocol.coordinator.planning import plan
 from peer_agent.protocol.coordinator.reducing import (
     awaits,
@@ -47,6 +46,7 @@ from peer_agent.protocol.coordinator.snapshots import (
 )
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.coordinator.watching import take_progress, watch
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 

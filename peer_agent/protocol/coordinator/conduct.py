@@ -14,7 +14,7 @@ PATIENCE = 3.0  # times the usual: for a unit of one machine, for a batch of all
 FIRST_LIFT_S = 30.0  # until quotas are lifted while no usual time is known
 DELIVERIES = 9  # whose median is the pace
 FASTEST_S = 1e-3  # for a delivery
-OUT = (1, 4, 16)  # rounds to sit out for work that was refused: the first time, the second, any other
+OUT = (1, 4, 16)  # rounds to sit out for what was refused, or did not come: the first time, the second, any other
 CONDUCTS_KEPT = 10_000  # of machines that are away
 
 
@@ -131,9 +131,12 @@ def hush(state: RunState, member: Member) -> list[Command]:
 
 
 def missed(state: RunState, conduct: Conduct) -> None:
-    """It did not offer, or was dropped in mid-round: one round without it, then until it delivers a unit."""
-    conduct.owes, conduct.proven = True, 0
-    _send_out(state, conduct, 1)
+    """It did not offer, or was dropped in mid-round: one round without it, then until it delivers a unit.
+
+    Delivering is no more than a word; whoever does so again without having been in an update sits out longer.
+    """
+    conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
+    _send_out(state, conduct, OUT[min(conduct.misses, len(OUT)) - 1])
 
 
 def struck(state: RunState, conduct: Conduct) -> None:
@@ -144,7 +147,7 @@ def struck(state: RunState, conduct: Conduct) -> None:
 
 def did_well(conduct: Conduct, samples: int) -> None:
     """Work of it is in an update."""
-    conduct.strikes = max(0, conduct.strikes - 1)
+    conduct.strikes, conduct.misses = max(0, conduct.strikes - 1), 0
     conduct.proven = max(samples, conduct.proven * 9 // 10)
 
 

@@ -67,11 +67,13 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     unit, conduct = state.recipe.micro_batch, member.conduct
     is_known = conduct.pace and is_counted(state, conduct)
     share = member.share if is_known else unit
-    ahead = state.leases.held_samples.get(member.accumulator, 0) - member.done_samples
+    quota = _quota(state, member, share, is_known=bool(is_known))
+    # Nobody does more than its quota: whoever says so is not leased the data set.
+    ahead = state.leases.held_samples.get(member.accumulator, 0) - min(member.done_samples, quota)
     wanted = (int(AHEAD * share) if is_known else unit) - ahead if ahead < share else 0
     units = state.leases.grant(member.accumulator, wanted)
     short = reserve(state) if wanted > sum(granted.samples for granted in units) else []
-    return short + _tell(state, member, units, _quota(state, member, share, is_known=bool(is_known)))
+    return short + _tell(state, member, units, quota)
 
 
 def _may_lease(state: RunState) -> bool:

@@ -11,7 +11,7 @@ class Why(StrEnum):
     FULL = "the target batch is reached"
     OFFERED = "all have offered, or the deadline with a quorum"
     TOO_LITTLE = "too little was offered"
-    REPLANNED = "a reducer is lost: attempt + 1 on the same offers"
+    REPLANNED = "a reducer is lost or stands still: attempt + 1 on the same offers"
     DROPPED = "a trainer is lost, stuck or refused: its slot is dropped"
     TOO_FEW = "too few trainers are left"
     STUCK = "nothing moves until the deadline"

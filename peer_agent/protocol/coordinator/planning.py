@@ -24,7 +24,7 @@ def plan(state: RunState) -> list[Command]:
     if not reducers:
         return []
     round_.plan = make_plan(state, round_, reducers)
-    round_.planned_at = state.now
+    round_.planned_at = round_.moved_at = state.now
     round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
     round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]

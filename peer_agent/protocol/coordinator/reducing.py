@@ -1,30 +1,25 @@
 """While a plan is carried out: spans that are done and kept, and what is lost or left out of it."""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Iterable
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.attempt import (
+    chunks_of,
+    has_delivered,
+    has_quorum,
+    has_quorum_without,
+    open_round,
+)
 from peer_agent.protocol.coordinator.committing import commit
 from peer_agent.protocol.coordinator.conduct import missed, struck
 from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.planning import drop_message, holders_of, kept_spans, patience_s, plan
-from peer_agent.protocol.coordinator.rounds import is_current, void
+from peer_agent.protocol.coordinator.rounds import void
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.records import Included
-
-QUORUM = 0.7  # of the planned tokens
-LOST = "a relay was lost in mid-round; its part is averaged again by the others"
-
-
-def open_round(state: RunState, message: m.Attempted) -> Round | None:
-    """The round that is being reduced, if the message belongs to its plan."""
-    round_ = state.round
-    if state.phase is not Phase.REDUCE or round_ is None or not round_.is_planned or not is_current(state, message):
-        return None
-    return round_
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
@@ -71,7 +66,7 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 def move_on(state: RunState, round_: Round) -> None:
     """Something moved: the round is given its patience anew."""
     round_.deadline = max(round_.deadline, state.now + patience_s(state))
-    state.moved_at = state.now
+    state.moved_at = round_.moved_at = state.now
 
 
 def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
@@ -84,47 +79,15 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
         if not slots or not 0 <= min(slots) <= max(slots) < len(round_.slots):
             return False
         position = part.stop
-    if position != planned.stop or not all(_has_quorum(round_.slots, part) for part in done.included):
+    if position != planned.stop or not all(has_quorum(round_.slots, part) for part in done.included):
         return False
     return math.isfinite(done.sum_squares) and done.sum_squares >= 0
-
-
-def _can_close(state: RunState, round_: Round) -> bool:
-    """Whether every chunk that is still open can have its quorum without those who are dropped: weights differ by
-    chunk where updates have left parts out, and a chunk that cannot close would be waited for in vain.
-    """
-    left = tuple(slot for slot in range(len(round_.slots)) if slot not in round_.dropped)
-    parts = [(0, state.grid.chunks)]
-    if round_.plan is not None:
-        parts = [(s.first, s.stop) for s in round_.plan.spans if not s.root and s.span not in round_.done]
-    return all(_has_quorum(round_.slots, Included(first, stop, left)) for first, stop in parts)
-
-
-def _has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
-    """Whether each of these chunks averages enough of the planned tokens (rule 7)."""
-    if len(part.slots) == len(slots):
-        return True
-    edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})
-    for chunk in edges:
-        planned = [next((w.tokens for w in slot.weights if w.first <= chunk < w.stop), 0) for slot in slots]
-        if sum(planned[slot] for slot in part.slots) < QUORUM * sum(planned):
-            return False
-    return True
 
 
 # --- who is lost or left out
 
 
-def chunks_of(round_: Round, without: Container[int] = ()) -> dict[PeerId, int]:
-    """Chunks that each reducer of this attempt averages, in all spans but these."""
-    chunks: dict[PeerId, int] = {}
-    for span in round_.plan.spans if round_.plan else ():
-        if not span.root and span.span not in without:
-            chunks[span.reducer] = chunks.get(span.reducer, 0) + span.stop - span.first
-    return chunks
-
-
-def replan(state: RunState, why: str = LOST) -> list[Command]:
+def replan(state: RunState) -> list[Command]:
     """Without a reducer: attempt k+1 on the same offers, with what the living hold kept."""
     round_ = state.round
     assert round_ is not None
@@ -137,11 +100,12 @@ def replan(state: RunState, why: str = LOST) -> list[Command]:
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
-    commands = [Note("replan", why), *plan(state)]
+    note = Note("replan", "a relay was lost or stood still in mid-round; its part is averaged again by the others")
+    commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
             commands += drop(state, slot, "was lost")  # it had sent all that the attempt before asked of it
-    if state.phase is Phase.REDUCE and not _can_close(state, round_):
+    if state.phase is Phase.REDUCE and not has_quorum_without(state, round_, ()):
         commands += void(state, Why.TOO_FEW, "too few were left when a relay was lost")
     return commands
 
@@ -169,38 +133,35 @@ def without(state: RunState, peer: PeerId) -> list[Command]:
 
 
 def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
-    """The round goes on without what this trainer offered."""
+    """The round goes on without what this trainer offered, unless all of it was delivered."""
     round_ = state.round
     if round_ is None:
         return []
+    is_counted_on = peer in round_.offers or peer in round_.waiting
     round_.waiting.discard(peer)
     if state.phase is Phase.OFFER:
         round_.offers.pop(peer, None)
     slots = [i for i, slot in enumerate(round_.slots) if slot.peer == peer and i not in round_.dropped]
-    if not slots or state.phase is not Phase.REDUCE or _has_delivered(round_, slots[0]):
+    if slots and has_delivered(round_, slots[0]):
         return []
-    return drop(state, slots[0], why)
-
-
-def _has_delivered(round_: Round, slot: int) -> bool:
-    """Whether every reducer has everything of a slot, so that the round does not need its sender any more."""
-    if round_.plan is None:
-        return False
-    open_at = chunks_of(round_, round_.done)
-    expected = chunks_of(round_)
-    got = {peer: round_.progress.get(peer, {}).get(slot) for peer in open_at}
-    return all(moved is not None and moved.chunks >= expected[peer] for peer, moved in got.items())
+    member = state.members.get(peer)
+    conduct = member.conduct if member is not None else state.conducts.get(peer)
+    if is_counted_on and conduct is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
+        missed(state, conduct)
+    return drop(state, slots[0], why) if slots and state.phase is Phase.REDUCE else []
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
     """A reducer found a slot's bytes wrong: the round goes on without it, and its accumulator is started anew."""
     round_ = open_round(state, refused)
-    if round_ is None or refused.slot >= len(round_.slots) or not member.reduces:
+    if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
         return []
     offer = round_.offers[round_.slots[refused.slot].peer]
     sender = state.members.get(round_.slots[refused.slot].peer)
     commands: list[Command] = []
     if refused.slot not in round_.dropped:
+        if not has_quorum_without(state, round_, {refused.slot}) and _asks_another(state, member):
+            return replan(state)
         commands += drop(state, refused.slot, "sent a damaged gradient")
     if sender is not None and sender.accumulator == offer.accumulator:
         struck(state, sender.conduct)
@@ -208,15 +169,30 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
     return commands
 
 
+def _asks_another(state: RunState, accuser: Member) -> bool:
+    """The word of one reducer is not enough to void a round: another, where there is one, averages the same offers."""
+    struck(state, accuser.conduct)
+    assert state.round is not None
+    state.round.hung.add(accuser.peer)
+    return any(reducer is not accuser and not state.sits_out(reducer.conduct) for reducer in state.reducers())
+
+
+def strike(state: RunState, peers: Iterable[PeerId]) -> None:
+    """These reducers kept the others waiting: they are planned no part for some rounds."""
+    for peer in sorted(set(peers).intersection(state.members)):
+        struck(state, state.members[peer].conduct)
+
+
 def drop(state: RunState, slot: int, why: str, *, is_own_doing: bool = False) -> list[Command]:
     """From the next open chunk on, the round goes on without this slot; void where too few would be left."""
     round_ = state.round
     assert round_ is not None
     round_.dropped.add(slot)
+    round_.moved_at = state.now
     sender = state.members.get(round_.slots[slot].peer)
     if sender is not None and is_own_doing:
         missed(state, sender.conduct)
-    if not _can_close(state, round_):
+    if not has_quorum_without(state, round_, ()):
         return void(state, Why.TOO_FEW, f"a trainer {why}, and too few were left")
     enter(state, Why.DROPPED)
     name = sender.person if sender is not None else "a trainer"

@@ -78,7 +78,8 @@ def _settle_holder(
         for unit in entry.units:
             member.done.pop(unit, None)
         member.done_samples = sum(unit.samples for unit in member.done)
-        did_well(member.conduct, entry.samples)
+        if state.round is None or entry.slot not in state.round.dropped:
+            did_well(member.conduct, entry.samples)
 
 
 def grace(state: RunState) -> list[Command]:

@@ -42,6 +42,7 @@ class Conduct(Struct):
     silent: bool = False  # it has delivered nothing for too long
     owes: bool = False  # it was dropped or did not offer; it counts again with its first delivered unit
     strikes: int = 0  # refused work, less what it did well since
+    misses: int = 0  # rounds that it let down since its work was last in an update
     out_until: int = 0  # the last round it sits out
     out_since: float = 0.0
     proven: int = 0  # most samples of one of its contributions
@@ -145,6 +146,7 @@ class Round(Struct):
     dropped: set[int] = field(default_factory=set)
     plan: Plan | None = None
     planned_at: float = 0.0
+    moved_at: float = 0.0  # when a chunk or a span of this attempt was last reported, or a slot dropped
     done: dict[int, SpanDone] = field(default_factory=dict)  # span -> what its reducer said of it
     kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> who said to have its bytes, under that root
     progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot

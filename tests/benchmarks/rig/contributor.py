@@ -20,6 +20,7 @@ from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.contributor import Accumulator
 from peer_agent.contributing import OpenRound, contribute
 from peer_agent.data_links import DataLinks
+from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
@@ -39,7 +40,7 @@ PATIENCE_S = 30.0
 class Contributor:
     """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
 
-    def __init__(self, passport: OwnPassport, grid: Grid) -> None:
+    def __init__(self, passport: Passport, grid: Grid) -> None:
         self.passport, self.grid = passport, grid
         self.links = DataLinks(passport, self._hear_relay)
         self.core = new_trainer(RUN, passport.peer, time.monotonic(), int(passport.peer, 16))

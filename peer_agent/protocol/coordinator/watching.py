@@ -1,20 +1,22 @@
-"""The pace of a reduce: what has moved, what is said again, who is dropped, and which reducers are done without."""
+"""What the clock finds in a round that is being reduced: slots and reducers that stand still, or are far behind."""
 
 from collections.abc import Iterator, Mapping
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.conduct import struck
+from peer_agent.protocol.coordinator.attempt import chunks_of, has_quorum_without, open_at, open_round
 from peer_agent.protocol.coordinator.events import Command, Send
+from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.phases import Why
 from peer_agent.protocol.coordinator.planning import SLOW_ROUNDS, announce, drop_message
-from peer_agent.protocol.coordinator.reducing import chunks_of, drop, move_on, open_round, replan
+from peer_agent.protocol.coordinator.reducing import drop, move_on, replan, strike
 from peer_agent.protocol.coordinator.rounds import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 
 STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped
 STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
-HANG_S = 3 * STALL_S  # without any chunk at a reducer while another is done: longer than it takes to drop a slot there
+WAIT = 4.0  # times what the others took, before what is slow is waited for no more
+HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
@@ -41,15 +43,17 @@ def watch(state: RunState) -> list[Command]:
     if state.phase is not Phase.REDUCE or round_ is None:
         return []
     commands = _repeat(state, round_)
-    for slot in sorted(set(_stalled(round_))):
-        commands += drop(state, slot, "stopped sending", is_own_doing=True)
+    stalled = list(_stalled(round_))
+    slots = {slot for _, slot in stalled}
+    if late := _late_reducers(state, round_, slots):
+        strike(state, late)
+        round_.hung |= late
+        return commands + replan(state)
+    for slot in sorted(slots.union(_slow(state, round_))):
+        commands += _drop_late(state, slot)
         if state.phase is not Phase.REDUCE:
+            strike(state, {reducer for reducer, _ in stalled})
             return commands
-    if hanging := _hanging(state, round_):
-        for peer in sorted(hanging):
-            struck(state, state.members[peer].conduct)
-        round_.hung |= hanging
-        return [*commands, *replan(state, "a relay stands still where another does not; its part is averaged again")]
     if state.now >= round_.deadline:
         _blame(state, round_)
         state.slow_rounds += 1
@@ -63,8 +67,8 @@ def _repeat(state: RunState, round_: Round) -> list[Command]:
     if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
         return []
     round_.repeat_at = state.now + STALL_S
-    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
-    mute = {peer for peer in open_at if state.now - round_.reported.get(peer, round_.planned_at) >= STALL_S / 2}
+    unfinished = open_at(round_)
+    mute = {peer for peer in unfinished if state.now - round_.reported.get(peer, round_.planned_at) >= STALL_S / 2}
     idle = {round_.slots[slot].peer for slot in _not_begun(round_)}
     members = [state.members[peer] for peer in sorted((mute | idle).intersection(state.members))]
     peers = tuple(member.peer for member in members)
@@ -82,14 +86,44 @@ def _not_begun(round_: Round) -> Iterator[int]:
             yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
 
 
-def _stalled(round_: Round) -> Iterator[int]:
+def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
+    """Reducers that stand still, or where enough of the slots do, while another is done or has no part: it does theirs.
+
+    How long is too long follows from what the others took; where none is done, it is only guessed. The last one is left
+    to the deadline, as one that is slow is better than none.
+    """
+    planned, late = set(chunks_of(round_)), open_at(round_)
+    able = {member.peer for member in state.listening.values() if member.reduces} - round_.hung
+    done = {p for p in planned - late if state.now - round_.reported.get(p, round_.planned_at) < HANG_S} & able
+    idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
+    if done and (idle_s > max(STALL_S, WAIT * moving_s) or not has_quorum_without(state, round_, stalled)):
+        return late
+    if able - planned and idle_s >= max(HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS), WAIT * moving_s):
+        return late
+    return set()
+
+
+def _stalled(round_: Round) -> Iterator[tuple[PeerId, int]]:
     """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
         last = round_.reported.get(reducer, round_.planned_at)
-        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at <= STALL_S for moved in slots.values()):
+        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at < STALL_S for moved in slots.values()):
             continue
-        yield from _behind(slots, last, round_.planned_at)
+        yield from ((reducer, slot) for slot in _behind(slots, last, round_.planned_at))
+
+
+def _slow(state: RunState, round_: Round) -> Iterator[int]:
+    """Slots that move, and that the others have waited for, four times as long as they took, where these are enough."""
+    for reducer, expected in chunks_of(round_).items():
+        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
+        open_ = {slot for slot, moved in slots.items() if moved.chunks < expected}
+        if not open_ or len(open_) == len(slots) or not has_quorum_without(state, round_, open_):
+            continue
+        done_at = max(slots[slot].at for slot in slots.keys() - open_)
+        last = round_.reported.get(reducer, round_.planned_at)
+        if last - done_at >= max(STALL_S, WAIT * (done_at - round_.planned_at)):
+            yield from open_
 
 
 def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Iterator[int]:
@@ -106,30 +140,22 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Itera
         if moved.chunks:
             others.remove((moved.at - planned_at) / moved.chunks)
         pace = others[(len(others) - 1) // 2]
-        if last - moved.at > max(STALL_S, STALL_CHUNKS * pace):
+        if last - moved.at >= max(STALL_S, STALL_CHUNKS * pace):
             yield slot
 
 
-def _hanging(state: RunState, round_: Round) -> set[PeerId]:
-    """Reducers at which nothing has moved for long, where one is there that is done or has no part: it takes theirs.
-
-    The last one is left to the deadline, as one that is slow is better than none.
-    """
-    open_at, expected = chunks_of(round_, round_.done), chunks_of(round_)
-    able = {member.peer for member in state.listening.values() if member.reduces} - round_.hung
-    silent = {peer for peer in expected if state.now - round_.reported.get(peer, round_.planned_at) >= HANG_S}
-    if not able - open_at.keys() - silent:
-        return set()
-    limit = HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
-    moves = {peer: [moved.at for moved in round_.progress.get(peer, {}).values()] for peer in open_at}
-    still = {peer for peer, at in moves.items() if state.now - max([round_.planned_at, *at]) >= limit}
-    return still & able
+def _drop_late(state: RunState, slot: int) -> list[Command]:
+    """The first time it keeps what was left out; again, and that would grow to more than the others can do without."""
+    round_ = state.round
+    assert round_ is not None
+    commands = drop(state, slot, "stopped sending", is_own_doing=True)
+    peer = round_.slots[slot].peer
+    sender = state.members.get(peer)
+    if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
+        commands += revoke(state, sender, "it was too slow again")
+    return commands
 
 
 def _blame(state: RunState, round_: Round) -> None:
     """Reducers at which nothing moved kept the others waiting: they are planned no part for some rounds."""
-    if round_.plan is None:
-        return
-    open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
-    for peer in sorted(open_at.intersection(state.members)):
-        struck(state, state.members[peer].conduct)
+    strike(state, open_at(round_))

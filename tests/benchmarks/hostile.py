@@ -1,0 +1,144 @@
+"""A hostile puppet beside three honest agents at a real site, a row a fault. Described in README.md."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from peer_agent.config import Home
+from peer_agent.passport import Passport, log_in
+from peer_agent.protocol.credentials import Role
+from tests.benchmarks.rig.figures import Figures, publish, say
+from tests.benchmarks.rig.processes import ROOT
+from tests.benchmarks.rig.puppet import play
+from tests.benchmarks.rig.strangers import VISITS, Ground, Visit, visit
+from tests.end_to_end.swarm import Swarm
+from tests.hostile.deeds import Deed
+from tests.hostile.table import ROWS
+from web.demonstration.corpus import python_text
+from web.demonstration.visitor import Visitor
+
+HONEST = ("ann", "ben", "cid")
+FIRST_ROWS = ("offers_a_loss_of_1_7e308", "hello_storm", "half_requests")
+SECONDS = 8.0  # alone, and again with the puppet
+LEAD_S = 2.0  # for the puppet to be in the run
+ENDLESS = 100_000
+BATCH = "144"  # so that a round takes seconds, as the waits and patience of the protocol do
+WIRED: dict[str, Deed | Visit] = {
+    **{row.name: row for row in ROWS if row.on_wire},
+    **{row.name: row for row in VISITS},
+}
+OWN_CODE = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
+
+
+class Stage(Struct):
+    """A site with three honest agents, and somebody whose machines are the puppets."""
+
+    swarm: Swarm
+    folder: Path
+    mallory: Visitor
+    passports: list[Passport]
+
+    async def machine(self, number: int) -> Passport:
+        """One of the puppets' machines."""
+        while len(self.passports) <= number:
+            home = Home(self.folder / f"mallory {len(self.passports)}")
+            token = await asyncio.to_thread(self.swarm.token_of, self.mallory)
+            known = await log_in(home, self.swarm.url, token, name=f"machine {len(self.passports)}")
+            self.passports.append(Passport(home, known, Role.TRAINER, self.swarm.slug))
+        passport = self.passports[number]
+        await passport.renew()
+        return passport
+
+    async def steps_per_minute(self, seconds: float) -> float:
+        """As the site's API tells it, from one step to another."""
+        began, first = await self._step()
+        await asyncio.sleep(seconds)
+        ended, last = await self._step()
+        return 60 * (last - first) / (ended - began)
+
+    async def _step(self) -> tuple[float, int]:
+        facts = await asyncio.to_thread(self.swarm.facts)
+        return time.monotonic(), int(facts["step"])
+
+    def ended(self) -> list[str]:
+        """Processes that have ended, of those that nobody ended."""
+        return [name for name, process in self.swarm.processes.items() if process.poll() is not None]
+
+
+async def row(stage: Stage, what: Deed | Visit, seconds: float) -> Figures:
+    """Alone, then with the puppet, within the same run and minute."""
+    alone = await stage.steps_per_minute(seconds)
+    task = asyncio.create_task(_act(stage, what, LEAD_S + seconds + 1))
+    await asyncio.sleep(LEAD_S)
+    beside = await stage.steps_per_minute(seconds)
+    account = await task
+    return {
+        "row": what.name,
+        "steps_per_minute_alone": round(alone, 1),
+        "steps_per_minute": round(beside, 1),
+        "ratio": round(beside / alone, 2) if alone else None,
+        "ended": stage.ended(),
+        "account": dict(account.most_common(12)),
+    }
+
+
+async def _act(stage: Stage, what: Deed | Visit, seconds: float) -> Counter[str]:
+    if isinstance(what, Deed):
+        return await play([await stage.machine(number) for number in range(what.machines)], what, seconds)
+    ground = Ground(stage.swarm.url, stage.swarm.slug, await stage.machine(0), Counter())
+    return await visit(what, ground, seconds)
+
+
+def measure(names: list[str], seconds: float) -> Figures:
+    """One site for all rows; a line for each."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Swarm(Path(folder)) as swarm:
+        stage = _begin(swarm, Path(folder))
+        lines = asyncio.run(_rows(stage, names, seconds))
+    return {
+        "rows": len(lines),
+        "ended": sorted({name for line in lines for name in line["ended"]}),
+        "least_ratio": min((line["ratio"] for line in lines if line["ratio"] is not None), default=None),
+    }
+
+
+async def _rows(stage: Stage, names: list[str], seconds: float) -> list[dict[str, Any]]:
+    lines = []
+    for name in names:
+        lines.append(await row(stage, WIRED[name], seconds))
+        print(json.dumps(lines[-1]), flush=True)
+    return lines
+
+
+def _begin(swarm: Swarm, folder: Path) -> Stage:
+    swarm.start_site(PYTHONPATH=OWN_CODE)
+    organizer = swarm.sign_up("organizer")
+    swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=ENDLESS, target_batch=BATCH)
+    for name in HONEST:
+        swarm.start_agent(name, token=swarm.token_of(organizer), PYTHONPATH=OWN_CODE)
+    swarm.wait(lambda: len(swarm.online("trainer")) == len(HONEST), 120, "all are there")
+    swarm.wait_for_step(swarm.facts()["step"] + 3, 120)
+    say(f"{len(HONEST)} honest agents at {swarm.url}")
+    return Stage(swarm, folder, swarm.sign_up("mallory"), [])
+
+
+def main(arguments: list[str]) -> int:
+    """Print a line a row, and the object of all benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", nargs="+", choices=["all", *WIRED], default=list(FIRST_ROWS), metavar="NAME")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    given = parser.parse_args(arguments)
+    names = list(WIRED) if "all" in given.rows else given.rows
+    return publish("hostile", lambda: measure(names, given.seconds))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

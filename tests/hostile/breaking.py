@@ -1,0 +1,203 @@
+"""Deeds against the host and the others (issue 7, part 3): what cannot be, too much of it, other identities."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.records import Included, Unit
+from peer_agent.protocol.wire import Frame, Kind, encode_frame
+from tests.hostile.deeds import Deed, Memory, Word, changed, times, written
+
+BOUNDED = "every number is bounded where it is decoded"
+LOSS = "two offers with loss_sum 1.7e308 end a run for ever"
+BUDGET = "a budget of messages and bytes a link; a full channel costs that peer alone"
+PAGES = "the log is resent in pages with acknowledgement"
+HUGE = 1.7e308
+
+
+def _more_tokens(memory: Memory, message: m.Message) -> Iterable[Word]:
+    """It carries much, says its hello, and offers that."""
+    del memory
+    if isinstance(message, m.Hello):
+        return (replace(message, carried=2**53),)
+    if isinstance(message, m.Offer):
+        return (replace(message, weights=tuple(replace(w, tokens=w.tokens + 2**40) for w in message.weights)),)
+    return (message,)
+
+
+def _twice(memory: Memory, message: m.Message) -> Iterable[Word]:
+    """A second offer under another root."""
+    del memory
+    return (message, replace(message, root=bytes(32))) if isinstance(message, m.Offer) else (message,)
+
+
+def _anothers(memory: Memory) -> Iterable[Word]:
+    if not memory.others or not memory.is_tick(5):
+        return ()
+    return (memory.hello(accumulator=memory.others[-1]),)
+
+
+def _as_a_relay(memory: Memory, message: m.Message) -> Iterable[Word]:
+    """A trainer that is reachable, reduces and keeps the log, it says."""
+    if not isinstance(message, m.Hello):
+        return (message,)
+    return (replace(message, url=f"ws://{memory.me[:8]}", reduces=True, keeps_log=True),)
+
+
+def _words_of_a_relay(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
+    if not isinstance(message, m.PlanHead):
+        return ()
+    return relays_words(memory, message)
+
+
+def relays_words(memory: Memory, plan: m.PlanHead) -> list[Word]:
+    """Every span is averaged and held, everybody's chunks are damaged, and there is no progress."""
+    place, everybody = memory.place(), tuple(range(plan.contributors))
+    words: list[Word] = [m.SlotRefused(**place, slot=slot, chunk=0, code="E211") for slot in everybody]
+    words.append(m.Progress(**place, received=tuple((slot, 2**31 if not slot else 0) for slot in everybody)))
+    for span in plan.spans:
+        included = (Included(span.first, span.stop, everybody),)
+        words.append(m.SpanDone(**place, span=span.span, root=bytes(32), sum_squares=1.0, included=included))
+        words.append(m.Have(**place, span=span.span, root=bytes(32)))
+    return words
+
+
+def _many_units(memory: Memory) -> Word:
+    units = tuple(Unit(epoch=0, shard=0, start=4 * n, stop=4 * n + 4) for n in range(100_000))
+    return memory.hello(undone=units)
+
+
+def _moved(memory: Memory) -> Word:
+    return memory.hello(url=f"ws://10.0.0.1:{memory.chance.randrange(1, 65_536)}/")
+
+
+def _heartbeat(memory: Memory) -> Word:
+    return m.Heartbeat(run=memory.run, index=0)
+
+
+def _out_of_place(memory: Memory) -> Word:
+    return m.Void(**memory.place(), round=1, reason="hostile")
+
+
+def _frame(memory: Memory) -> Word:
+    return encode_frame(Frame(Kind.GRADIENT, memory.run, 1, 1, 1, 0, 0, 0, bytes(64)))
+
+
+def _garbage(memory: Memory) -> Word:
+    return bytes([Kind.MESSAGE]) + memory.chance.randbytes(200)
+
+
+def _deep(memory: Memory) -> Word:
+    del memory
+    return bytes([Kind.MESSAGE]) + b"\x91" * 100_000 + b"\xc0"
+
+
+def _overlong(memory: Memory) -> Word:
+    del memory
+    return bytes([Kind.MESSAGE]) + bytes(m.MAX_MESSAGE)
+
+
+def _of_another_run(memory: Memory) -> Word:
+    return replace(memory.hello(), run="*")
+
+
+def _bounds(name: str, value: Any, kind: type[m.Message] = m.Offer, fields: str = "loss_sum", **more: Any) -> Deed:
+    """A number that no message may have."""
+    return Deed(
+        name=name, fault=f"{BOUNDED}; {LOSS}", says=written(kind, **{fields: value}), bites=("refused E206",), **more
+    )
+
+
+BREAKING = (
+    _bounds("offers_a_loss_of_1_7e308", HUGE),
+    _bounds("three_that_offer_a_loss_of_1_7e308", HUGE, machines=3),
+    _bounds("offers_a_loss_that_is_no_number", float("nan")),
+    _bounds("offers_an_infinite_norm", float("inf"), fields="norm"),
+    _bounds("offers_tokens_below_zero", -1, fields="loss_tokens"),
+    _bounds("reports_a_step_beyond_every_number", 2**63, m.Report, "step"),
+    _bounds("says_hello_with_bytes_a_second_below_zero", -1, m.Hello, "upload_bps"),
+    Deed(
+        name="three_that_offer_the_greatest_loss_and_norm_allowed",
+        fault=LOSS,
+        machines=3,
+        says=changed(m.Offer, loss_sum=1e15, norm=1e45),
+        bites=("changed", "arrived Offer"),
+    ),
+    Deed(
+        name="offers_more_than_it_was_leased",
+        fault="carried comes with the hello, checked against the last records",
+        says=_more_tokens,
+        bites=("told Notice E219",),
+    ),
+    Deed(name="offers_twice", fault="an offer is the first one", says=_twice, bites=("changed", "arrived Offer")),
+    Deed(
+        name="takes_over_accumulators_of_others",
+        fault="nobody gets what another's accumulator holds",
+        adds=_anothers,
+        bites=("told AccumulatorRevoked",),
+        on_wire=False,
+    ),
+    Deed(
+        name="trainer_that_speaks_as_a_relay",
+        fault="reachable, reduces and keeps the log are three properties, and a trainer's word for them is not taken",
+        says=_as_a_relay,
+        answers=_words_of_a_relay,
+        bites=("arrived SpanDone", "arrived Have", "arrived SlotRefused", "arrived Progress"),
+    ),
+    # --- too much
+    Deed(
+        name="hello_storm",
+        fault=BUDGET,
+        adds=times(20, lambda memory: memory.hello()),
+        bites=("told Greeting", "arrived Hello"),
+    ),
+    Deed(
+        name="asks_for_the_log_from_0_again_and_again",
+        fault=PAGES,
+        adds=times(8, lambda memory: memory.hello(log_index=0)),
+        bites=("told Commit", "arrived Hello"),
+    ),
+    Deed(name="moves_its_address_all_the_time", fault=BUDGET, adds=times(20, _moved), bites=("arrived Hello",)),
+    Deed(
+        name="hellos_with_100_000_units",
+        fault=BUDGET,
+        adds=times(1, _many_units, every=40),
+        bites=("told AccumulatorRevoked",),
+    ),
+    Deed(name="flood_of_messages", fault=BUDGET, adds=times(3000, _heartbeat, every=30), bites=("refused E370",)),
+    Deed(name="overlong_messages", fault=BUDGET, adds=times(1, _overlong, every=10), bites=("refused E210",)),
+    # --- nonsense
+    Deed(name="bytes_that_are_no_message", fault=BOUNDED, adds=times(1, _garbage, every=4), bites=("refused E206",)),
+    Deed(name="a_message_of_100_000_levels", fault=BOUNDED, adds=times(1, _deep, every=4), bites=("refused E206",)),
+    Deed(name="frames_on_the_control_link", fault=BOUNDED, adds=times(1, _frame, every=4), bites=("refused E208",)),
+    Deed(
+        name="says_what_only_a_host_says", fault=BOUNDED, adds=times(1, _out_of_place, every=4), bites=("refused E208",)
+    ),
+    # --- identities
+    Deed(
+        name="says_goodbye_and_stays",
+        fault="a message of somebody who is no member is answered with Rehello",
+        adds=times(1, lambda memory: m.Leave(run=memory.run), every=3),
+        bites=("arrived Leave", "told Rehello", "note left"),
+    ),
+    Deed(
+        name="leaves_and_joins_every_second", fault="leases' grace", link="comes and goes", bites=("went", "note left")
+    ),
+    Deed(
+        name="three_that_leave_and_join_every_second",
+        fault="leases' grace",
+        machines=3,
+        link="comes and goes",
+        bites=("went", "note left"),
+    ),
+    Deed(
+        name="an_old_socket_says_goodbye",
+        fault="an old socket ends the new session",
+        link="two sockets",
+        bites=("said by an old socket",),
+        never=("note left",),
+    ),
+    Deed(name="a_copied_home", fault="two agents with one copied home are told", link="copied home", bites=("went",)),
+)

@@ -1,0 +1,179 @@
+"""The puppet in virtual time: a simulated peer whose every word goes by its deed, as bytes, past what guards a site."""
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+
+from coordination.allowances import Allowances
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role, public_bytes
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.session import Failed, Identity, Link, Phase, Received, Session, Side
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.wire import encode
+from peer_agent.simulation.relay import Relay
+from peer_agent.simulation.sockets import Socket
+from peer_agent.simulation.trainer import Trainer
+from peer_agent.simulation.world import World
+from tests.hostile.deeds import TICK_S, Deed, Memory, Word
+from tests.protocol.cast import SITE_KEY
+
+BACK_S = 1.0  # it takes no hint, and is back after so long
+USUAL_S = 4.0  # samples a second
+AWAY_S = 1.0  # where it comes and goes: there for as long as it is away
+
+
+class Gate:
+    """What stands between the bytes of one machine and the host of its run: the shipped budget and session."""
+
+    def __init__(self, peer: PeerId, world: World, role: Role) -> None:
+        self.allowance = Allowances().of(peer, world.run_id, role, world.clock.now)
+        self.identity = Identity("site", SITE_KEY, None, public_bytes(SITE_KEY))
+        self.open()
+
+    def open(self) -> None:
+        """A new socket, on which it has proved who it is."""
+        self.session = Session(Side.LISTENING, Link.CONTROL, self.identity, nonce=bytes(32), server="site", version="")
+        self.session.phase = Phase.OPEN
+
+    def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
+        """What a socket of the site forwards to the host, or why it is closed."""
+        if not self.allowance.take(len(data), now):
+            return Fault.of("E370", limit=self.allowance.budget)
+        event = self.session.receive(data, now)
+        if isinstance(event, Failed):
+            return event.fault
+        assert isinstance(event, Received)
+        assert isinstance(event.body, m.TO_SITE)
+        return event.body
+
+
+class Puppet:
+    """The part that both kinds of puppets share. `account` counts what was said, refused, and told to it."""
+
+    def __init__(self, peer: "Trainer | Relay", deed: Deed) -> None:
+        self.peer, self.deed, self.world = peer, deed, peer.world
+        self.gate = Gate(peer.peer, peer.world, deed.role)
+        self.account: Counter[str] = Counter()
+        chance = Random(f"puppet {peer.peer}")
+        self.memory = Memory(run=peer.world.run_id, me=peer.peer, chance=chance, core=peer.core)
+        self.old: Socket | None = None  # one that it left open
+        peer.after(TICK_S, self._tick)
+        if deed.link != "steady":
+            peer.after(AWAY_S, self._relink)
+
+    # --- what it says
+
+    def says(self, message: m.TO_SITE) -> None:
+        """What its sound core would say."""
+        words = list(self.deed.says(self._remember(), message))
+        self.account["changed"] += words != [message]
+        self._post_all(words)
+
+    def hears(self, message: m.Message | m.Plan) -> None:
+        """What it was told."""
+        kind = f"{type(message).__name__} {message.code}" if isinstance(message, m.Notice) else type(message).__name__
+        self.account[f"told {kind}"] += 1
+        self._remember().hear(message)
+        self._post_all(self.deed.answers(self.memory, message))
+
+    def _tick(self) -> None:
+        self.memory.ticks += 1
+        self._post_all(self.deed.adds(self._remember()))
+        self.peer.after(TICK_S, self._tick)
+
+    def _remember(self) -> Memory:
+        """What it could find out by now: its own core, public records, roots of spans from other relays."""
+        memory, host = self.memory, self.world.host
+        memory.core = self.peer.core
+        round_ = host.state.round if host is not None else None
+        memory.roots = {span: done.root for span, done in round_.done.items()} if round_ is not None else {}
+        if records := self.world.database.records:
+            memory.others.extend(part.accumulator for part in records[-1].contributions if part.peer != memory.me)
+        return memory
+
+    def _post_all(self, words: Iterable[Word]) -> None:
+        for word in words:
+            if not self._post(word):
+                return
+
+    def _post(self, word: Word) -> bool:
+        """One message, as bytes. False where the link is closed for it."""
+        session = self.peer.session
+        if session is None:
+            return False
+        taken = self.gate.take(word if isinstance(word, bytes) else encode(word), self.world.clock.now)
+        if isinstance(taken, Fault):
+            self.account[f"refused {taken.code}"] += 1
+            self.gate.open()
+            self.peer.reconnect(BACK_S)
+            return False
+        self.account[f"arrived {type(taken).__name__}"] += 1
+        session.up(taken)
+        return True
+
+    # --- its links
+
+    def _relink(self) -> None:
+        peer = self.peer
+        peer.after(2 * AWAY_S, self._relink)
+        if self.deed.link == "two sockets":
+            self._speak_by_the_old_one()
+        elif peer.session is not None:
+            self.account["went"] += 1
+            peer.reconnect(AWAY_S if self.deed.link == "comes and goes" else 0.0)
+
+    def _speak_by_the_old_one(self) -> None:
+        """Open another socket without closing the one that is there, by which it says goodbye later."""
+        peer = self.peer
+        if self.old is not None:
+            self.account["said by an old socket"] += 1
+            self.old.up(m.Leave(run=self.world.run_id))
+            self.world.close_session(self.old)
+        self.old, peer.session = peer.session, None
+        peer.connect()
+
+
+class PuppetTrainer(Trainer):
+    """With a trainer's credential."""
+
+    def __init__(self, world: World, peer: PeerId, deed: Deed) -> None:
+        pace = world.grid.chunks if deed.chunks_per_s is None else deed.chunks_per_s
+        super().__init__(world, peer, samples_per_s=USUAL_S, latency_s=0.03, chunks_per_s=pace)
+        self.damaged = deed.damaged
+        self.units_left = deed.computes
+        self.puppet = Puppet(self, deed)
+
+    def say(self, message: m.TO_SITE) -> None:
+        """By way of its deed."""
+        self.puppet.says(message)
+
+    def receive(self, message: m.Message | m.Plan) -> None:
+        """Its core hears it, and the deed."""
+        super().receive(message)
+        self.puppet.hears(message)
+
+    def _finish(self, action: e.Compute) -> None:
+        if self.units_left is not None:
+            if self.units_left <= 0:
+                return  # it hangs
+            self.units_left -= 1
+        super()._finish(action)
+
+
+class PuppetRelay(Relay):
+    """With a relay's credential."""
+
+    def __init__(self, world: World, peer: PeerId, deed: Deed) -> None:
+        super().__init__(world, peer, latency_s=0.01, bytes_per_s=0)
+        self.puppet = Puppet(self, deed)
+
+    def say(self, message: m.TO_SITE) -> None:
+        """By way of its deed."""
+        self.puppet.says(message)
+
+    def receive(self, message: m.Message | m.Plan) -> None:
+        """Its core hears it, and the deed."""
+        super().receive(message)
+        self.puppet.hears(message)

@@ -1,0 +1,116 @@
+"""Deeds of a relay that lies beside an honest one. What it averages is not checked yet (docs/threat-model.md)."""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.records import Included
+from tests.hostile.breaking import HUGE
+from tests.hostile.deeds import Deed, Memory, Word, changed, times, without, written
+
+WEDGED = "a slot is dropped relative to the pace of that reducer; a frozen relay accuses nobody"
+
+
+def _leaves_out(memory: Memory, message: m.Message) -> Iterable[Word]:
+    """One slot alone is averaged, it says."""
+    del memory
+    if not isinstance(message, m.SpanDone):
+        return (message,)
+    first, stop = message.included[0].first, message.included[-1].stop
+    return (replace(message, included=(Included(first, stop, (0,)),)),)
+
+
+def _accuses(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
+    if not isinstance(message, m.PlanHead):
+        return ()
+    place = memory.place()
+    return [m.SlotRefused(**place, slot=slot, chunk=0, code="E211") for slot in range(message.contributors)]
+
+
+def _has_what_it_lacks(memory: Memory) -> Iterable[Word]:
+    place = memory.place()
+    made_up = [m.Have(**place, span=span, root=bytes(32)) for span in range(4)]
+    return [*made_up, *(m.Have(**place, span=span, root=root) for span, root in memory.roots.items())]
+
+
+def _one_slot_alone(memory: Memory, message: m.Message) -> Iterable[Word]:
+    """The first slot has come whole, it says, and of the others one chunk."""
+    del memory
+    if not isinstance(message, m.Progress):
+        return () if isinstance(message, m.SpanDone) else (message,)
+    return (replace(message, received=tuple((slot, 1 + 2**31 * (not slot)) for slot, _ in message.received)),)
+
+
+def _drips(memory: Memory, message: m.Message) -> Iterable[Word]:
+    """A chunk more with each word, and never done."""
+    if not isinstance(message, m.Progress):
+        return () if isinstance(message, m.SpanDone) else (message,)
+    return (replace(message, received=tuple((slot, memory.ticks % 8) for slot, _ in message.received)),)
+
+
+def _progress(memory: Memory) -> Word:
+    return m.Progress(**memory.place(), received=((0, 1),))
+
+
+def _relays(name: str, fault: str, **more: object) -> Deed:
+    return msgspec.structs.replace(Deed(name=name, fault=fault, bites=(), role=Role.RELAY, on_wire=False), **more)
+
+
+RELAYING = (
+    _relays("relay_that_never_finishes_a_span", WEDGED, says=without(m.SpanDone, m.Progress), bites=("note replan",)),
+    _relays(
+        "relay_that_leaves_others_out",
+        "a chunk averages at least 70 % of the planned tokens (rule 7)",
+        says=_leaves_out,
+        bites=("note refused",),
+    ),
+    _relays(
+        "relay_whose_sums_are_no_numbers",
+        "every number is bounded where it is decoded",
+        says=written(m.SpanDone, sum_squares=float("nan")),
+        bites=("refused E206",),
+    ),
+    _relays(
+        "relay_whose_sums_are_1_7e308",
+        "every number is bounded where it is decoded",
+        says=written(m.SpanDone, sum_squares=HUGE),
+        bites=("refused E206",),
+    ),
+    _relays(
+        "relay_with_the_greatest_sums_allowed",
+        "a record survives decode(encode()) before it is persisted",
+        says=changed(m.SpanDone, sum_squares=1e90),
+        bites=("changed", "arrived SpanDone"),
+    ),
+    _relays(
+        "relay_that_accuses_everybody",
+        "refusals sit out 1, 4, 16 rounds",
+        answers=_accuses,
+        bites=("arrived SlotRefused",),
+    ),
+    _relays(
+        "relay_that_has_what_it_lacks",
+        "a span that is damaged on one relay is asked of another",
+        adds=_has_what_it_lacks,
+        bites=("arrived Have",),
+    ),
+    _relays("relay_that_waits_for_one_slot", WEDGED, says=_one_slot_alone, bites=("changed", "arrived Progress")),
+    _relays(
+        "relay_that_drips", "a deadline moves without progress", says=_drips, bites=("changed", "arrived Progress")
+    ),
+    _relays(
+        "relay_that_floods",
+        "a budget of messages and bytes a link",
+        adds=times(21_000, _progress, every=80),
+        bites=("refused E370",),
+    ),
+    _relays(
+        "relay_that_comes_and_goes",
+        "a lost relay's spans are planned again",
+        link="comes and goes",
+        bites=("went", "note replan"),
+    ),
+)

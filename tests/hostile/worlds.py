@@ -1,0 +1,158 @@
+"""Three honest trainers and a relay, alone or with a puppet beside them, in virtual time."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+from msgspec import Struct
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.simulation.host import Host
+from peer_agent.simulation.judge import Judge
+from peer_agent.simulation.peer import Peer, name_of
+from peer_agent.simulation.trainer import Trainer, state_digest
+from peer_agent.simulation.world import Setting, World
+from tests.hostile.deeds import Deed
+from tests.hostile.puppet import PuppetRelay, PuppetTrainer
+
+SEED = 7
+STEPS = 32
+SETTING = Setting(trainers=3, relays=1, steps=STEPS, seed=SEED, samples_each=16, snapshot_every=8)
+LIMIT_S = 340.0  # virtual; alone it takes half of that
+MOST_BATCHES = 3  # of samples in one accumulator
+END_S = 200.0  # for the last snapshot, where the puppet is elected and hands in nothing
+
+
+class Watcher:
+    """What the host admitted of snapshots, and whose accumulators it revoked, as an observer of its commands."""
+
+    def __init__(self) -> None:
+        self.admitted: list[e.Admitted] = []
+        self.revoked: list[PeerId] = []
+
+    def before(self, host: Host, event: e.Event, now: float) -> None:
+        """Nothing yet."""
+
+    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        """Take note."""
+        del host, event, now
+        for command in commands:
+            if isinstance(command, e.Admitted):
+                self.admitted.append(command)
+            elif isinstance(command, e.Send) and isinstance(command.message, m.AccumulatorRevoked):
+                self.revoked.extend(command.peers)
+
+    def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
+        """Nothing."""
+
+
+class Outcome(Struct):
+    """A run at its end. `account`: what the puppets said, were refused and told, and the run's notes."""
+
+    world: World
+    judge: Judge
+    watcher: Watcher
+    honest: tuple[Peer, ...]
+    rate: float = 0.0  # steps a virtual second
+    steps: int = 0
+    finished: bool = False
+    account: Counter[str] = Counter()
+
+
+def run(deed: Deed | None) -> Outcome:
+    """All steps, and until the run is finished."""
+    judge, watcher = Judge(), Watcher()
+    world = World(SETTING, [judge, watcher])
+    honest = tuple(world.peers.values())
+    puppets = [] if deed is None else list(_puppets(world, deed))
+    outcome, began_at = Outcome(world, judge, watcher, honest), world.clock.now
+    world.run_steps(STEPS, LIMIT_S)
+    outcome.steps, outcome.rate = world.database.step, world.database.step / (world.clock.now - began_at)
+    outcome.finished = world.run(lambda: world.tally.finished, END_S)
+    world.wait(5.0)
+    outcome.account = sum((peer.puppet.account for peer in puppets), Counter())
+    outcome.account += Counter({f"note {kind}": count for kind, count in world.tally.notes.items()})
+    return outcome
+
+
+@cache
+def rate_alone() -> float:
+    """Of the same three honest trainers."""
+    outcome = run(None)
+    assert outcome.steps == STEPS
+    return outcome.rate
+
+
+def _puppets(world: World, deed: Deed) -> "list[PuppetTrainer | PuppetRelay]":
+    """As many as the row says; all are one person's. A copied home is there twice under one name."""
+    person = name_of(world.seed, "puppet")[:6]
+    names = [PeerId(person + name_of(world.seed, "machine", number)[6:]) for number in range(deed.machines)]
+    names += names if deed.link == "copied home" else []
+    puppets = [_puppet(world, peer, deed) for peer in names]
+    for puppet in puppets:
+        puppet.after(world.chance.random(), puppet.connect)
+    return puppets
+
+
+def _puppet(world: World, peer: PeerId, deed: Deed) -> "PuppetTrainer | PuppetRelay":
+    if deed.role is Role.RELAY:
+        relay = world.relays[peer] = PuppetRelay(world, peer, deed)
+        world.peers[peer] = relay
+        return relay
+    trainer = world.trainers[peer] = PuppetTrainer(world, peer, deed)
+    world.peers[peer] = trainer
+    return trainer
+
+
+# --- what has to hold
+
+
+def complaints(outcome: Outcome) -> list[str]:
+    """What is wrong with a run, as far as the honest are concerned. A host that raises ends the test itself."""
+    world, host = outcome.world, outcome.world.host
+    found = [f"{outcome.steps} of {STEPS} steps were made"] if outcome.steps < STEPS else []
+    if not outcome.finished:
+        found.append("the run did not finish")
+    if host is None or not host.alive or world.tally.restarts:
+        found.append("the host ended")
+    for peer in outcome.honest:
+        if not peer.alive or peer.session is None:
+            found.append(f"{peer.peer[:6]} is gone")
+        elif host is not None and peer.peer not in host.state.members:
+            found.append(f"{peer.peer[:6]} is no member any more")
+    return found + _replicas(outcome) + _credit(outcome) + _hashes(outcome) + _leases(outcome)
+
+
+def _replicas(outcome: Outcome) -> list[str]:
+    """All honest replicas are at the head, in the state that the log gives."""
+    world = outcome.world
+    right = world.database.index, state_digest(world.log_digest(world.database.index))
+    trainers = [peer for peer in outcome.honest if isinstance(peer, Trainer)]
+    said = {peer.peer: (peer.core.index, peer.core.digest) for peer in trainers}
+    return [f"{peer[:6]} is at {at}, not at {right}" for peer, at in said.items() if at != right]
+
+
+def _credit(outcome: Outcome) -> list[str]:
+    names = [f"uncredited: {peer.peer[:6]}" for peer in outcome.honest]
+    return [fault for fault in outcome.judge.faults if any(fault.startswith(name) for name in names)]
+
+
+def _hashes(outcome: Outcome) -> list[str]:
+    """A snapshot is admitted under no hash but the honest one."""
+    return [f"admitted: {said}" for said in outcome.watcher.admitted if set(said.sha256) == {"f"}]
+
+
+def _leases(outcome: Outcome) -> list[str]:
+    """Nobody is leased the data set, and no honest trainer loses its work but by the word of a relay."""
+    world, host = outcome.world, outcome.world.host
+    held = host.state.leases.held_samples.values() if host is not None else ()
+    most = MOST_BATCHES * world.recipe.target_batch
+    found = [f"{samples} samples are leased to one machine" for samples in held if samples > most]
+    if len(world.relays) == SETTING.relays:
+        names = {peer.peer for peer in outcome.honest}
+        found += [f"{peer[:6]} lost what it held" for peer in outcome.watcher.revoked if peer in names]
+    return found
