@@ -64,7 +64,7 @@ def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Co
 def _tell_time(state: RunState, now: float) -> None:
     """The state's time stands still while the host is suspended, so that nobody is judged for that (rule 22)."""
     if state.clock is None:
-        state.clock = state.now = state.accumulating_since = state.moved_at = now
+        state.clock = state.now = state.accumulating_since = state.committed_at = state.moved_at = now
         return
     gap = now - state.clock - GAP_TICKS * TICK_S
     state.slept_s += max(gap, 0.0)

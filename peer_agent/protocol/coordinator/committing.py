@@ -68,6 +68,8 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     state.digest = digest_of(event.sealed)
     state.sealed, state.late_rounds, state.slow_rounds = event.sealed, 0, 0
     enter(state, Why.WRITTEN)
+    state.accumulated.append(round_.cut_at - state.committed_at)  # of void rounds it would be what somebody only said
+    state.committed_at = state.now
     state.round, state.attempt, state.accumulating_since = None, 0, state.now
     state.non_finite, state.voided, state.moved_at = {}, None, state.now
     recount_all(state)

@@ -164,8 +164,9 @@ def usual_s(state: RunState) -> float:
 def weigh_absence(state: RunState) -> None:
     """Nobody sits out where the others cannot fill the batch within three times the usual."""
     working = [m.conduct for m in state.members.values() if m.trains and not m.conduct.silent and is_close(state, m)]
-    out = sum(conduct.pace for conduct in working if _is_out(state, conduct))
-    others = sum(conduct.pace for conduct in working if not _is_out(state, conduct))
+    paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
+    others, fastest = sum(paces), max(paces, default=0.0)
+    out = sum(min(conduct.pace, fastest) for conduct in working if _is_out(state, conduct))  # pace may be a word alone
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / (out + others) if out + others else 0.0)
     state.has_amnesty = batch > others * PATIENCE * usual

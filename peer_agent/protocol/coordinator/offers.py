@@ -34,8 +34,6 @@ def cut(state: RunState) -> list[Command]:
     """The target batch is reached: everyone stops at the last finished micro-batch and says what it holds."""
     asked = [member for member in state.ready() if is_asked(state, member.conduct)]
     waited_for = {member.peer for member in asked if member.counted[1] and _may_offer(member)}
-    if not state.attempt:
-        state.accumulated.append(state.now - state.accumulating_since)
     state.rounds += 1
     state.attempt += 1
     wait_s = offer_s(state)

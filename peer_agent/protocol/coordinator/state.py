@@ -226,6 +226,7 @@ class RunState(Struct, kw_only=True):
     late_rounds: int = 0  # void one after another because offers came too late
     slow_rounds: int = 0  # void one after another because nothing moved
     accumulating_since: float = 0.0
+    committed_at: float = 0.0
     accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds from commit to cut
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
     voided: Void | None = None  # the last, and who has not been seen to know of it
