@@ -66,7 +66,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     close_round(state, round_)
     state.index, state.step = record.index, record.step
     state.digest = digest_of(event.sealed)
-    state.sealed, state.late_rounds, state.slow_rounds = event.sealed, 0, 0
+    state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
     enter(state, Why.WRITTEN)
     state.accumulated.append(round_.cut_at - state.committed_at)  # of void rounds it would be what somebody only said
     state.committed_at = state.now

@@ -10,6 +10,7 @@ from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, RunSta
 
 SILENT_S = 30.0  # of work without a delivery, at least, or three times what it usually needs for a unit
 NEWCOMER_S = 600.0  # the same before the first delivery: compiling, a slow machine
+AMNESTY_S = 2.0  # between rounds in which nobody sits out and which are void: twice as much after each
 PATIENCE = 3.0  # times the usual: for a unit of one machine, for a batch of all
 FIRST_LIFT_S = 30.0  # until quotas are lifted while no usual time is known
 DELIVERIES = 9  # whose median is the pace
@@ -162,14 +163,27 @@ def usual_s(state: RunState) -> float:
 
 
 def weigh_absence(state: RunState) -> None:
-    """Nobody sits out where the others cannot fill the batch within three times the usual."""
+    """Nobody sits out where the others cannot fill the batch within three times the usual.
+
+    Rounds that come to nothing with those who were called back leave the others longer and longer without them: a
+    newcomer's pace shows after its first unit, and a cut costs it the one in hand.
+    """
     working = [m.conduct for m in state.members.values() if m.trains and not m.conduct.silent and is_close(state, m)]
     paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
     others, fastest = sum(paces), max(paces, default=0.0)
     out = sum(min(conduct.pace, fastest) for conduct in working if _is_out(state, conduct))  # pace may be a word alone
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / (out + others) if out + others else 0.0)
-    state.has_amnesty = batch > others * PATIENCE * usual
+    is_too_soon = bool(paces) and state.now < state.amnesty_from
+    state.has_amnesty = batch > others * PATIENCE * usual and not is_too_soon
+
+
+def spend_amnesty(state: RunState) -> None:
+    """A round made no update although nobody sat out."""
+    if state.has_amnesty:
+        state.amnesties += 1
+        state.amnesty_from = state.now + min(AMNESTY_S * 2.0**state.amnesties, NEWCOMER_S)
+        state.has_amnesty = False
 
 
 def is_close(state: RunState, member: Member) -> bool:

@@ -1,7 +1,7 @@
 """What every part of a round needs: which attempt is open, and how a round ends without an update."""
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.conduct import recount_all
+from peer_agent.protocol.coordinator.conduct import recount_all, spend_amnesty
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.settlement import close_round
@@ -35,6 +35,7 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
     state.round = None
     close_round(state, round_)
     state.void_rounds += 1
+    spend_amnesty(state)
     state.accumulating_since = state.now
     state.voided, state.voided_for = message, set(round_.persons)
     state.voided_again_at = state.now + REPEAT_S

@@ -244,6 +244,8 @@ class RunState(Struct, kw_only=True):
     rate: float = 0.0  # samples of the batch for one sample a second, as shares were last dealt
     is_lifted: bool = False  # accumulating takes too long: quotas do not hold
     has_amnesty: bool = False  # without those who sit out the batch would take too long
+    amnesties: int = 0  # void rounds with it since the last update
+    amnesty_from: float = 0.0
     is_dirty: bool = False  # leases and shares of all have to be looked at
     # votes
     recent: dict[str, int] = field(default_factory=dict)  # person -> the last index it is in

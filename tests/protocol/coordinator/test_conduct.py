@@ -249,6 +249,39 @@ def test_nobody_sits_out_where_the_others_cannot_fill_the_batch() -> None:
     assert stage.commit().step == 2
 
 
+def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> list[float]:
+    """A machine delivers what it is leased at once, and offers nothing; for how long the others could work each time."""
+    pauses, end, since = [], stage.now + seconds, stage.now
+    while stage.now < end:
+        before = stage.state.phase
+        stage.compute(boaster, 100)
+        stage.wait(0.5)
+        if before is Phase.ACCUMULATE and stage.state.phase is not before:
+            pauses.append(stage.now - since)
+        elif stage.state.phase is Phase.ACCUMULATE and before is not Phase.ACCUMULATE:
+            since = stage.now
+    return pauses
+
+
+def test_whoever_is_called_back_and_offers_nothing_leaves_newcomers_time_for_a_unit() -> None:
+    """They have no pace yet, so they cannot fill the batch by what is known; each cut costs them what is in hand."""
+    stage = Stage(batch=16)
+    stage.relay()
+    boaster, newcomer = stage.trainer("bob"), stage.trainer("ann")
+    pauses = _at_work_between_rounds(stage, boaster, 600)
+    assert len(pauses) >= 4
+    assert pauses[-1] >= 30, "longer and longer"
+    assert newcomer.undone, "it is leased work meanwhile"
+
+
+def test_whoever_is_all_there_is_is_called_back_at_once() -> None:
+    stage = Stage(batch=16)
+    stage.relay()
+    pauses = _at_work_between_rounds(stage, stage.trainer("bob"), 600)
+    assert stage.state.rounds >= 5
+    assert max(pauses) <= 4
+
+
 def test_a_session_does_not_wash_off_what_its_machine_did() -> None:
     stage, honest, liar = four(same_person=False)
     for _ in range(3):
