@@ -20,9 +20,9 @@ from tests.hostile.deeds import Deed
 from tests.hostile.puppet import PuppetRelay, PuppetTrainer
 
 SEED = 7
-STEPS = 32
+STEPS = 64
 SETTING = Setting(trainers=3, relays=1, steps=STEPS, seed=SEED, samples_each=16, snapshot_every=8)
-LIMIT_S = 340.0  # virtual; alone it takes half of that
+LIMIT_S = 680.0  # virtual; alone it takes half of that
 MOST_BATCHES = 4  # of samples in one accumulator
 END_S = 200.0  # for the last snapshot, where the puppet is elected and hands in nothing
 
