@@ -185,7 +185,7 @@ async def test_bytes_that_no_relay_has_are_asked_for_again_until_there_is_one(tm
         while (report := await scene.site.hears(m.Report)).index == 0:
             pass
         assert (report.index, report.step, report.digest, looked.qsize()) == (1, 1, "5" * 16, 3)
-        assert scene.words.getvalue().count("E114") == 1
+        assert "E114" not in scene.words.getvalue(), "none is linked that could have them"
 
 
 async def test_what_a_known_snapshot_covers_is_not_waited_for(tmp_path: Path, hasty: None) -> None:

@@ -47,7 +47,7 @@ def measured(folder: Path, library: Path) -> Figures:
         organizer, text = swarm.sign_up("organizer"), python_text()[:150_000]
         swarm.open_run(organizer, text, trainers=1, steps=100_000)
         old = swarm.slug
-        swarm.start_agent("old", token=swarm.token_of(organizer), **clock.environment)
+        swarm.start_agent("old", token=swarm.token_of(organizer), **clock.environment)  # type: ignore[arg-type]
         swarm.wait_for_step(STEPS)
         say(f"{old} is at step {swarm.facts()['step']}; the clock is moved by {HOURS} hours")
         before = int(swarm.facts()["step"])
@@ -58,7 +58,7 @@ def measured(folder: Path, library: Path) -> Figures:
         began = time.monotonic()
         swarm.open_run(organizer, text, trainers=1, steps=100_000)
         opened_s = time.monotonic() - began
-        swarm.start_agent("new", token=swarm.token_of(organizer), **clock.environment)
+        swarm.start_agent("new", token=swarm.token_of(organizer), **clock.environment)  # type: ignore[arg-type]
         swarm.wait_for_step(STEPS, LIMIT_S)
         return {
             "hours": HOURS,

@@ -24,7 +24,6 @@ from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from tests.coordination.dialler import Closed, Dialler, linked
-from tests.runs.cast import RECIPE
 
 TICK_S = 0.5
 
@@ -199,7 +198,8 @@ class Contributor(Peer):
                 self.records.append(action.record.record)
                 return (e.Applied(action.job, _digest(action.record.step)),)
             case e.Compute():
-                _, tokens = RECIPE.tokens_in(action.unit.samples)
+                assert self.core.recipe is not None
+                _, tokens = self.core.recipe.tokens_in(action.unit.samples)
                 return (e.Computed(action.job, 2.5 * tokens, tokens),)
             case e.Freeze():
                 return (e.Frozen(action.job, hashlib.sha256(repr(self.core.done).encode()).digest(), 1.0),)

@@ -1,6 +1,7 @@
 """How often a process asks the database who hosts what."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,6 +9,7 @@ from coordination import claims, lookout
 from coordination.following import Hosts
 from coordination.lookout import Lookout
 from coordination.threads import in_thread
+from peer_agent.protocol.messages import Snapshotted
 from tests.coordination.engines import PATIENCE_S
 
 TURNS = 50  # of a thread, each as long as a look
@@ -24,6 +26,9 @@ class Hurried:
         del hosts, asked_at
         self.found.set()
         self.here.hurry()
+
+    async def settle(self, notes: Sequence[Snapshotted]) -> None:
+        """It has no log."""
 
 
 async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

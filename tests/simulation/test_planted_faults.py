@@ -8,7 +8,16 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import advance as advancing
-from peer_agent.protocol.coordinator import committing, membership, offers, planning, recording, reducing, rounds
+from peer_agent.protocol.coordinator import (
+    attempt,
+    committing,
+    membership,
+    offers,
+    planning,
+    recording,
+    reducing,
+    rounds,
+)
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.coordinator.phases import Why
@@ -65,7 +74,7 @@ def _stale_fence_accepted(patch: pytest.MonkeyPatch, world: World) -> None:
         honest(self, message)
 
     patch.setattr(Relay, "say", say)
-    patch.setattr(reducing, "is_current", lambda state, message: True)
+    patch.setattr(attempt, "is_current", lambda state, message: True)
 
 
 def _commit_before_persisted(patch: pytest.MonkeyPatch, world: World) -> None:

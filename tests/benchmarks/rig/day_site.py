@@ -22,5 +22,5 @@ if __name__ == "__main__":
     def with_clock() -> dict[str, str]:
         return {**bare(), **{name: os.environ[name] for name in CLOCK}}
 
-    child.child_environment = relay.child_environment = with_clock
+    child.child_environment = relay.child_environment = with_clock  # type: ignore[attr-defined]
     execute_from_command_line(sys.argv)

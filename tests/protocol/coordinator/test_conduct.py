@@ -250,7 +250,7 @@ def test_nobody_sits_out_where_the_others_cannot_fill_the_batch() -> None:
 
 
 def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> list[float]:
-    """A machine delivers what it is leased at once, and offers nothing; for how long the others could work each time."""
+    """A machine delivers what it is leased at once and offers nothing; how long the others could work each time."""
     pauses, end, since = [], stage.now + seconds, stage.now
     while stage.now < end:
         before = stage.state.phase
