@@ -94,7 +94,7 @@ class Refusal(Message, frozen=True, kw_only=True):
 # --- control link: peer to site ----------------------------------------------------------------------------------
 
 
-class DoneUnit(Struct, frozen=True, array_like=True):
+class DoneUnit(Struct, frozen=True, array_like=True, gc=False):
     """A unit whose gradient is in the accumulator, and the step of the parameters it was computed on."""
 
     unit: Unit
@@ -167,7 +167,7 @@ class StateHash(Message, frozen=True, kw_only=True):
     size: Count  # bytes
 
 
-class Weight(Struct, frozen=True, array_like=True):
+class Weight(Struct, frozen=True, array_like=True, gc=False):
     """Loss tokens accumulated in chunks [first, stop)."""
 
     first: Medium

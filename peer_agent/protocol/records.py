@@ -31,7 +31,7 @@ Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
 Nats = Annotated[float, Meta(ge=0, le=1e15)]
 
 
-class Unit(Struct, frozen=True, array_like=True, order=True):
+class Unit(Struct, frozen=True, array_like=True, order=True, gc=False):
     """A leased range of samples: positions [start, stop) in the order of one shard in one epoch."""
 
     epoch: Count
@@ -53,7 +53,7 @@ class Included(Struct, frozen=True, array_like=True):
     slots: tuple[Small, ...]
 
 
-class ChunkRange(Struct, frozen=True, array_like=True):
+class ChunkRange(Struct, frozen=True, array_like=True, gc=False):
     """Chunks [first, stop)."""
 
     first: Medium
