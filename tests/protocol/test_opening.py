@@ -17,7 +17,8 @@ from peer_agent.protocol.opening import (
     planned_whole,
     seal_plan,
 )
-from peer_agent.protocol.records import Contribution, seal, whole
+from peer_agent.protocol.records import Contribution, SpanEntry, Unit, seal, whole
+from peer_agent.protocol.wire import encode
 from tests.golden import FOLDER
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.strategies import sample
@@ -95,3 +96,25 @@ def test_a_commit_of_version_1_has_everything_inside() -> None:
     assert opened.own is not None
     assert (opened.own.person, opened.head.contributors) == ("Teo", 2)
     assert len(open_whole_commit(commit, SITE_PUBLIC).contributions) == 2
+
+
+MEMBERS, SPANS, UNITS = 1000, 64, 8
+MOST_BYTES = 20_000_000  # of plan and commit to all trainers, in a step
+
+
+def test_what_a_thousand_trainers_are_told_of_a_step_is_bounded() -> None:
+    """A head of 64 spans, one's own slot or contribution, and ten hashes, for each; not everybody's for everybody."""
+    peers = [PeerId(f"{number:032x}") for number in range(MEMBERS)]
+    units = tuple(Unit(3, 2, 1000 * number, 1000 * number + 4) for number in range(UNITS))
+    slots = tuple(structs.replace(SLOTS[0], peer=peer, weights=(m.Weight(0, 2048, 4000),)) for peer in peers)
+    held = [m.PlannedSpan(span=n, first=32 * n, stop=32 * n + 32, reducer=PEERS[0], attempt=1) for n in range(SPANS)]
+    plan = plan_of(slots=slots, **FACTS | {"spans": tuple(held)})
+    averaged = structs.replace(sample(SpanEntry), reducer=PEERS[0], root="f" * 64, sum_squares=0.123456789)
+    entries = tuple(structs.replace(averaged, span=span.span, first=span.first, stop=span.stop) for span in held)
+    parts = tuple(structs.replace(PARTS[0], peer=peer, slot=n, units=units) for n, peer in enumerate(peers))
+    made = {name: getattr(SAMPLE, name) for name in SAMPLE.__struct_fields__ if name not in MADE}
+    record = whole(contributions=parts, **made | {"spans": entries})
+    sealed, letters = seal_plan(SITE_KEY, plan), CommitLetters(seal(SITE_KEY, record), record)
+    told = sum(len(encode(planned_for(sealed, peer))) + len(encode(letters.to(peer, 1))) for peer in peers)
+    print(f"{told / 1e6:.1f} MB")
+    assert told <= MOST_BYTES
