@@ -39,6 +39,7 @@ async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.
         return {}
 
     monkeypatch.setattr(claims, "hosts_of", hosts_of)
+    monkeypatch.setattr(lookout, "settled", lambda _: ())
     monkeypatch.setattr(lookout, "HURRY_S", 1e6)
     here = Lookout()
     socket = Hurried(here)
@@ -50,5 +51,6 @@ async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.
             await in_thread(int)()
     assert len(looks) == 1
     assert here._task is not None
+    assert not here._task.done(), "it goes on after the pause"
     here._task.cancel()
     await asyncio.wait([here._task])
