@@ -70,8 +70,9 @@ def looks(slug: str) -> Figures:
 
     from coordination.models import Presence
     from runs.models import Run
-    from web.feed.looking import look
+    from web.feed.looking import look, prepare_looks
 
+    prepare_looks()  # as `serve` does before it answers
     Presence.objects.update(at=timezone.now())
     run = Run.objects.get(slug=slug)
     spent = []

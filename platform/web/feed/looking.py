@@ -22,6 +22,15 @@ def seen_of(run: Run) -> Seen:
     )
 
 
+def prepare_looks() -> None:
+    """Look once, for nobody, as a site starts: Django prepares its queries when they are first made, and the first
+    reader would pay for that.
+    """
+    run = Run.objects.filter(state=Run.State.OPEN).order_by("-pk").first()
+    if run is not None:
+        look(run.pk)
+
+
 def look(run_id: UUID) -> Picture | None:
     """The picture, None where the run is gone."""
     run = Run.objects.select_related("dataset", "organizer", "head").filter(pk=run_id).first()

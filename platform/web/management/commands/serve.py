@@ -21,6 +21,7 @@ from coordination.claims import forget_the_dead
 from coordination.snapshots import expire_pending
 from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
+from web.feed.looking import prepare_looks
 from web.operators import operator_secret
 from web.serving.backup import back_up_before_changes
 from web.serving.housekeeping import keep_house
@@ -71,6 +72,7 @@ class Command(BaseCommand):
             expire_pending()
             if is_alone:
                 forget_the_dead()
+            prepare_looks()
             hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
             self._greet(public, data, [line for line in (warning, hint) if line])
             relay_port = relay_port_for(public, options["host"], options["relay_port"])
