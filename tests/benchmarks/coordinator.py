@@ -1,6 +1,7 @@
 """Events per second of `advance` with virtual peers, and how that grows. Described in README.md."""
 
 import argparse
+import gc
 import sys
 import time
 from collections import defaultdict
@@ -43,6 +44,7 @@ class Timed:
     """One simulated run."""
 
     def __init__(self, peers: int, steps: int, weather: Weather | None) -> None:
+        gc.collect()  # what the world before has left is not this one's
         self.watch = Stopwatch()
         world = World(Setting(trainers=peers, relays=2, steps=steps, seed=1), [self.watch])
         if weather is not None:
