@@ -155,6 +155,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
         state.recipe_bytes = encode_recipe(state.recipe)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
+        state.committed_at = state.now  # a pause is not what a batch usually takes
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
         return []

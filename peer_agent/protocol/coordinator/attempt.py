@@ -6,9 +6,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.rounds import is_current
 from peer_agent.protocol.coordinator.state import Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.records import Included
-
-QUORUM = 0.7  # of the planned tokens
 
 
 def open_round(state: RunState, message: m.Attempted) -> Round | None:
@@ -61,6 +60,6 @@ def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
     edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})
     for chunk in edges:
         planned = [next((w.tokens for w in slot.weights if w.first <= chunk < w.stop), 0) for slot in slots]
-        if sum(planned[slot] for slot in part.slots) < QUORUM * sum(planned):
+        if 100 * sum(planned[slot] for slot in part.slots) < QUORUM_PERCENT * sum(planned):
             return False
     return True

@@ -55,7 +55,7 @@ def watch(state: RunState) -> list[Command]:
             strike(state, {reducer for reducer, _ in stalled})
             return commands
     if state.now >= round_.deadline:
-        _blame(state, round_)
+        strike(state, open_at(round_))  # reducers at which nothing moved kept the others waiting
         state.slow_rounds += 1
         text = "it made no progress" if state.can_reduce() else "there was no relay"
         commands += void(state, Why.STUCK, text)
@@ -154,8 +154,3 @@ def _drop_late(state: RunState, slot: int) -> list[Command]:
     if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
         commands += revoke(state, sender, "it was too slow again")
     return commands
-
-
-def _blame(state: RunState, round_: Round) -> None:
-    """Reducers at which nothing moved kept the others waiting: they are planned no part for some rounds."""
-    strike(state, open_at(round_))

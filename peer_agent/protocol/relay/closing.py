@@ -11,9 +11,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from peer_agent.protocol.messages import PlannedSpan, Slot
+from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.records import Included
-
-QUORUM_PERCENT = 70  # of a chunk's planned tokens; below it a chunk stays open and the attempt is void
 
 
 class Coverage:

@@ -7,7 +7,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.conduct import NEWCOMER_S, OUT, SILENT_S
+from peer_agent.protocol.coordinator.conduct import NEWCOMER_S, OUT, SILENT_S, usual_s
 from peer_agent.protocol.coordinator.state import Phase
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
@@ -272,6 +272,19 @@ def test_whoever_is_called_back_and_offers_nothing_leaves_newcomers_time_for_a_u
     assert len(pauses) >= 4
     assert pauses[-1] >= 30, "longer and longer"
     assert newcomer.undone, "it is leased work meanwhile"
+
+
+def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
+    """Or nothing would be late any more for as long as the median remembers it."""
+    stage = Stage(batch=16)
+    stage.relay()
+    stage.trainer("ann")
+    stage.commit()
+    stage.take(e.Directed("paused"))
+    stage.wait(9 * 3600)
+    stage.take(e.Directed("running"))
+    stage.commit()
+    assert usual_s(stage.state) < 60
 
 
 def test_whoever_is_all_there_is_is_called_back_at_once() -> None:
