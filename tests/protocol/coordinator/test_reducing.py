@@ -379,6 +379,7 @@ def test_whoever_is_lost_after_all_its_chunks_came_stays_in_the_round() -> None:
 def test_whoever_is_lost_before_one_relay_had_all_of_it_is_dropped() -> None:
     stage, trainers, relays = reducing({}, {})
     progress(stage, relays[0], CHUNKS, 0, 0, 0)
+    progress(stage, relays[1], 1, 0, 0, 0)
     stage.take(e.Lost(trainers[0].peer))
     assert stage.round.dropped == {0}
 
