@@ -162,11 +162,11 @@ STALLING = (
         fault=PACE,
         machines=3,
         chunks_per_s=0.0,
-        bites=("note dropped",),
+        bites=("note void",),
     ),
     Deed(name="sends_0_2_chunks_a_second", fault=PACE, chunks_per_s=0.2, bites=("note dropped",)),
     Deed(name="sends_a_chunk_just_in_time", fault=PACE, chunks_per_s=0.26, bites=("note dropped",)),
-    Deed(name="three_that_send_0_2_chunks_a_second", fault=PACE, machines=3, chunks_per_s=0.2, bites=("note dropped",)),
+    Deed(name="three_that_send_0_2_chunks_a_second", fault=PACE, machines=3, chunks_per_s=0.2, bites=("note void",)),
     Deed(
         name="sends_chunks_that_do_not_match",
         fault="refused work sits out 1, 4, 16 rounds, an hour at most",

@@ -71,4 +71,30 @@ COORDINATOR: tuple[Mutation, ...] = (
         "committing",
     ),
     fault("nobody is evicted", "advance", "if state.now - member.heard_at > LOST_S", "if False", "reports"),
+    fault("short rounds are soon sat out", "state", "or self.now < conduct.out_to", "", "conduct"),
+    fault(
+        "whom too few are left without is waited for no longer than anybody",
+        "watching",
+        "            wait_s = max(wait_s, took_s + remake_s(state, round_, open_))",
+        "            pass",
+        "reducing",
+    ),
+    fault(
+        "whom too few are left without is waited for, however long",
+        "watching",
+        "            wait_s = max(wait_s, took_s + remake_s(state, round_, open_))",
+        "            continue",
+        "reducing",
+    ),
+    fault(
+        "whom the others cannot do without is dropped",
+        "conduct",
+        "if not others or _takes_too_long(state, others, sum(paces.values())):",
+        "if not others:",
+        "reducing",
+    ),
+    fault(
+        "who takes back its offer is in the next round", "offers", "        _miss_less(state, round_)\n", "", "offers"
+    ),
+    fault("nobody was late, and all wait longer", "offers", "+= bool(round_.waiting)", "+= 1", "offers"),
 )

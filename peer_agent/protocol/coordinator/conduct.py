@@ -3,10 +3,13 @@
 The sums over members in `RunState` are kept here, member by member, so that no event looks at all of them.
 """
 
+import math
+from collections.abc import Collection
 from statistics import median
 
 from peer_agent.protocol.coordinator.events import Command, Note
-from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, RunState
+from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, Round, RunState
+from peer_agent.protocol.identifiers import PeerId
 
 SILENT_S = 30.0  # of work without a delivery, at least, or three times what it usually needs for a unit
 NEWCOMER_S = 600.0  # the same before the first delivery: compiling, a slow machine
@@ -16,6 +19,7 @@ FIRST_LIFT_S = 30.0  # until quotas are lifted while no usual time is known
 DELIVERIES = 9  # whose median is the pace
 FASTEST_S = 1e-3  # for a delivery
 OUT = (1, 4, 16)  # rounds to sit out for what was refused, or did not come: the first time, the second, any other
+OUT_S = (0.0, 16.0, 64.0)  # and as long as that at least, where rounds are shorter than what a wait for it costs
 CONDUCTS_KEPT = 10_000  # of machines that are away
 
 
@@ -137,13 +141,13 @@ def missed(state: RunState, conduct: Conduct) -> None:
     Delivering is no more than a word; whoever does so again without having been in an update sits out longer.
     """
     conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
-    _send_out(state, conduct, OUT[min(conduct.misses, len(OUT)) - 1])
+    _send_out(state, conduct, conduct.misses)
 
 
 def struck(state: RunState, conduct: Conduct) -> None:
     """What it did was refused, or kept a round from its end."""
     conduct.strikes, conduct.proven = conduct.strikes + 1, 0
-    _send_out(state, conduct, OUT[min(conduct.strikes, len(OUT)) - 1])
+    _send_out(state, conduct, conduct.strikes)
 
 
 def did_well(conduct: Conduct, samples: int) -> None:
@@ -152,8 +156,11 @@ def did_well(conduct: Conduct, samples: int) -> None:
     conduct.proven = max(samples, conduct.proven * 9 // 10)
 
 
-def _send_out(state: RunState, conduct: Conduct, rounds: int) -> None:
-    conduct.out_until, conduct.out_since = max(conduct.out_until, state.rounds + rounds), state.now
+def _send_out(state: RunState, conduct: Conduct, times: int) -> None:
+    which = min(times, len(OUT)) - 1
+    conduct.out_until = max(conduct.out_until, state.rounds + OUT[which])
+    conduct.out_to = max(conduct.out_to, state.now + OUT_S[which])
+    conduct.out_since = state.now
     look_soon(state)
 
 
@@ -168,14 +175,41 @@ def weigh_absence(state: RunState) -> None:
     Rounds that come to nothing with those who were called back leave the others longer and longer without them: a
     newcomer's pace shows after its first unit, and a cut costs it the one in hand.
     """
-    working = [m.conduct for m in state.members.values() if m.trains and not m.conduct.silent and is_close(state, m)]
+    working = _working(state).values()
     paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
     others, fastest = sum(paces), max(paces, default=0.0)
     out = sum(min(conduct.pace, fastest) for conduct in working if _is_out(state, conduct))  # pace may be a word alone
-    batch = state.recipe.target_batch
-    usual = usual_s(state) or (batch / (out + others) if out + others else 0.0)
     is_too_soon = bool(paces) and state.now < state.amnesty_from
-    state.has_amnesty = batch > others * PATIENCE * usual and not is_too_soon
+    state.has_amnesty = _takes_too_long(state, others, out + others) and not is_too_soon
+
+
+def _working(state: RunState) -> dict[PeerId, Conduct]:
+    """Of machines that deliver, those whose replica is at the head, or one step behind and about to be."""
+    near = (member for member in state.members.values() if member.trains and is_close(state, member))
+    return {member.peer: member.conduct for member in near if not member.conduct.silent}
+
+
+def is_close(state: RunState, member: Member) -> bool:
+    """Whether its replica is at the head, or one step behind and about to be."""
+    return member.step >= max(state.step - 1, 0)
+
+
+def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
+    """Whether a batch takes three times the usual at this pace, or three times as long as with all of them."""
+    batch = state.recipe.target_batch
+    usual = usual_s(state) or (batch / whole if whole else 0.0)
+    return batch > pace * PATIENCE * usual
+
+
+def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
+    """Until the others have made another batch, without these slots; infinite where nobody may sit it out."""
+    slow = {round_.slots[slot].peer for slot in slots}
+    paces = {peer: conduct.pace for peer, conduct in _working(state).items() if not _is_out(state, conduct)}
+    others = sum(pace for peer, pace in paces.items() if peer not in slow)
+    if not others or _takes_too_long(state, others, sum(paces.values())):
+        return math.inf
+    held = sum(done.unit.samples for peer, offer in round_.offers.items() if peer not in slow for done in offer.units)
+    return max(0.0, state.recipe.target_batch - held) / others
 
 
 def spend_amnesty(state: RunState) -> None:
@@ -184,11 +218,6 @@ def spend_amnesty(state: RunState) -> None:
         state.amnesties += 1
         state.amnesty_from = state.now + min(AMNESTY_S * 2.0**state.amnesties, NEWCOMER_S)
         state.has_amnesty = False
-
-
-def is_close(state: RunState, member: Member) -> bool:
-    """Whether its replica is at the head, or one step behind and about to be."""
-    return member.step >= max(state.step - 1, 0)
 
 
 def lift(state: RunState) -> None:

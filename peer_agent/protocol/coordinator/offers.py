@@ -41,6 +41,7 @@ def cut(state: RunState) -> list[Command]:
         number=state.rounds,
         attempt=state.attempt,
         persons={member.peer: (member.person, member.machine) for member in asked},
+        held={member.peer: member.done_samples for member in asked},
         waiting=waited_for,
         cut_at=state.now,
         deadline=state.now + wait_s,
@@ -157,7 +158,8 @@ def close_offers(state: RunState) -> list[Command]:
     offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
     samples = sum(done.unit.samples for _, offer in offers for done in offer.units)
     if not offers or samples < QUORUM * state.recipe.target_batch:
-        state.late_rounds += 1
+        state.late_rounds += bool(round_.waiting)
+        _miss_less(state, round_)
         return void(state, Why.TOO_LITTLE, "too few offers came in time")
     state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # at least; void ones double it
     scales = scales_of([offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers])
@@ -170,6 +172,15 @@ def close_offers(state: RunState) -> list[Command]:
     enter(state, Why.OFFERED)
     state.moved_at, round_.deadline = state.now, state.now + patience_s(state)
     return plan(state)
+
+
+def _miss_less(state: RunState, round_: Round) -> None:
+    """Those who have answered, and offer less than they had reported at the cut, let the round down."""
+    for peer in sorted(round_.held.keys() & state.members.keys() - round_.waiting):
+        offer, member = round_.offers.get(peer), state.members[peer]
+        offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
+        if offered < round_.held[peer] and member.accumulator:
+            missed(state, member.conduct)
 
 
 def revoke(state: RunState, member: Member, reason: str) -> list[Command]:

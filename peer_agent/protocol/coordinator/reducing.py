@@ -1,7 +1,7 @@
 """While a plan is carried out: spans that are done and kept, and what is lost or left out of it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.attempt import (
@@ -18,6 +18,7 @@ from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.rounds import void
+from peer_agent.protocol.coordinator.standing import name_all
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 
@@ -104,7 +105,7 @@ def replan(state: RunState) -> list[Command]:
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
-            commands += drop(state, slot, "was lost")  # it had sent all that the attempt before asked of it
+            commands += drop(state, [slot], "was lost")  # it had sent all that the attempt before asked of it
     if state.phase is Phase.REDUCE and not has_quorum_without(state, round_, ()):
         commands += void(state, Why.TOO_FEW, "too few were left when a relay was lost")
     return commands
@@ -148,7 +149,7 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
     conduct = member.conduct if member is not None else state.conducts.get(peer)
     if is_counted_on and conduct is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
         missed(state, conduct)
-    return drop(state, slots[0], why) if slots and state.phase is Phase.REDUCE else []
+    return drop(state, slots[:1], why) if slots and state.phase is Phase.REDUCE else []
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
@@ -162,7 +163,7 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
     if refused.slot not in round_.dropped:
         if not has_quorum_without(state, round_, {refused.slot}) and _asks_another(state, member):
             return replan(state)
-        commands += drop(state, refused.slot, "sent a damaged gradient")
+        commands += drop(state, [refused.slot], "sent a damaged gradient")
     if sender is not None and sender.accumulator == offer.accumulator:
         struck(state, sender.conduct)
         commands += revoke(state, sender, f"chunk {refused.chunk} was refused ({refused.code})")
@@ -183,18 +184,24 @@ def strike(state: RunState, peers: Iterable[PeerId]) -> None:
         struck(state, state.members[peer].conduct)
 
 
-def drop(state: RunState, slot: int, why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """From the next open chunk on, the round goes on without this slot; void where too few would be left."""
+def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
+    """From the next open chunk on, the round goes on without these slots; void where too few would be left."""
     round_ = state.round
     assert round_ is not None
-    round_.dropped.add(slot)
+    round_.dropped.update(slots)
     round_.moved_at = state.now
-    sender = state.members.get(round_.slots[slot].peer)
-    if sender is not None and is_own_doing:
-        missed(state, sender.conduct)
+    senders = [state.members.get(round_.slots[slot].peer) for slot in slots]
+    for sender in senders:
+        if sender is not None and is_own_doing:
+            missed(state, sender.conduct)
     if not has_quorum_without(state, round_, ()):
-        return void(state, Why.TOO_FEW, f"a trainer {why}, and too few were left")
+        return void(state, Why.TOO_FEW, f"{name_all(filter(None, senders))} {why}, and too few were left")
     enter(state, Why.DROPPED)
-    name = sender.person if sender is not None else "a trainer"
-    note = Note("dropped", f"{name} {why} in mid-round; the others finish it")
-    return [note, drop_message(state, round_, slot)]
+    commands: list[Command] = []
+    for slot, sender in zip(slots, senders, strict=True):
+        name = sender.person if sender is not None else "a trainer"
+        commands += [
+            Note("dropped", f"{name} {why} in mid-round; the others finish it"),
+            drop_message(state, round_, slot),
+        ]
+    return commands

@@ -44,6 +44,7 @@ class Conduct(Struct):
     strikes: int = 0  # refused work, less what it did well since
     misses: int = 0  # rounds that it let down since its work was last in an update
     out_until: int = 0  # the last round it sits out
+    out_to: float = 0.0  # and when it is back at the earliest
     out_since: float = 0.0
     proven: int = 0  # most samples of one of its contributions
     nudge_s: float = 0.0  # of work without a delivery after which it is asked for a hello; 0: not set yet
@@ -136,7 +137,8 @@ class Round(Struct):
 
     number: int
     attempt: int
-    persons: dict[PeerId, tuple[str, str]]  # person and machine of those asked
+    persons: dict[PeerId, tuple[str, str]]  # person and machine of those asked,
+    held: dict[PeerId, int]  # and samples that each had reported
     waiting: set[PeerId]  # waited for, and not answered yet
     cut_at: float
     deadline: float
@@ -320,7 +322,8 @@ class RunState(Struct, kw_only=True):
     def sits_out(self, conduct: Conduct) -> bool:
         """Whether the open round, or else the next one, does without this machine because of an earlier one."""
         number = self.rounds + (self.round is None)
-        return number <= conduct.out_until and self.now - conduct.out_since < LONGEST_OUT_S
+        is_out = number <= conduct.out_until or self.now < conduct.out_to
+        return is_out and self.now - conduct.out_since < LONGEST_OUT_S
 
     def listeners(self) -> tuple[Listener, ...]:
         """Who can be dialled, by id."""

@@ -1,9 +1,10 @@
 """What the clock finds in a round that is being reduced: slots and reducers that stand still, or are far behind."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.attempt import chunks_of, has_quorum_without, open_at, open_round
+from peer_agent.protocol.coordinator.conduct import remake_s
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.offers import revoke
 from peer_agent.protocol.coordinator.phases import Why
@@ -49,8 +50,9 @@ def watch(state: RunState) -> list[Command]:
         strike(state, late)
         round_.hung |= late
         return commands + replan(state)
-    for slot in sorted(slots.union(_slow(state, round_))):
-        commands += _drop_late(state, slot)
+    slots |= set(_slow(state, round_))
+    if slots:
+        commands += _drop_late(state, sorted(slots))
         if state.phase is not Phase.REDUCE:
             strike(state, {reducer for reducer, _ in stalled})
             return commands
@@ -114,15 +116,21 @@ def _stalled(round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Slots that move, and that the others have waited for, four times as long as they took, where these are enough."""
+    """Slots that move, and that the others have waited for, four times as long as they took.
+
+    Where these are too few, the round would be void: no sooner than they can make another without the slow.
+    """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
         open_ = {slot for slot, moved in slots.items() if moved.chunks < expected}
-        if not open_ or len(open_) == len(slots) or not has_quorum_without(state, round_, open_):
+        if not open_ or len(open_) == len(slots):
             continue
         done_at = max(slots[slot].at for slot in slots.keys() - open_)
-        last = round_.reported.get(reducer, round_.planned_at)
-        if last - done_at >= max(STALL_S, WAIT * (done_at - round_.planned_at)):
+        took_s = done_at - round_.planned_at
+        wait_s = max(STALL_S, WAIT * took_s)
+        if not has_quorum_without(state, round_, open_):
+            wait_s = max(wait_s, took_s + remake_s(state, round_, open_))
+        if round_.reported.get(reducer, round_.planned_at) - done_at >= wait_s:
             yield from open_
 
 
@@ -144,13 +152,13 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Itera
             yield slot
 
 
-def _drop_late(state: RunState, slot: int) -> list[Command]:
-    """The first time it keeps what was left out; again, and that would grow to more than the others can do without."""
+def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
+    """The first time they keep what was left out; again, and that would grow to more than the others can do without."""
     round_ = state.round
     assert round_ is not None
-    commands = drop(state, slot, "stopped sending", is_own_doing=True)
-    peer = round_.slots[slot].peer
-    sender = state.members.get(peer)
-    if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
-        commands += revoke(state, sender, "it was too slow again")
+    commands = drop(state, slots, "stopped sending", is_own_doing=True)
+    for peer in (round_.slots[slot].peer for slot in slots):
+        sender = state.members.get(peer)
+        if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
+            commands += revoke(state, sender, "it was too slow again")
     return commands

@@ -7,7 +7,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.conduct import NEWCOMER_S, OUT, SILENT_S, usual_s
+from peer_agent.protocol.coordinator.conduct import NEWCOMER_S, OUT, OUT_S, SILENT_S, usual_s
 from peer_agent.protocol.coordinator.state import Phase
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
@@ -158,9 +158,9 @@ def test_the_clock_of_a_machine_stands_still_in_a_round_and_at_its_quota() -> No
 # --- sitting out
 
 
-def damaged(stage: Stage, trainers: list[Trainer], culprit: Trainer) -> None:
+def damaged(stage: Stage, trainers: list[Trainer], culprit: Trainer, unit_s: float = 16.0) -> None:
     """A whole step in which a reducer refuses what one of them sends, if it takes part at all."""
-    stage.accumulate(*trainers)
+    stage.accumulate(*trainers, unit_s=unit_s)
     stage.offers(*trainers)
     stage.close()
     slots = [i for i, slot in enumerate(stage.round.slots) if slot.peer == culprit.peer]
@@ -184,6 +184,24 @@ def test_refused_work_sits_out_one_four_and_sixteen_rounds() -> None:
     gaps = [later - early - 1 for early, later in pairwise(refused_in)]
     assert gaps[:3] == list(OUT)
     assert gaps[3:] == [16] * len(gaps[3:])
+
+
+def test_where_rounds_are_short_a_minute_is_the_least_for_who_is_refused_again_and_again() -> None:
+    """A wait costs seconds, so sixteen rounds of a third of one would be soon over."""
+    stage, honest, culprit = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, culprit)
+    refused_at = []
+    while stage.now < 1400:
+        before = stage.member(culprit).conduct.strikes
+        damaged(stage, [*honest, culprit], culprit, unit_s=0.25)
+        if stage.member(culprit).conduct.strikes > before:
+            refused_at.append(stage.now)
+    gaps = [later - early for early, later in pairwise(refused_at)]
+    assert gaps[0] < 5
+    assert OUT_S[1] <= gaps[1] < OUT_S[1] + 5
+    assert gaps[2:]
+    assert all(OUT_S[2] <= gap < OUT_S[2] + 5 for gap in gaps[2:])
 
 
 def test_an_hour_is_the_longest() -> None:

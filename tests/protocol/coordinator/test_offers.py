@@ -8,7 +8,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.offers import FIRST_OFFER_S, LONGEST_OFFER_S, offer_s
 from peer_agent.protocol.coordinator.state import Phase
-from tests.protocol.coordinator.stage import TOKENS, Stage, Trainer, notes, sent
+from tests.protocol.coordinator.stage import RUN, TOKENS, Stage, Trainer, notes, sent
 
 
 @dataclass
@@ -71,6 +71,24 @@ def test_the_wait_doubles_while_rounds_are_void_for_want_of_offers(swarm: Swarm)
         assert stage.round.deadline - stage.round.cut_at == FIRST_OFFER_S * 2**number
         stage.close()
     assert notes(stage.said).count("void") == 3
+
+
+@pytest.mark.parametrize(("culprits", "kept"), [(2, 0), (4, 1)])
+def test_who_takes_back_what_it_reported_lets_the_round_down(swarm: Swarm, culprits: int, kept: int) -> None:
+    """It has answered, so nobody waits any longer the next time; it sits out, whether it offers the rest or nothing."""
+    stage, fickle, honest = swarm.stage, swarm.trainers[:culprits], swarm.trainers[culprits:]
+    stage.accumulate(*swarm.trainers)
+    for trainer in fickle:
+        back = tuple(trainer.done)[kept:]
+        stage.offer(trainer)
+        stage.say(trainer.peer, m.UnitsReturned(run=RUN, units=back, reason="leaving"))
+        trainer.done = {unit: base for unit, base in trainer.done.items() if unit not in back}
+    stage.offers(*fickle, *honest)
+    stage.close()
+    assert notes(stage.said).count("void") == 1
+    assert all(stage.state.sits_out(stage.member(trainer).conduct) for trainer in fickle)
+    assert not any(stage.state.sits_out(stage.member(trainer).conduct) for trainer in honest)
+    assert stage.state.late_rounds == 0
 
 
 def test_who_has_nothing_to_offer_is_not_waited_for(swarm: Swarm) -> None:

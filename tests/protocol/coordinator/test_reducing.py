@@ -104,6 +104,42 @@ def test_two_slots_that_stop_at_the_same_chunk_are_left_to_the_deadline() -> Non
     assert stage.round.dropped == set()
 
 
+def of_long_batches(people: int, unit_s: float) -> tuple[Stage, list[Trainer], PeerId]:
+    """A round of equal trainers who have made two units each."""
+    stage = Stage(batch=8 * people)
+    relay = stage.relay()
+    trainers = [stage.trainer(name) for name in ("ann", "bob", "cem", "dan")[:people]]
+    stage.accumulate(unit_s=unit_s)
+    stage.offers(*trainers)
+    return stage, trainers, relay
+
+
+def test_who_is_needed_is_waited_for_as_long_as_the_others_take_to_make_its_part() -> None:
+    """Without a third of the tokens the round would be void: two can make them in twenty seconds."""
+    stage, trainers, relay = of_long_batches(3, 20)
+    assert 21 <= run(stage, relay, 60, 4, 4, 0.26) <= 25
+    assert "void" in notes(stage.said)
+    slow = stage.member(trainers[2]).conduct
+    assert slow.owes
+    assert stage.state.sits_out(slow)
+
+
+def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
+    """One of four would need four times as long for the next batch."""
+    stage, _, relay = of_long_batches(4, 2)
+    run(stage, relay, 26, 4, 0.3, 0.3, 0.3)
+    assert stage.round.dropped == set()
+    assert "void" not in notes(stage.said)
+
+
+def test_all_that_are_too_slow_sit_out_the_same_round() -> None:
+    """Two of five, in one void round and not in two."""
+    stage, trainers, (relay,) = reducing(people=5)
+    run(stage, relay, 12, 4, 4, 4, 0.3, 0.3)
+    assert stage.state.void_rounds == 1
+    assert [stage.member(trainer).conduct.misses for trainer in trainers] == [0, 0, 0, 1, 1]
+
+
 # --- deadlines
 
 
