@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import os
+import secrets
 import sys
 import tempfile
 import time
@@ -24,12 +25,14 @@ from tests.end_to_end.swarm import Swarm
 from tests.hostile.deeds import Deed
 from tests.hostile.table import ROWS
 from web.demonstration.corpus import python_text
-from web.demonstration.visitor import Visitor
 
 HONEST = ("ann", "ben", "cid")
 FIRST_ROWS = ("offers_a_loss_of_1_7e308", "hello_storm", "half_requests")
-SECONDS = 8.0  # alone, and again with the puppet
+SECONDS = 16.0  # beside the puppet
+ALONE = 1 / 4  # of that, before the puppet comes and after it has gone
 LEAD_S = 2.0  # for the puppet to be in the run
+SEEN = ("told", "changed")  # of what must be counted in virtual time, as far as a puppet sees it itself
+REST_S = 5.0  # for what it leaves behind to be over
 ENDLESS = 100_000
 BATCH = "144"  # so that a round takes seconds, as the waits and patience of the protocol do
 WIRED: dict[str, Deed | Visit] = {
@@ -40,23 +43,23 @@ OWN_CODE = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
 
 
 class Stage(Struct):
-    """A site with three honest agents, and somebody whose machines are the puppets."""
+    """A site with three honest agents."""
 
     swarm: Swarm
     folder: Path
-    mallory: Visitor
-    passports: list[Passport]
 
-    async def machine(self, number: int) -> Passport:
-        """One of the puppets' machines."""
-        while len(self.passports) <= number:
-            home = Home(self.folder / f"mallory {len(self.passports)}")
-            token = await asyncio.to_thread(self.swarm.token_of, self.mallory)
-            known = await log_in(home, self.swarm.url, token, name=f"machine {len(self.passports)}")
-            self.passports.append(Passport(home, known, Role.TRAINER, self.swarm.slug))
-        passport = self.passports[number]
-        await passport.renew()
-        return passport
+    async def machines(self, row: str, count: int) -> list[Passport]:
+        """Of somebody who has never been here: what the row before did is held against no one."""
+        visitor = await asyncio.to_thread(self.swarm.sign_up, f"mallory-{secrets.token_hex(4)}")
+        passports = []
+        for number in range(count):
+            home = Home(self.folder / row / str(number))
+            token = await asyncio.to_thread(self.swarm.token_of, visitor)
+            known = await log_in(home, self.swarm.url, token, name=f"machine {number}")
+            passport = Passport(home, known, Role.TRAINER, self.swarm.slug)
+            await passport.renew()
+            passports.append(passport)
+        return passports
 
     async def steps_per_minute(self, seconds: float) -> float:
         """As the site's API tells it, from one step to another."""
@@ -74,27 +77,40 @@ class Stage(Struct):
         return [name for name, process in self.swarm.processes.items() if process.poll() is not None]
 
 
-async def row(stage: Stage, what: Deed | Visit, seconds: float) -> Figures:
-    """Alone, then with the puppet, within the same run and minute."""
-    alone = await stage.steps_per_minute(seconds)
-    task = asyncio.create_task(_act(stage, what, LEAD_S + seconds + 1))
+async def row(stage: Stage, what: Deed | Visit, alone: float, seconds: float) -> Figures:
+    """With the puppet, between two measurements without it; `alone` is the first of these."""
+    machines = await stage.machines(what.name, what.machines if isinstance(what, Deed) else 1)
+    task = asyncio.create_task(_act(stage, what, machines, LEAD_S + seconds + 1))
     await asyncio.sleep(LEAD_S)
     beside = await stage.steps_per_minute(seconds)
     account = await task
+    await asyncio.sleep(REST_S)
+    after = await stage.steps_per_minute(ALONE * seconds)
+    usual = (alone + after) / 2
     return {
         "row": what.name,
-        "steps_per_minute_alone": round(alone, 1),
+        "steps_per_minute_before": round(alone, 1),
         "steps_per_minute": round(beside, 1),
-        "ratio": round(beside / alone, 2) if alone else None,
+        "steps_per_minute_after": round(after, 1),
+        "ratio": round(beside / usual, 2) if usual else None,
         "ended": stage.ended(),
+        "did_not": _did_not(what, account),
         "account": dict(account.most_common(12)),
     }
 
 
-async def _act(stage: Stage, what: Deed | Visit, seconds: float) -> Counter[str]:
+def _did_not(what: Deed | Visit, account: Counter[str]) -> list[str]:
+    """What a puppet must be told, or change, and was not: a row that does nothing shows nothing."""
+    if not isinstance(what, Deed):
+        return []
+    seen = [bite for bite in what.bites if bite.startswith(SEEN)]
+    return [bite for bite in ("told Greeting", *seen) if not account[bite]]
+
+
+async def _act(stage: Stage, what: Deed | Visit, machines: list[Passport], seconds: float) -> Counter[str]:
     if isinstance(what, Deed):
-        return await play([await stage.machine(number) for number in range(what.machines)], what, seconds)
-    ground = Ground(stage.swarm.url, stage.swarm.slug, await stage.machine(0), Counter())
+        return await play(machines, what, seconds)
+    ground = Ground(stage.swarm.url, stage.swarm.slug, machines[0], Counter())
     return await visit(what, ground, seconds)
 
 
@@ -106,14 +122,17 @@ def measure(names: list[str], seconds: float) -> Figures:
     return {
         "rows": len(lines),
         "ended": sorted({name for line in lines for name in line["ended"]}),
+        "did_nothing": [line["row"] for line in lines if line["did_not"]],
         "least_ratio": min((line["ratio"] for line in lines if line["ratio"] is not None), default=None),
     }
 
 
 async def _rows(stage: Stage, names: list[str], seconds: float) -> list[dict[str, Any]]:
-    lines = []
+    lines: list[dict[str, Any]] = []
+    alone = await stage.steps_per_minute(ALONE * seconds)
     for name in names:
-        lines.append(await row(stage, WIRED[name], seconds))
+        lines.append(await row(stage, WIRED[name], alone, seconds))
+        alone = lines[-1]["steps_per_minute_after"]
         print(json.dumps(lines[-1]), flush=True)
     return lines
 
@@ -127,7 +146,7 @@ def _begin(swarm: Swarm, folder: Path) -> Stage:
     swarm.wait(lambda: len(swarm.online("trainer")) == len(HONEST), 120, "all are there")
     swarm.wait_for_step(swarm.facts()["step"] + 3, 120)
     say(f"{len(HONEST)} honest agents at {swarm.url}")
-    return Stage(swarm, folder, swarm.sign_up("mallory"), [])
+    return Stage(swarm, folder)
 
 
 def main(arguments: list[str]) -> int:
