@@ -18,24 +18,24 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from peer_agent.complaints import faults_in, legible
-from peer_agent.config import Home, home_folder
+from peer_agent.display.json_lines import EventView
+from peer_agent.display.lines import View
+from peer_agent.display.status import status_facts, status_lines
+from peer_agent.display.terminal import LiveView, is_terminal
 from peer_agent.doctor import examine
-from peer_agent.entrance import Door, passport_for, show_code
-from peer_agent.events import EventView
-from peer_agent.forgetting import forget_site
-from peer_agent.leaving import FINISH_S, Parting, request_leave
-from peer_agent.limits import Limits, apply_limits, usual_limits
-from peer_agent.passport import Passport, site_of
-from peer_agent.plain import PlainFormatter
+from peer_agent.machine.faults import faults_in, legible
+from peer_agent.machine.forget import forget_site
+from peer_agent.machine.home import Home, home_folder
+from peer_agent.machine.leave_request import FINISH_S, Parting, request_leave
+from peer_agent.machine.limits import Limits, apply_limits, usual_limits
+from peer_agent.machine.preflight import verdict
+from peer_agent.machine.sanitize import PlainFormatter
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
-from peer_agent.status import status_facts, status_lines
-from peer_agent.terminal import LiveView, is_terminal
-from peer_agent.tokens import refuse_argument, take_variable, token_in
-from peer_agent.upgrading import difference, offer_of
-from peer_agent.verdict import verdict
-from peer_agent.view import View
+from peer_agent.site.agent_version import difference, offer_of
+from peer_agent.site.credential import Passport, site_of
+from peer_agent.site.enrolment import Door, passport_for, show_code
+from peer_agent.site.login_token import refuse_argument, take_variable, token_in
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -115,7 +115,7 @@ async def _join(run_url: str, door: Door, limits: Limits, parting: Parting, *, v
 
 def _participation() -> "Callable[[Passport, Limits, Parting, View, str], Coroutine[Any, Any, None]]":
     """In a thread, so that Ctrl-C is heard meanwhile."""
-    from peer_agent.participation import take_part
+    from peer_agent.trainer.process import take_part
 
     return take_part
 
@@ -190,7 +190,7 @@ def relay(
 
 
 async def _relay(home: Home, site: str, token: str, *, host: str, port: int, advertise: str) -> None:
-    from peer_agent.relay import Relay
+    from peer_agent.relay.process import Relay
 
     show = partial(show_code, lead="To let this machine be a relay of the site, its operator opens")
     passport = await passport_for(home, site, Door(role=Role.RELAY, token=token, show=show))
@@ -208,7 +208,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Make a run of virtual peers on a virtual clock, in which everything goes wrong, and judge it."""
-    from peer_agent.simulating import command_of, judged, report
+    from peer_agent.simulation.command import command_of, judged, report
 
     figures = judged(peers, rounds, churn, seed, relays)
     if report(figures, command_of(peers, rounds, churn, seed, relays), json=json):

@@ -17,18 +17,18 @@ import psutil
 from msgspec import Struct
 
 from peer_agent import __version__
-from peer_agent.approval import gpu_name
-from peer_agent.complaints import legible
-from peer_agent.config import Home
-from peer_agent.limits import usual_limits
+from peer_agent.display.status import FILE, Status
+from peer_agent.machine.faults import legible
+from peer_agent.machine.home import Home
+from peer_agent.machine.limits import usual_limits
+from peer_agent.machine.sanitize import plain
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
-from peer_agent.plain import plain
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.session import Link
-from peer_agent.status import FILE, Status
-from peer_agent.upgrading import Offer, difference, offer_of
+from peer_agent.site.agent_version import Offer, difference, offer_of
+from peer_agent.site.device_login import gpu_name
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 NEEDED = ("torch", "transformers", "safetensors")

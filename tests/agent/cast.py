@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from peer_agent.config import Home, KnownSite
+from peer_agent.machine.home import Home, KnownSite
 from peer_agent.network.link import Connection, LinkLost, Refused, dial, socket_options
-from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
@@ -22,7 +21,8 @@ from peer_agent.protocol.opening import CommitLetters, planned_for, planned_whol
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
 from peer_agent.protocol.records import GENESIS, SpanEntry, digest_of, seal, whole
 from peer_agent.protocol.session import Identity, Link, Session, Side
-from peer_agent.relay import Relay
+from peer_agent.relay.process import Relay
+from peer_agent.site.credential import Passport
 from peer_agent.training.replica import Replica
 from tests.averaging.rounds import RUN, SCALARS
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from peer_agent.config import Home, KnownSite
+from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import ANY_RUN

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from peer_agent import agent as agent_module
-from peer_agent import follower as follower_module
-from peer_agent import jobs
-from peer_agent.agent import Agent
 from peer_agent.averaging.assembly import Assembly
-from peer_agent.config import Home
-from peer_agent.limits import Limits
+from peer_agent.display.lines import View
+from peer_agent.machine.home import Home
+from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
@@ -24,8 +21,11 @@ from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import RecordHead, Unit
 from peer_agent.protocol.trainer import following
+from peer_agent.trainer import agent as agent_module
+from peer_agent.trainer import follower as follower_module
+from peer_agent.trainer import jobs
+from peer_agent.trainer.agent import Agent
 from peer_agent.training.replica import Replica
-from peer_agent.view import View
 from tests.agent.cast import (
     PATIENCE_S,
     RECIPE,

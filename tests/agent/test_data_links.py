@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from peer_agent import data_links
-from peer_agent.data_links import DataLinks
 from peer_agent.network.link import Connection
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
+from peer_agent.site import relay_links as data_links
+from peer_agent.site.relay_links import DataLinks
 from tests.agent.cast import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnPassport
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of
 from tests.network.cast import listening, stay

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from peer_agent import __version__, doctor
-from peer_agent.config import Home, KnownSite
+from peer_agent.display.status import Status, write_status
 from peer_agent.doctor import Check, check_device, check_disk, check_memory, check_relays, check_site, examine
+from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.messages import PROTOCOL
-from peer_agent.status import Status, write_status
 from tests.agent.cast import RELAY, TRAINER, relaying, site
 from tests.agent.program import MANYHANDS, Handler, environment, http_site, serving
 from tests.protocol.cast import SITE_PUBLIC

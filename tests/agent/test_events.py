@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from peer_agent.approval import Code
-from peer_agent.events import FIGURES, EventView
+from peer_agent.display.json_lines import FIGURES, EventView
+from peer_agent.machine.preflight import Verdict
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.records import open_head
-from peer_agent.verdict import Verdict
+from peer_agent.site.device_login import Code
 from tests.agent.cast import commits
 from tests.agent.program import Answer, http_site, known_at, manyhands, refusal
 from tests.protocol.cast import SITE_PUBLIC

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from peer_agent.averaging.assembly import Assembly
-from peer_agent.data_links import DataLinks
-from peer_agent.follower import Follower
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.records import Record
+from peer_agent.site.relay_links import DataLinks
+from peer_agent.trainer.follower import Follower
 from peer_agent.training.replica import Replica
 from tests.agent.cast import PATIENCE_S, TRAINER, OwnPassport
 from tests.training.commits import Vector, record_after, small_recipe

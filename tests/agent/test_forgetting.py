@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from peer_agent.config import Home, KnownSite
+from peer_agent.machine.home import Home, KnownSite
 from tests.agent.cast import TRAINER
 from tests.agent.program import MANYHANDS, environment
 from tests.protocol.cast import SITE_PUBLIC

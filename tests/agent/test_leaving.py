@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from peer_agent import leaving
-from peer_agent.config import Home
-from peer_agent.leaving import Parting, request_leave
+from peer_agent.machine import leave_request as leaving
+from peer_agent.machine.home import Home
+from peer_agent.machine.leave_request import Parting, request_leave
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.records import Unit

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from peer_agent import passport as passport_module
-from peer_agent.config import Home, KnownSite
-from peer_agent.passport import RENEW_S, Passport, log_in, site_of
+from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import Role, Signed
 from peer_agent.protocol.errors import Problem
+from peer_agent.site import credential as passport_module
+from peer_agent.site.credential import RENEW_S, Passport, log_in, site_of
 from tests.agent.cast import TRAINER
 from tests.protocol.cast import RUN, SITE_PUBLIC
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from peer_agent.complaints import legible
-from peer_agent.plain import PlainFormatter, plain
+from peer_agent.display.lines import View
+from peer_agent.machine.faults import legible
+from peer_agent.machine.sanitize import PlainFormatter, plain
 from peer_agent.protocol.errors import Fault
-from peer_agent.view import View
 from tests.agent.program import complaint, http_site, known_at
 
 
@@ -44,8 +44,10 @@ def test_an_error_of_somebody_elses_words_acts_no_more_and_its_own_lines_stay() 
 
 
 def test_a_line_of_the_log_acts_no_more() -> None:
-    said = PlainFormatter().format(logging.makeLogRecord({"msg": "%s", "args": (ACTS,), "name": "peer_agent.agent"}))
-    assert said.endswith("peer_agent.agent: ]0;owned[2Jback ")
+    said = PlainFormatter().format(
+        logging.makeLogRecord({"msg": "%s", "args": (ACTS,), "name": "peer_agent.trainer.agent"})
+    )
+    assert said.endswith("peer_agent.trainer.agent: ]0;owned[2Jback ")
 
 
 @pytest.mark.parametrize("command", ["join", "login", "relay"])

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from peer_agent import relay as relay_module
 from peer_agent.averaging.contributor import Sending
 from peer_agent.averaging.update_log import UpdateLog
-from peer_agent.config import Home
+from peer_agent.machine.home import Home
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, RECORD, Role, sign
@@ -24,8 +23,9 @@ from peer_agent.protocol.records import Entry, RecordHead, SpanEntry, digest_of
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
-from peer_agent.relay import Relay
-from peer_agent.relayed_run import Around, RelayedRun
+from peer_agent.relay import process as relay_module
+from peer_agent.relay.process import Relay
+from peer_agent.relay.run import Around, RelayedRun
 from tests.agent.cast import (
     OTHER_RELAY,
     PATIENCE_S,

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from peer_agent import site_files
-from peer_agent.config import Home
-from peer_agent.passport import Passport
+from peer_agent.display.lines import View
+from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
-from peer_agent.site_files import STRANGE_TRIES, fetch_snapshot, hand_in
+from peer_agent.site.credential import Passport
+from peer_agent.trainer import files as site_files
+from peer_agent.trainer.files import STRANGE_TRIES, fetch_snapshot, hand_in
 from peer_agent.training.replica import Replica
-from peer_agent.view import View
 from tests.agent.cast import RECIPE, TRAINER, OwnPassport
 
 SNAPSHOT = m.Snapshot(index=3, step=3, digest="", state_digest="", file="ab" * 32, size=10)

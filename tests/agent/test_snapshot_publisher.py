@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from peer_agent.config import Home, KnownSite
-from peer_agent.passport import Passport
+from peer_agent.display.lines import View
+from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.records import Record
 from peer_agent.publishing.card import Facts, Person, write_card
-from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
+from peer_agent.site.credential import Passport
+from peer_agent.trainer.hub_publisher import SnapshotPublisher, hub_token
 from peer_agent.training.replica import Replica
-from peer_agent.view import View
 from tests.agent.cast import TRAINER, OwnPassport
 from tests.agent.program import Answer, http_site, refusal
 from tests.training.commits import record_after, small_recipe

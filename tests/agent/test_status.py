@@ -12,10 +12,7 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
-from peer_agent.config import Home
-from peer_agent.network.traffic import Rates, Traffic
-from peer_agent.protocol.errors import Fault
-from peer_agent.status import (
+from peer_agent.display.status import (
     SENTENCES,
     Status,
     is_stale,
@@ -25,7 +22,10 @@ from peer_agent.status import (
     status_lines,
     write_status,
 )
-from peer_agent.terminal import HINT, LiveView, is_terminal, picture
+from peer_agent.display.terminal import HINT, LiveView, is_terminal, picture
+from peer_agent.machine.home import Home
+from peer_agent.network.traffic import Rates, Traffic
+from peer_agent.protocol.errors import Fault
 
 CLEARED = "\x1b[2J"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer_agent import tokens
 from peer_agent.protocol.errors import Problem
+from peer_agent.site import login_token as tokens
 from tests.agent.cast import TRAINER
 from tests.agent.program import MANYHANDS, Answer, environment, http_site, manyhands, refusal
 from tests.protocol.cast import SITE_PUBLIC

@@ -7,7 +7,7 @@ import pytest
 
 from peer_agent import __version__
 from peer_agent.protocol.messages import PROTOCOL
-from peer_agent.upgrading import Offer, difference, numbers_of
+from peer_agent.site.agent_version import Offer, difference, numbers_of
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from peer_agent.config import Home
-from peer_agent.memory import needs_of
+from peer_agent.machine.home import Home
+from peer_agent.machine.memory_estimate import needs_of
+from peer_agent.machine.preflight import Facts, Room, facts_of, judge
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model, Recipe
-from peer_agent.verdict import Facts, Room, facts_of, judge
 from tests.agent.program import Answer, credential, http_site, known_at, manyhands
 from tests.golden import golden
 

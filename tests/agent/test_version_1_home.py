@@ -9,21 +9,22 @@ from typing import Any
 
 import pytest
 
-from peer_agent import __version__, site_files
-from peer_agent.agent import Agent
-from peer_agent.config import Home, KnownSite
+from peer_agent import __version__
+from peer_agent.display.lines import View
+from peer_agent.display.status import read_status, sentence, status_facts
 from peer_agent.doctor import examine
-from peer_agent.limits import Limits
-from peer_agent.passport import Passport
+from peer_agent.machine.home import Home, KnownSite
+from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.records import GENESIS
-from peer_agent.site_files import Shards, fetch_snapshot
-from peer_agent.status import read_status, sentence, status_facts
+from peer_agent.site.credential import Passport
+from peer_agent.trainer import files as site_files
+from peer_agent.trainer.agent import Agent
+from peer_agent.trainer.files import Shards, fetch_snapshot
 from peer_agent.training.replica import Replica
-from peer_agent.view import View
 from tests.agent.cast import TRAINER, OwnPassport, greeting, site
 from tests.agent.program import http_site, manyhands
 from tests.averaging.rounds import RUN

@@ -16,7 +16,7 @@ from peer_agent.protocol.records import Entry, digest_of, from_lines, open_recor
 from peer_agent.publishing.reach import Reach, write_reach
 from peer_agent.publishing.relay_logs import RelayLogs
 from peer_agent.publishing.replay import Logs, Replayed, replay
-from peer_agent.relay import Relay
+from peer_agent.relay.process import Relay
 from tests.agent.cast import PATIENCE_S, RELAY, OwnPassport, Site, next_of, relaying, site
 from tests.averaging.rounds import RUN
 from tests.golden import version_1

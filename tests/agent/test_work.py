@@ -5,9 +5,9 @@ import asyncio
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.records import Unit
 from peer_agent.protocol.trainer import events as e
+from peer_agent.trainer.accumulation import Work
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
-from peer_agent.work import Work
 from tests.training.commits import RUN, small_recipe, some_shards
 
 

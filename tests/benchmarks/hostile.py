@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from peer_agent.config import Home
-from peer_agent.passport import Passport, log_in
+from peer_agent.machine.home import Home
 from peer_agent.protocol.credentials import Role
+from peer_agent.site.credential import Passport, log_in
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.benchmarks.rig.processes import ROOT
 from tests.benchmarks.rig.puppet import play

@@ -19,7 +19,7 @@ QUIET_S, LONGEST_S = 2.0, 20.0  # at rest: so long without growth
 IMPORTS = {
     "python": "",
     "torch_transformers": "import torch, transformers",
-    "agent_modules": "import peer_agent.agent, peer_agent.view",
+    "agent_modules": "import peer_agent.trainer.agent, peer_agent.display.lines",
 }
 
 

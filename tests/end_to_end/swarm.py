@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 import psycopg
 
-from peer_agent.tokens import VARIABLE
+from peer_agent.site.login_token import VARIABLE
 from web.demonstration.corpus import LICENCE
 from web.demonstration.processes import ROOT, bare_environment
 from web.demonstration.visitor import TOKEN, Refused, Visitor

@@ -25,7 +25,7 @@ from peer_agent.publishing import relay_logs
 from peer_agent.publishing.reach import Reach, write_reach
 from peer_agent.publishing.relay_logs import RelayLogs
 from peer_agent.publishing.replay import Logs, Replayed, replay
-from peer_agent.relayed_run import Around, RelayedRun
+from peer_agent.relay.run import Around, RelayedRun
 from tests.publishing.test_replay import STEPS, Story
 from tests.training.commits import RUN, SITE_KEY, small_recipe
 

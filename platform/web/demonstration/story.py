@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.tokens import VARIABLE
+from peer_agent.site.login_token import VARIABLE
 from web.demonstration.corpus import LICENCE, python_text
 from web.demonstration.processes import Children, agent_command, bare_environment, serve_command
 from web.demonstration.visitor import TOKEN, Refused, Visitor

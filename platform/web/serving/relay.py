@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from accounts.services import create_machine_token, relay_keeper
 from peer_agent.protocol.errors import Fault
-from peer_agent.tokens import VARIABLE
+from peer_agent.site.login_token import VARIABLE
 from runs.child import child_environment
 from web.serving.lock import Place
 

@@ -18,9 +18,6 @@ import numpy as np
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.contributor import Accumulator
-from peer_agent.contributing import OpenRound, contribute
-from peer_agent.data_links import DataLinks
-from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
@@ -30,6 +27,9 @@ from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame
+from peer_agent.site.credential import Passport
+from peer_agent.site.relay_links import DataLinks
+from peer_agent.trainer.round import OpenRound, contribute
 from tests.benchmarks.rig.passports import OwnPassport
 from tests.benchmarks.rig.processes import leave_with_parent
 from tests.protocol.cast import RUN

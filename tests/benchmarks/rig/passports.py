@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from peer_agent.config import Home, KnownSite
-from peer_agent.passport import Passport
+from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
+from peer_agent.site.credential import Passport
 from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
 
 

@@ -17,7 +17,6 @@ from websockets.exceptions import ConnectionClosed
 
 from peer_agent.averaging.contributor import Accumulator
 from peer_agent.network.link import Connection, LinkLost, Refused
-from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
@@ -27,6 +26,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, encode
+from peer_agent.site.credential import Passport
 from tests.benchmarks.rig.contributor import Contributor
 from tests.hostile.deeds import TICK_S, Deed, Memory, Word
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.relay import Relay
+from peer_agent.relay.process import Relay
 from tests.benchmarks.rig.passports import OwnPassport
 from tests.benchmarks.rig.processes import leave_with_parent
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 from websockets.asyncio.client import connect
 
 from peer_agent.network.site import upload
-from peer_agent.passport import Passport
 from peer_agent.protocol.errors import Problem
+from peer_agent.site.credential import Passport
 
 LOST = (OSError, asyncio.IncompleteReadError, EOFError)
 HALVES, HEADERS, SILENT, BODIES = 200, 50, 65, 8

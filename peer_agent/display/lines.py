@@ -4,12 +4,12 @@ import sys
 import time
 from typing import Any, TextIO
 
-from peer_agent.complaints import legible
-from peer_agent.plain import plain
+from peer_agent.display.status import EVENTS, Status
+from peer_agent.machine.faults import legible
+from peer_agent.machine.preflight import Verdict
+from peer_agent.machine.sanitize import plain
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.records import Contribution, RecordHead
-from peer_agent.status import EVENTS, Status
-from peer_agent.verdict import Verdict
 
 EVERY_S = 5.0  # between lines about progress
 

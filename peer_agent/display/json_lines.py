@@ -9,12 +9,12 @@ from typing import Any, TextIO
 
 import msgspec
 
-from peer_agent.approval import Code
-from peer_agent.complaints import faults_in, legible
-from peer_agent.plain import plain
+from peer_agent.display.lines import EVERY_S, View
+from peer_agent.machine.faults import faults_in, legible
+from peer_agent.machine.preflight import Verdict
+from peer_agent.machine.sanitize import plain
 from peer_agent.protocol.errors import Fault
-from peer_agent.verdict import Verdict
-from peer_agent.view import EVERY_S, View
+from peer_agent.site.device_login import Code
 
 FIGURES = (
     *("doing", "step", "target_steps", "loss", "samples", "quota", "samples_per_s"),

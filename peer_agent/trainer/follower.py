@@ -6,13 +6,13 @@ from functools import partial
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
-from peer_agent.config import Home
-from peer_agent.data_links import DataLinks
-from peer_agent.passport import Passport
+from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.records import RecordHead, SpanEntry
-from peer_agent.site_files import fetch_snapshot
+from peer_agent.site.credential import Passport
+from peer_agent.site.relay_links import DataLinks
+from peer_agent.trainer.files import fetch_snapshot
 from peer_agent.training.replica import Replica
 
 log = logging.getLogger(__name__)

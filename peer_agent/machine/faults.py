@@ -2,7 +2,7 @@
 
 import errno
 
-from peer_agent.plain import plain
+from peer_agent.machine.sanitize import plain
 from peer_agent.protocol.errors import Fault, Problem
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from peer_agent import __version__
+from peer_agent.machine.sanitize import plain
 from peer_agent.network.site import get_json
-from peer_agent.plain import plain
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import PROTOCOL
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from peer_agent.config import Home
+from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
 FILE = "status.json"

@@ -10,14 +10,14 @@ from typing import TextIO
 
 from msgspec import Struct
 
-from peer_agent.approval import Code, get_approved
-from peer_agent.config import Home, KnownSite
-from peer_agent.lettering import in_large_letters
-from peer_agent.passport import Passport, log_in, site_of
-from peer_agent.plain import plain
+from peer_agent.display.big_letters import in_large_letters
+from peer_agent.machine.home import Home, KnownSite
+from peer_agent.machine.sanitize import plain
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
-from peer_agent.tokens import token_of_environment
+from peer_agent.site.credential import Passport, log_in, site_of
+from peer_agent.site.device_login import Code, get_approved
+from peer_agent.site.login_token import token_of_environment
 
 KINDS = {Role.TRAINER: "agent", Role.RELAY: "relay"}
 # A person can mend these by approving the machine (again); E213: it was approved, and not as a relay. Not E214: whoever

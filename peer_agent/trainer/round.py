@@ -6,13 +6,13 @@ from typing import Any
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.contributor import Sending
-from peer_agent.data_links import DataLinks
 from peer_agent.network.sender import send_chunks
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.merkle import pack_leaves
 from peer_agent.protocol.records import RecordHead
 from peer_agent.protocol.wire import Frame, Kind
+from peer_agent.site.relay_links import DataLinks
 
 GATHER_S = 0.05  # at most, for reducers that open at about the same time to be served together
 OPENS = 1000  # that wait to be served; as many as there can be relays

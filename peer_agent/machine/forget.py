@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from peer_agent.config import Home
+from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
 CACHED = ("cache",)  # files of all sites lie together by digest, and are fetched again where they are wanted

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peer_agent.config import Home
+from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
 if TYPE_CHECKING:
-    from peer_agent.agent import Agent
+    from peer_agent.trainer.agent import Agent
 
 FINISH_S = 60.0  # for the step that is being made; then it is left to the others
 LOOK_S = 0.05

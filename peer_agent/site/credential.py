@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
 
 from peer_agent import __version__
-from peer_agent.config import Home, KnownSite
+from peer_agent.machine.home import Home, KnownSite
+from peer_agent.machine.sanitize import plain
 from peer_agent.network.link import Connection, dial
 from peer_agent.network.site import post_json, sign_request
-from peer_agent.plain import plain
 from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Role, Signed, public_bytes, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Peer, PeerId, Run, RunId

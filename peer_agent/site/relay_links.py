@@ -7,13 +7,13 @@ from functools import partial
 from random import Random
 
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
-from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.records import RecordHead, SpanEntry
 from peer_agent.protocol.wire import LOGGED, Frame
+from peer_agent.site.credential import Passport
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ import msgspec
 import psutil
 from msgspec import Struct
 
-from peer_agent.approval import gpu_memory, gpu_name
 from peer_agent.doctor import in_bytes
-from peer_agent.limits import usual_limits
-from peer_agent.memory import WIRE, Needs, needs_of
+from peer_agent.machine.limits import usual_limits
+from peer_agent.machine.memory_estimate import WIRE, Needs, needs_of
 from peer_agent.network.site import Headers, get_json
-from peer_agent.passport import Passport
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.site.credential import Passport
+from peer_agent.site.device_login import gpu_memory, gpu_name
 
 SPARE_DISK = 100 * 10**6
 RECENT = 20  # steps from which the pace is taken

@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from peer_agent.plain import PlainFormatter
-from peer_agent.status import Status, sentence
-from peer_agent.view import View
+from peer_agent.display.lines import View
+from peer_agent.display.status import Status, sentence
+from peer_agent.machine.sanitize import PlainFormatter
 
 WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
 FIGURE_COLUMNS = (8, 15, 18, 15, 8)

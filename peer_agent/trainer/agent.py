@@ -15,14 +15,11 @@ from random import Random
 from typing import Any, assert_never
 
 from peer_agent.averaging.assembly import Assembly
-from peer_agent.config import Home
-from peer_agent.contributing import OpenRound, contribute
-from peer_agent.data_links import DataLinks
-from peer_agent.jobs import Jobs
-from peer_agent.leaving import see_through
-from peer_agent.limits import Limits
+from peer_agent.display.lines import View
+from peer_agent.machine.home import Home
+from peer_agent.machine.leave_request import see_through
+from peer_agent.machine.limits import Limits
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
-from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.grid import grid_of
@@ -33,8 +30,11 @@ from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer.state import TrainerState, new_trainer
 from peer_agent.protocol.wire import Frame
-from peer_agent.snapshot_publisher import SnapshotPublisher
-from peer_agent.view import View
+from peer_agent.site.credential import Passport
+from peer_agent.site.relay_links import DataLinks
+from peer_agent.trainer.hub_publisher import SnapshotPublisher
+from peer_agent.trainer.jobs import Jobs
+from peer_agent.trainer.round import OpenRound, contribute
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,9 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from peer_agent.averaging.update_log import UpdateLog
-from peer_agent.config import Home
-from peer_agent.data_links import DataLinks
+from peer_agent.machine.home import Home
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, heals, keep
 from peer_agent.network.relay_server import Server, serve_data
-from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role
 from peer_agent.protocol.errors import Fault, Problem
@@ -19,7 +17,9 @@ from peer_agent.protocol.messages import MAX_HANDSHAKE
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message, run_of
 from peer_agent.protocol.wire import Frame
-from peer_agent.relayed_run import INLINE_BYTES, Around, RelayedRun
+from peer_agent.relay.run import INLINE_BYTES, Around, RelayedRun
+from peer_agent.site.credential import Passport
+from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import msgspec
 
-from peer_agent.config import Home
+from peer_agent.display.lines import View
+from peer_agent.machine.home import Home
 from peer_agent.network.site import download, get_json
-from peer_agent.passport import Passport
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import RecordHead
 from peer_agent.publishing.card import Facts, parse_facts
+from peer_agent.site.credential import Passport
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
-from peer_agent.view import View
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from peer_agent.config import Home, KnownSite
+from peer_agent.machine.home import Home, KnownSite
+from peer_agent.machine.sanitize import plain
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import Answered, post_json
-from peer_agent.passport import Enrolled, site_of, understood
-from peer_agent.plain import plain
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from peer_agent.protocol.errors import Problem
+from peer_agent.site.credential import Enrolled, site_of, understood
 
 NOT_YET, TOO_FAST = "E220", "E223"
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0

@@ -6,15 +6,15 @@ import logging
 from collections import Counter
 from pathlib import Path
 
-from peer_agent.config import Home
+from peer_agent.display.lines import View
+from peer_agent.machine.home import Home
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
-from peer_agent.passport import Passport
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.site.credential import Passport
 from peer_agent.training.data import Tokens, load_shard
 from peer_agent.training.snapshots import State
-from peer_agent.view import View
 
 log = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from peer_agent.agent import Agent
-from peer_agent.config import Home
-from peer_agent.leaving import Parting
-from peer_agent.limits import Limits
-from peer_agent.observing import Observer
-from peer_agent.passport import Passport
+from peer_agent.display.lines import View
+from peer_agent.display.terminal import LiveView
+from peer_agent.machine.home import Home
+from peer_agent.machine.leave_request import Parting
+from peer_agent.machine.limits import Limits
 from peer_agent.publishing.repository import check_name
-from peer_agent.snapshot_publisher import SnapshotPublisher, hub_token
-from peer_agent.terminal import LiveView
-from peer_agent.view import View
+from peer_agent.site.credential import Passport
+from peer_agent.trainer.agent import Agent
+from peer_agent.trainer.hub_publisher import SnapshotPublisher, hub_token
+from peer_agent.trainer.observer import Observer
 
 log = logging.getLogger(__name__)
 LOG = "agent.log"

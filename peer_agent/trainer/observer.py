@@ -7,11 +7,11 @@ import time
 import msgspec
 from msgspec import Struct
 
-from peer_agent.agent import Agent
+from peer_agent.display.status import write_status
 from peer_agent.network.site import get_json
 from peer_agent.network.traffic import Rates
 from peer_agent.protocol.errors import Problem
-from peer_agent.status import write_status
+from peer_agent.trainer.agent import Agent
 
 LOOK_S = 1.0
 LEADERBOARD_S = 10.0

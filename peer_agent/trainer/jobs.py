@@ -10,21 +10,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from peer_agent.averaging.assembly import Assembly
-from peer_agent.contributing import OpenRound
-from peer_agent.follower import Follower
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.records import Record
 from peer_agent.protocol.trainer import events as e
-from peer_agent.site_files import Shards, hand_in
+from peer_agent.trainer.accumulation import Work
+from peer_agent.trainer.files import Shards, hand_in
+from peer_agent.trainer.follower import Follower
+from peer_agent.trainer.round import OpenRound
 from peer_agent.training.loop import Trainer, pick_device
 from peer_agent.training.replica import Replica
-from peer_agent.work import Work
 
 if TYPE_CHECKING:
-    from peer_agent.agent import Agent
+    from peer_agent.trainer.agent import Agent
 
 log = logging.getLogger(__name__)
 

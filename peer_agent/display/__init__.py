@@ -1,0 +1,1 @@
+"""What people and programs are shown: lines, a page in the terminal, JSON, figures. Decides nothing."""

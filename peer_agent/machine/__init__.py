@@ -1,0 +1,1 @@
+"""What this machine is, what its owner allows, and the folder in which it remembers. Knows no run."""
