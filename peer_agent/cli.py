@@ -18,24 +18,25 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from peer_agent.display.json_lines import EventView
+from peer_agent.display.device_code import show_code
+from peer_agent.display.json_lines import JsonLinesView
 from peer_agent.display.lines import View
 from peer_agent.display.status import status_facts, status_lines
 from peer_agent.display.terminal import LiveView, is_terminal
 from peer_agent.doctor import examine
-from peer_agent.machine.faults import faults_in, legible
+from peer_agent.machine.faults import faults_of, sanitize_fault
 from peer_agent.machine.forget import forget_site
 from peer_agent.machine.home import Home, home_folder
-from peer_agent.machine.leave_request import FINISH_S, Parting, request_leave
+from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, request_leave
 from peer_agent.machine.limits import Limits, apply_limits, usual_limits
-from peer_agent.machine.preflight import verdict
-from peer_agent.machine.sanitize import PlainFormatter
+from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.site.agent_version import difference, offer_of
-from peer_agent.site.credential import Passport, site_of
-from peer_agent.site.enrolment import Door, passport_for, show_code
+from peer_agent.site.credential import RunAccess, site_of
+from peer_agent.site.enrolment import Enrolment, access_for
 from peer_agent.site.login_token import refuse_argument, take_variable, token_in
+from peer_agent.site.run_facts import run_preflight
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -61,11 +62,11 @@ def login(site: str, *, token_file: TokenFile = "", token: Token = "") -> None: 
     """Make this machine known to SITE; without a token you approve it in your browser."""
     secret, home = token_in(token_file), _home()
     with home.locked():
-        _run(_login(home, site, secret), Parting(home))
+        _run(_login(home, site, secret), LeaveRequest(home))
 
 
 async def _login(home: Home, site: str, token: str) -> None:
-    known = await Door(token=token).enter(home, site)
+    known = await Enrolment(show=show_code, say=_say, token=token).enrol(home, site)
     typer.echo(f"This machine now works for {known.person} at {known.url}.")
 
 
@@ -81,43 +82,44 @@ def join(
     json: Json = False,
 ) -> None:
     """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
-    view = EventView() if json else LiveView() if is_terminal(sys.stdout) else View()
-    with view.hears_errors() if isinstance(view, EventView) else contextlib.nullcontext():
+    view = JsonLinesView() if json else LiveView() if is_terminal(sys.stdout) else View()
+    with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
         missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
         if missing:
             raise Problem.of("E103", missing=", ".join(missing))
         limits = usual_limits(threads or None)
         apply_limits(limits)
         home = _home()
-        door = Door(run=_slug(run_url), token=token_in(token_file))
-        if isinstance(view, EventView):
-            door = msgspec.structs.replace(door, show=view.ask_for_approval, say=view.say)
+        show, say = (view.ask_for_approval, view.say) if isinstance(view, JsonLinesView) else (show_code, _say)
+        enrolment = Enrolment(show=show, say=say, run=_slug(run_url), token=token_in(token_file))
         with home.locked():
-            parting = Parting(home)
-            work = _join(run_url, door, limits, parting, view=view, publish=publish)
-            _run(work, parting, attached=attached)
+            leave_request = LeaveRequest(home)
+            work = _join(run_url, enrolment, limits, leave_request, view=view, publish=publish)
+            _run(work, leave_request, attached=attached)
 
 
-async def _join(run_url: str, door: Door, limits: Limits, parting: Parting, *, view: View, publish: str) -> None:
+async def _join(
+    run_url: str, enrolment: Enrolment, limits: Limits, leave_request: LeaveRequest, *, view: View, publish: str
+) -> None:
     offer = await offer_of(site_of(run_url))
     if offer is not None and (fault := difference(offer)) is not None:
         if fault.code != "E126":
             raise Problem(fault)
         view.newer(fault)
-    passport = await passport_for(parting.home, run_url, door)
-    judged = await verdict(passport)
-    view.judged(judged)
+    access = await access_for(leave_request.home, run_url, enrolment)
+    preflight = await run_preflight(access)
+    view.preflight(preflight)
     view.say("Loading torch, which takes some seconds.")
-    limits = msgspec.structs.replace(limits, at_once=judged.at_once)
-    take_part = await asyncio.to_thread(_participation)  # loads torch: after the cheap checks
-    await take_part(passport, limits, parting, view, publish)
+    limits = msgspec.structs.replace(limits, at_once=preflight.at_once)
+    run_trainer = await asyncio.to_thread(_loaded_trainer)  # loads torch: after the cheap checks
+    await run_trainer(access, limits, leave_request, view, publish)
 
 
-def _participation() -> "Callable[[Passport, Limits, Parting, View, str], Coroutine[Any, Any, None]]":
+def _loaded_trainer() -> "Callable[[RunAccess, Limits, LeaveRequest, View, str], Coroutine[Any, Any, None]]":
     """In a thread, so that Ctrl-C is heard meanwhile."""
-    from peer_agent.trainer.process import take_part
+    from peer_agent.trainer.process import run_trainer
 
-    return take_part
+    return run_trainer
 
 
 @app.command()
@@ -159,7 +161,7 @@ def doctor(
 ) -> None:
     """Look for what could keep this machine from training, and say what helps."""
     home = _home()
-    checks = _run(examine(home, site_of(site) if site else ""), Parting(home))
+    checks = _run(examine(home, site_of(site) if site else ""), LeaveRequest(home))
     for check in checks or []:
         if not json:
             typer.echo(check.line())
@@ -186,15 +188,15 @@ def relay(
     secret, home = token_in(token_file), _home()
     with home.locked():
         work = _relay(home, site, secret, host=host, port=port, advertise=advertise)
-        _run(work, Parting(home), attached=attached)
+        _run(work, LeaveRequest(home), attached=attached)
 
 
 async def _relay(home: Home, site: str, token: str, *, host: str, port: int, advertise: str) -> None:
     from peer_agent.relay.process import Relay
 
     show = partial(show_code, lead="To let this machine be a relay of the site, its operator opens")
-    passport = await passport_for(home, site, Door(role=Role.RELAY, token=token, show=show))
-    await Relay(home, passport, host=host, port=port, advertise=advertise).run()
+    access = await access_for(home, site, Enrolment(show=show, say=_say, role=Role.RELAY, token=token))
+    await Relay(home, access, host=host, port=port, advertise=advertise).run()
 
 
 @app.command()
@@ -215,6 +217,10 @@ def simulate(
         raise typer.Exit(1)
 
 
+def _say(text: str) -> None:
+    print(sanitize(text), flush=True)
+
+
 def _home() -> Home:
     return Home(home_folder(dict(os.environ)))
 
@@ -227,9 +233,9 @@ def _slug(run_url: str) -> str:
     return parts[-1]
 
 
-def _run(work: Coroutine[Any, Any, Any], parting: Parting, *, attached: bool = False) -> Any:
+def _run(work: Coroutine[Any, Any, Any], leave_request: LeaveRequest, *, attached: bool = False) -> Any:
     """Until it is done, or a signal (or the end of standard input, or another command) asks to leave."""
-    return asyncio.run(_until_asked(work, parting, attached=attached))
+    return asyncio.run(_until_asked(work, leave_request, attached=attached))
 
 
 class _Unattended(ThreadPoolExecutor):
@@ -239,7 +245,7 @@ class _Unattended(ThreadPoolExecutor):
         super().shutdown(wait=False, cancel_futures=True)
 
 
-async def _until_asked(work: Coroutine[Any, Any, Any], parting: Parting, *, attached: bool) -> Any:
+async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: LeaveRequest, *, attached: bool) -> Any:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(_Unattended())
     task = asyncio.ensure_future(work)
@@ -250,13 +256,13 @@ async def _until_asked(work: Coroutine[Any, Any, Any], parting: Parting, *, atta
 
     def finish(*_: object) -> None:
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(parting.ask, task.cancel)
+            loop.call_soon_threadsafe(leave_request.ask, task.cancel)
 
     signal.signal(signal.SIGINT, finish)
     signal.signal(signal.SIGTERM, leave)
     if attached:
         threading.Thread(target=_wait_for_end_of_input, args=(leave,), daemon=True).start()
-    watch = asyncio.create_task(parting.watch(task.cancel))
+    watch = asyncio.create_task(leave_request.watch(task.cancel))
     try:
         return await task
     except asyncio.CancelledError:
@@ -275,7 +281,7 @@ def main() -> None:
     """Entry point. Every error a person can do something about ends as one numbered sentence."""
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PlainFormatter())
+    handler.setFormatter(SanitizingFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     status = status_of(app)
     for stream in (sys.stdout, sys.stderr):
@@ -291,11 +297,11 @@ def status_of(command: Callable[[], Any]) -> int:
     except SystemExit as end:  # typer ends every command by it
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
-        faults = faults_in(error)
+        faults = faults_of(error)
         if not faults:
             raise
         for fault in faults:
-            print(legible(fault), file=sys.stderr)
+            print(sanitize_fault(fault), file=sys.stderr)
         return 1
     return 0
 

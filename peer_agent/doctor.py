@@ -18,17 +18,18 @@ from msgspec import Struct
 
 from peer_agent import __version__
 from peer_agent.display.status import FILE, Status
-from peer_agent.machine.faults import legible
+from peer_agent.machine.faults import sanitize_fault
+from peer_agent.machine.hardware import gpu_name
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import usual_limits
-from peer_agent.machine.sanitize import plain
+from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.session import Link
 from peer_agent.site.agent_version import Offer, difference, offer_of
-from peer_agent.site.device_login import gpu_name
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 NEEDED = ("torch", "transformers", "safetensors")
@@ -61,7 +62,7 @@ def good(name: str, text: str) -> Check:
 
 def bad(name: str, fault: Fault, verdict: Verdict = "fail") -> Check:
     """A numbered error; a warning where training goes on nevertheless."""
-    fault = legible(fault)
+    fault = sanitize_fault(fault)
     return Check(name, verdict, fault.text, fault.code)
 
 
@@ -153,7 +154,7 @@ def check_agent(offer: Offer | None) -> Check:
         return good("agent", f"{__version__}; the site does not say which one it offers")
     fault = difference(offer)
     if fault is None:
-        return good("agent", f"{__version__} fits the site, which offers {plain(offer.version)}")
+        return good("agent", f"{__version__} fits the site, which offers {sanitize(offer.version)}")
     return bad("agent", fault, "fail" if fault.code == "E205" else "warn")
 
 
@@ -183,10 +184,3 @@ async def _check_relay(url: str) -> Check:
     except Problem as problem:
         return bad("relay", problem.fault)
     return good("relay", f"{url} answers")
-
-
-def in_bytes(count: float) -> str:
-    """A size in words."""
-    if count >= 1e9:
-        return f"{count / 1e9:.1f} GB"
-    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"

@@ -10,9 +10,9 @@ from typing import Any, TextIO
 import msgspec
 
 from peer_agent.display.lines import EVERY_S, View
-from peer_agent.machine.faults import faults_in, legible
-from peer_agent.machine.preflight import Verdict
-from peer_agent.machine.sanitize import plain
+from peer_agent.machine.faults import faults_of, sanitize_fault
+from peer_agent.machine.preflight import Preflight
+from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault
 from peer_agent.site.device_login import Code
 
@@ -22,7 +22,7 @@ FIGURES = (
 )
 
 
-class EventView(View):
+class JsonLinesView(View):
     """Every event as it happens; the figures every few seconds, and whenever the agent does something else."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
@@ -30,18 +30,18 @@ class EventView(View):
         self._figures_at = 0.0
         self._doing = ""
 
-    def judged(self, verdict: Verdict) -> None:
-        self._emit("verdict", **msgspec.structs.asdict(verdict))
+    def preflight(self, preflight: Preflight) -> None:
+        self._emit("preflight", **msgspec.structs.asdict(preflight))
 
     def newer(self, fault: Fault) -> None:
-        self._emit("newer", code=fault.code, text=legible(fault).text)
+        self._emit("newer", code=fault.code, text=sanitize_fault(fault).text)
 
     def tell(self, event: str, text: str, **facts: Any) -> None:
         super().tell(event, text, **facts)
-        self._emit(event, **facts, text=plain(text))
+        self._emit(event, **facts, text=sanitize(text))
 
     def fault(self, fault: Fault) -> None:
-        fault = legible(fault)
+        fault = sanitize_fault(fault)
         self._emit("error", code=fault.code, text=fault.text)
 
     def show(self, line: str) -> None:
@@ -67,7 +67,7 @@ class EventView(View):
         try:
             yield
         except Exception as error:
-            for fault in faults_in(error):
+            for fault in faults_of(error):
                 self.fault(fault)
             raise
 

@@ -5,9 +5,9 @@ import time
 from typing import Any, TextIO
 
 from peer_agent.display.status import EVENTS, Status
-from peer_agent.machine.faults import legible
-from peer_agent.machine.preflight import Verdict
-from peer_agent.machine.sanitize import plain
+from peer_agent.machine.faults import sanitize_fault
+from peer_agent.machine.preflight import Preflight
+from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.records import Contribution, RecordHead
 
@@ -28,13 +28,13 @@ class View:
         self._told_at = 0.0
         self._state = ("", "")
 
-    def judged(self, verdict: Verdict) -> None:
+    def preflight(self, preflight: Preflight) -> None:
         """What the work will take here, said before it begins."""
-        print("\n".join(plain(line) for line in verdict.lines()), file=self.stream, flush=True)
+        print("\n".join(sanitize(line) for line in preflight.lines()), file=self.stream, flush=True)
 
     def newer(self, fault: Fault) -> None:
         """The site has a newer agent: the line that fetches it is for copying, so it stands alone."""
-        print(legible(fault).text, file=self.stream, flush=True)
+        print(sanitize_fault(fault).text, file=self.stream, flush=True)
 
     def say(self, text: str) -> None:
         """A sentence."""
@@ -42,12 +42,12 @@ class View:
 
     def fault(self, fault: Fault) -> None:
         """A numbered error that this agent goes on after."""
-        fault = legible(fault)
+        fault = sanitize_fault(fault)
         self.tell("error", f"{fault.code}: {fault.text}", code=fault.code)
 
-    def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonView`)
+    def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonLinesView`)
         """Something happened: one line, with the time of day."""
-        line = f"{time.strftime('%H:%M:%S')}  {plain(text)}"
+        line = f"{time.strftime('%H:%M:%S')}  {sanitize(text)}"
         self.now.events = [*self.now.events, line][-EVENTS:]
         self.show(line)
 
@@ -108,7 +108,7 @@ class View:
         if not self.is_away:
             self.is_away = True
             words = f"The site does not answer ({fault.code}). Trying again until it does; nothing is lost."
-            self.tell("away", words, code=plain(fault.code))
+            self.tell("away", words, code=sanitize(fault.code))
 
     def back(self) -> None:
         """The site is reached."""

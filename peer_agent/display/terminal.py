@@ -16,7 +16,7 @@ from rich.text import Text
 
 from peer_agent.display.lines import View
 from peer_agent.display.status import Status, sentence
-from peer_agent.machine.sanitize import PlainFormatter
+from peer_agent.machine.sanitize import SanitizingFormatter
 
 WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
 FIGURE_COLUMNS = (8, 15, 18, 15, 8)
@@ -156,7 +156,7 @@ def _logging_to(path: Path) -> Iterator[None]:
     root = logging.getLogger()
     before = root.handlers[:]
     own = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, delay=True, encoding="utf-8")
-    own.setFormatter(PlainFormatter())
+    own.setFormatter(SanitizingFormatter())
     root.handlers[:] = [own]
     try:
         yield

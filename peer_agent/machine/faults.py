@@ -2,13 +2,13 @@
 
 import errno
 
-from peer_agent.machine.sanitize import plain
+from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault, Problem
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 
 
-def faults_in(error: BaseException) -> list[Fault]:
+def faults_of(error: BaseException) -> list[Fault]:
     """The numbered errors that this is; none where something of it has no number."""
     match error:
         case Problem():
@@ -16,11 +16,11 @@ def faults_in(error: BaseException) -> list[Fault]:
         case OSError(errno=int(number)) if number in DISK:
             return [Fault.of("E106", path=error.filename or "your files", reason=error.strerror)]
         case BaseExceptionGroup():
-            parts = [faults_in(part) for part in error.exceptions]
+            parts = [faults_of(part) for part in error.exceptions]
             return [fault for part in parts for fault in part] if all(parts) else []
     return []
 
 
-def legible(fault: Fault) -> Fault:
+def sanitize_fault(fault: Fault) -> Fault:
     """The same where nothing in it can act in a terminal: its words, or what is filled in, may be somebody else's."""
-    return Fault(plain(fault.code), "\n".join(plain(line) for line in fault.text.split("\n")))
+    return Fault(sanitize(fault.code), "\n".join(sanitize(line) for line in fault.text.split("\n")))

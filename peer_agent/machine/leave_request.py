@@ -19,7 +19,7 @@ WATCH_S = 0.5
 FILE = "leave"  # in the home of an agent that is asked to go
 
 
-class Parting:
+class LeaveRequest:
     """Who wants this process to leave. `gently` is there from when there is something that could be finished."""
 
     def __init__(self, home: Home) -> None:

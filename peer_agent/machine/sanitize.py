@@ -5,12 +5,12 @@ import logging
 JOINERS = "\u200c\u200d"  # part of how Persian, Hindi and some emoji are written
 
 
-def plain(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text on one line, without control characters and without marks that change the direction of what follows."""
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " * letter.isspace() for letter in text)
 
 
-class PlainFormatter(logging.Formatter):
+class SanitizingFormatter(logging.Formatter):
     """Lines of the log as they may stand in a terminal."""
 
     def __init__(self) -> None:
@@ -18,4 +18,4 @@ class PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Its own line breaks stay: a traceback has several."""
-        return "\n".join(plain(line) for line in super().format(record).split("\n"))
+        return "\n".join(sanitize(line) for line in super().format(record).split("\n"))

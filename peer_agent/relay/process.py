@@ -18,7 +18,7 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message, run_of
 from peer_agent.protocol.wire import Frame
 from peer_agent.relay.run import INLINE_BYTES, Around, RelayedRun
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ SAID_WAITING = 4096  # messages for the site; what is beyond is lost, and what m
 class Relay:
     """One relay process."""
 
-    def __init__(self, home: Home, passport: Passport, *, host: str, port: int, advertise: str) -> None:
-        self.home, self.passport = home, passport
+    def __init__(self, home: Home, access: RunAccess, *, host: str, port: int, advertise: str) -> None:
+        self.home, self.access = home, access
         self.host, self.port, self.url = host, port, advertise
-        self.log = UpdateLog(home.folder / "log", passport.site_key)
+        self.log = UpdateLog(home.folder / "log", access.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
         self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: under which fence, and why
-        self.others = DataLinks(passport, self._ignore)
+        self.others = DataLinks(access, self._ignore)
         self._around = Around(self.say, self.others.ask, self._follow, self._set_aside)
         self._addresses: dict[RunId, tuple[m.Listener, ...]] = {}
         self._said: asyncio.Queue[m.Message] = asyncio.Queue(SAID_WAITING)
@@ -46,18 +46,18 @@ class Relay:
 
     async def run(self) -> None:
         """Listen, and speak to the site, until cancelled. Raises Problem (or a group) where going on cannot help."""
-        await self.passport.renew()
+        await self.access.renew()
         server = await serve_data(
             self.host,
             self.port,
-            identity_of=self.passport.identity,
+            identity_of=self.access.identity,
             handle=self._serve,
             admit=self._admit,
             message_bytes=MAX_HANDSHAKE,
         )
         self.url = self.url or f"ws://{self.host}:{server.port}/"
         log.info("listening at %s", self.url)
-        control = keep(self.passport.dial_control, self._hear_site, on_state=_told, random=Random())
+        control = keep(self.access.dial_control, self._hear_site, on_state=_told, random=Random())
         async with asyncio.TaskGroup() as tasks:
             for part in (control, self._tick(), self._renew(), self._break(), self._close_at_the_end(server)):
                 tasks.create_task(part)
@@ -106,7 +106,7 @@ class Relay:
     def run_of(self, run: RunId) -> RelayedRun:
         """The run, from its first mention on."""
         if run not in self.runs:
-            self.runs[run] = RelayedRun(run, self.passport.peer, self.log, self._around, url=self.url)
+            self.runs[run] = RelayedRun(run, self.access.peer, self.log, self._around, url=self.url)
         return self.runs[run]
 
     async def _take(self, body: m.TO_PEER) -> None:
@@ -124,8 +124,8 @@ class Relay:
         """A plan that cannot be opened is passed over; what was committed, and cannot be, ends the run here."""
         large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
         try:
-            opened = await asyncio.to_thread(open_message, body, self.passport.site_key) if large else None
-            opened = opened or open_message(body, self.passport.site_key)
+            opened = await asyncio.to_thread(open_message, body, self.access.site_key) if large else None
+            opened = opened or open_message(body, self.access.site_key)
         except Problem as problem:
             if isinstance(body, m.Commit):
                 raise
@@ -181,7 +181,7 @@ class Relay:
         while True:
             await asyncio.sleep(RENEW_S)
             try:
-                await self.passport.renew()
+                await self.access.renew()
             except Problem as problem:
                 if not heals(problem.fault):
                     raise

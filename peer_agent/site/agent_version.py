@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from peer_agent import __version__
-from peer_agent.machine.sanitize import plain
+from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.site import get_json
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import PROTOCOL
@@ -28,7 +28,7 @@ class Offer(Struct, frozen=True):
         by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
         if not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
             return "see the site's download page"
-        return plain(line if by_uv else line.replace("pip", f"{sys.executable} -m pip", 1))
+        return sanitize(line if by_uv else line.replace("pip", f"{sys.executable} -m pip", 1))
 
 
 async def offer_of(site: str) -> Offer | None:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from peer_agent import __version__
 from peer_agent.machine.home import Home, KnownSite
-from peer_agent.machine.sanitize import plain
+from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.link import Connection, dial
 from peer_agent.network.site import post_json, sign_request
 from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Role, Signed, public_bytes, sign
@@ -76,12 +76,12 @@ async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name:
     }
     url = f"{site}/api/v1/machines"
     enrolled = understood(await post_json(url, body, token=token), Enrolled, url)
-    known = KnownSite(site, enrolled.machine, plain(enrolled.person), enrolled.site_key)
+    known = KnownSite(site, enrolled.machine, sanitize(enrolled.person), enrolled.site_key)
     home.remember(known)
     return known
 
 
-class Passport:
+class RunAccess:
     """A machine's standing in one run (for a relay: in all runs of a site): asks for credentials and renews them."""
 
     def __init__(self, home: Home, site: KnownSite, role: Role, slug: str = "") -> None:
@@ -115,7 +115,7 @@ class Passport:
             self.credential = msgspec.msgpack.decode(base64.b64decode(issued.credential), type=Signed)
         except (ValueError, msgspec.DecodeError) as error:
             raise Problem.of("E110", url=url, reason=error) from error
-        self.control, self.run, self.title = issued.control, issued.run, plain(issued.title)
+        self.control, self.run, self.title = issued.control, issued.run, sanitize(issued.title)
         self._asked_at = now
 
     def identity(self) -> Identity:

@@ -2,16 +2,15 @@
 
 import asyncio
 import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from peer_agent.machine.hardware import system_in_words
 from peer_agent.machine.home import Home, KnownSite
-from peer_agent.machine.sanitize import plain
+from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import Answered, post_json
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
@@ -55,7 +54,7 @@ async def get_approved(
     code = await _ask(home, site, kind, run)
     show(code)
     enrolled = await _wait(home, site, code, sleep, monotonic)
-    known = KnownSite(site, enrolled.machine, plain(enrolled.person), enrolled.site_key)
+    known = KnownSite(site, enrolled.machine, sanitize(enrolled.person), enrolled.site_key)
     home.remember(known)
     return known
 
@@ -93,32 +92,3 @@ async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Call
 
 def _is_passing(problem: Problem) -> bool:
     return problem.fault.code in {NOT_YET, TOO_FAST, *PASSING}
-
-
-def system_in_words(gpu: str = "") -> str:
-    """What kind of computer this is, for the person who is asked to approve it."""
-    words = " ".join(part for part in (platform.system(), platform.machine()) if part)
-    return ", ".join(part for part in (words, gpu or gpu_name()) if part)[:80]
-
-
-def gpu_name() -> str:
-    """The first NVIDIA GPU as its driver's own tool calls it, without loading torch; empty where there is none."""
-    return _of_gpu("name")
-
-
-def gpu_memory() -> int | None:
-    """Bytes that are free on it; None where the driver does not say."""
-    mebibytes = _of_gpu("memory.free")
-    return int(mebibytes) << 20 if mebibytes.isascii() and mebibytes.isdigit() else None
-
-
-def _of_gpu(fact: str) -> str:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
-    command = [tool, f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return ""
-    return next(iter(done.stdout.splitlines()), "").strip()

@@ -1,21 +1,13 @@
-"""From a command to a passport: known sites, tokens, and where there is neither, a person's approval in the browser."""
+"""Makes a machine known to a site: by what it remembers, by a token, or by a person's approval in the browser."""
 
-import asyncio
-import contextlib
-import os
-import sys
-import webbrowser
 from collections.abc import Callable
-from typing import TextIO
 
 from msgspec import Struct
 
-from peer_agent.display.big_letters import in_large_letters
 from peer_agent.machine.home import Home, KnownSite
-from peer_agent.machine.sanitize import plain
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
-from peer_agent.site.credential import Passport, log_in, site_of
+from peer_agent.site.credential import RunAccess, log_in, site_of
 from peer_agent.site.device_login import Code, get_approved
 from peer_agent.site.login_token import token_of_environment
 
@@ -25,27 +17,19 @@ KINDS = {Role.TRAINER: "agent", Role.RELAY: "relay"}
 ASK_AGAIN = {Role.TRAINER: frozenset({"E101"}), Role.RELAY: frozenset({"E101", "E213"})}
 
 
-def show_code(code: Code, lead: str = "To let this machine work for you, open") -> None:
-    """The code, large, where to enter it, and a browser where a person sits in front of one."""
-    for line in code_in_words(code, sys.stdout, lead):
-        print(line, flush=True)
-    if has_screen():
-        asyncio.get_running_loop().run_in_executor(None, _open_browser, code.verification_uri_complete)
+class Enrolment(Struct, frozen=True):
+    """How a machine becomes known to a site. `show` shows a person the code to approve; `say` says a sentence.
 
-
-class Door(Struct, frozen=True):
-    """How a machine gets in where it is not known yet. `token`: a one-time token, or empty; else `show` shows a code.
-
-    `run`: the slug of the run that it asks for.
+    `token`: a one-time token instead of an approval, or empty. `run`: the slug of the run that it asks for.
     """
 
+    show: Callable[[Code], None]
+    say: Callable[[str], None]
     role: Role = Role.TRAINER
     run: str = ""
     token: str = ""
-    show: Callable[[Code], None] = show_code
-    say: Callable[[str], None] = lambda text: print(plain(text), flush=True)
 
-    async def enter(self, home: Home, url: str) -> KnownSite:
+    async def enrol(self, home: Home, url: str) -> KnownSite:
         """Make this machine known to the site of `url`, by a token or else by a person's approval. Raises Problem."""
         kind = KINDS[self.role]
         if token := self.token or token_of_environment():
@@ -53,65 +37,25 @@ class Door(Struct, frozen=True):
         return await get_approved(home, url, kind=kind, run=self.run, show=self.show)
 
 
-async def passport_for(home: Home, url: str, door: Door) -> Passport:
-    """A passport with a fresh credential.
+async def access_for(home: Home, url: str, enrolment: Enrolment) -> RunAccess:
+    """Access with a fresh credential.
 
     A machine that is new to the site, or was no relay there yet, asks for approval first. Raises
     Problem.
     """
     known = home.sites().get(site_of(url))
-    if known is None or door.token:
-        return await _renewed(home, await door.enter(home, url), door)
+    if known is None or enrolment.token:
+        return await _renewed(home, await enrolment.enrol(home, url), enrolment)
     try:
-        return await _renewed(home, known, door)
+        return await _renewed(home, known, enrolment)
     except Problem as problem:
-        if problem.fault.code not in ASK_AGAIN[door.role]:
+        if problem.fault.code not in ASK_AGAIN[enrolment.role]:
             raise
-        door.say(f"{problem.fault.text.split('. ')[0]}. It can be approved again now.")
-    return await _renewed(home, await door.enter(home, url), door)
+        enrolment.say(f"{problem.fault.text.split('. ')[0]}. It can be approved again now.")
+    return await _renewed(home, await enrolment.enrol(home, url), enrolment)
 
 
-async def _renewed(home: Home, known: KnownSite, door: Door) -> Passport:
-    passport = Passport(home, known, door.role, door.run)
-    await passport.renew()
-    return passport
-
-
-def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
-    """Lines for a terminal of 80 columns."""
-    large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
-    return [
-        lead,
-        "",
-        f"    {code.verification_uri_complete}",
-        "",
-        f"and see that it shows this code (or enter it at {code.verification_uri}):",
-        "",
-        *(f"    {line}".rstrip() for line in large),
-        *([""] if large else []),
-        f"    {code.user_code}",
-        "",
-        f"Waiting for your yes, for {round(code.expires_in / 60)} minutes. Ctrl-C stops.",
-    ]
-
-
-def has_screen() -> bool:
-    """Whether a person sits at this terminal in front of a screen that can show a browser."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or "SSH_CONNECTION" in os.environ:
-        return False
-    if sys.platform in {"win32", "darwin"}:
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _open_browser(address: str) -> None:
-    with contextlib.suppress(webbrowser.Error, OSError):  # the address is on the terminal as well
-        webbrowser.open(address)
-
-
-def _writes(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+async def _renewed(home: Home, known: KnownSite, enrolment: Enrolment) -> RunAccess:
+    access = RunAccess(home, known, enrolment.role, enrolment.run)
+    await access.renew()
+    return access

@@ -13,7 +13,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.records import RecordHead, SpanEntry
 from peer_agent.protocol.wire import LOGGED, Frame
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class _Wanted:
 class DataLinks:
     """`hear` gets everything that is not an answer to `fetch`."""
 
-    def __init__(self, passport: Passport, hear: Hear) -> None:
-        self.passport, self.hear = passport, hear
+    def __init__(self, access: RunAccess, hear: Hear) -> None:
+        self.access, self.hear = access, hear
         self.open: dict[PeerId, Connection] = {}
         self._tasks: dict[m.Listener, asyncio.Task[None]] = {}
         self._wanted: dict[tuple[PeerId, RunId, int, int], _Wanted] = {}
@@ -58,7 +58,7 @@ class DataLinks:
         for relay in [relay for relay in self._tasks if relay not in relays]:
             self._tasks.pop(relay).cancel()
         for relay in relays:
-            if relay.peer != self.passport.peer and (relay not in self._tasks or self._tasks[relay].done()):
+            if relay.peer != self.access.peer and (relay not in self._tasks or self._tasks[relay].done()):
                 self._tasks[relay] = asyncio.create_task(self._keep(relay), name=f"link {relay.url}")
                 self._tasks[relay].add_done_callback(_tell_failure)
 
@@ -75,7 +75,7 @@ class DataLinks:
 
         try:
             await keep(
-                partial(self.passport.dial_relay, relay.peer, relay.url),
+                partial(self.access.dial_relay, relay.peer, relay.url),
                 partial(self._serve, relay.peer),
                 on_state=told,
                 random=Random(),

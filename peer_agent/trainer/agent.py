@@ -30,9 +30,9 @@ from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer.state import TrainerState, new_trainer
 from peer_agent.protocol.wire import Frame
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
-from peer_agent.trainer.hub_publisher import SnapshotPublisher
+from peer_agent.trainer.hub_publisher import HubPublisher
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.trainer.round import OpenRound, contribute
 
@@ -47,24 +47,24 @@ INLINE_BYTES = 256 * 1024  # larger chunks are decoded in a thread, so that the 
 class Agent:
     """One trainer. `run()` returns when the run is finished."""
 
-    def __init__(self, home: Home, passport: Passport, limits: Limits, view: View) -> None:
-        self.home, self.passport, self.limits, self.view = home, passport, limits, view
-        self.links = DataLinks(passport, self._hear_relay)
+    def __init__(self, home: Home, access: RunAccess, limits: Limits, view: View) -> None:
+        self.home, self.access, self.limits, self.view = home, access, limits, view
+        self.links = DataLinks(access, self._hear_relay)
         self.control: Connection | None = None
         self.core = self._new_core()
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)
-        self.publisher: SnapshotPublisher | None = None  # where whoever runs this agent publishes the model
+        self.publisher: HubPublisher | None = None  # where whoever runs this agent publishes the model
         self._words: asyncio.Queue[m.Message] = asyncio.Queue(MOST_WORDS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def _new_core(self) -> TrainerState:
-        return new_trainer(self.passport.run, self.passport.peer, time.monotonic(), secrets.randbits(128))
+        return new_trainer(self.access.run, self.access.peer, time.monotonic(), secrets.randbits(128))
 
     async def run(self) -> None:
         """Join, train, leave. Raises Problem where going on cannot help."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self.passport.renew()
+        await self.access.renew()
         self.core = self._new_core()  # of the run that the credential names
         for part in (self._keep_control(), self._speak(), self.jobs.run(), self._beat()):
             self.start(part)
@@ -131,7 +131,7 @@ class Agent:
             else:
                 self.view.back()
 
-        await keep(self.passport.dial_control, self._hear_site, on_state=told, random=Random())
+        await keep(self.access.dial_control, self._hear_site, on_state=told, random=Random())
 
     async def _hear_site(self, link: Connection) -> None:
         self._forget_words()
@@ -140,7 +140,7 @@ class Agent:
         try:
             while True:
                 body = await link.receive()
-                self.take(heard(body, self.passport.site_key, self.passport.peer))  # type: ignore[arg-type]
+                self.take(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
         finally:
             self.control = None
 

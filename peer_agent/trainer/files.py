@@ -12,7 +12,7 @@ from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.training.data import Tokens, load_shard
 from peer_agent.training.snapshots import State
 
@@ -27,9 +27,9 @@ class Shards:
     """The run's shards by position, fetched when first asked for. Asked from the thread that computes."""
 
     def __init__(
-        self, home: Home, passport: Passport, shards: tuple[m.Shard, ...], loop: asyncio.AbstractEventLoop
+        self, home: Home, access: RunAccess, shards: tuple[m.Shard, ...], loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.home, self.passport, self.shards, self.loop = home, passport, shards, loop
+        self.home, self.access, self.shards, self.loop = home, access, shards, loop
         self._open: dict[int, Tokens] = {}
 
     def __getitem__(self, shard: int, /) -> Tokens:
@@ -45,28 +45,28 @@ class Shards:
 
     async def _fetch(self, shard: m.Shard) -> Path:
         path = self.home.cache / "shards" / f"{shard.digest}.safetensors"
-        await _fetch(self.passport, f"shards/{shard.digest}", path, shard.digest, 2 * shard.tokens + HEADER_BYTES)
+        await _fetch(self.access, f"shards/{shard.digest}", path, shard.digest, 2 * shard.tokens + HEADER_BYTES)
         return path
 
 
-async def fetch_snapshot(home: Home, passport: Passport, snapshot: m.Snapshot) -> Path:
+async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) -> Path:
     """The file of a snapshot; older ones leave the cache, and what was fetched of them."""
     path = home.cache / "snapshots" / f"{snapshot.file}.safetensors"
-    await _fetch(passport, f"snapshots/{snapshot.file}", path, snapshot.file, snapshot.size)
+    await _fetch(access, f"snapshots/{snapshot.file}", path, snapshot.file, snapshot.size)
     for other in path.parent.iterdir():
         if other != path:
             other.unlink(missing_ok=True)
     return path
 
 
-async def _fetch(passport: Passport, name: str, path: Path, sha256: str, size_limit: int) -> None:
+async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_limit: int) -> None:
     """Have a file of the site. A site that is being restarted is waited for, as on the control link."""
     tries: Counter[str] = Counter()
     while not await asyncio.to_thread(path.exists):
         try:
-            await passport.renew()
-            url = f"{passport.site.url}/api/v1/files/{name}"
-            await download(url, path, sha256=sha256, size_limit=size_limit, headers=passport.headers())
+            await access.renew()
+            url = f"{access.site.url}/api/v1/files/{name}"
+            await download(url, path, sha256=sha256, size_limit=size_limit, headers=access.headers())
         except Problem as problem:
             tries[problem.fault.code] += 1
             if problem.fault.code not in PASSING or tries["E110"] >= STRANGE_TRIES:
@@ -75,12 +75,12 @@ async def _fetch(passport: Passport, name: str, path: Path, sha256: str, size_li
             await asyncio.sleep(min(PAUSE_S * 2 ** min(tries.total(), 16), LONGEST_PAUSE_S))
 
 
-async def hand_in(home: Home, passport: Passport, state: State, view: View) -> None:
+async def hand_in(home: Home, access: RunAccess, state: State, view: View) -> None:
     """Give the site this replica's state. It is taken once most replicas have reported the same digest."""
     path = home.cache / f"state-{state.step}.safetensors"
     try:
         await asyncio.to_thread(_save, state, path)
-        if not await _upload(passport, path, state.step):
+        if not await _upload(access, path, state.step):
             view.say(f"The site did not take this machine's copy of step {state.step}; another machine hands it in.")
     except Problem as problem:
         more = f"Another machine hands in the copy of step {state.step}."
@@ -101,12 +101,12 @@ def _save(state: State, path: Path) -> None:
     state.save(path)
 
 
-async def _upload(passport: Passport, path: Path, step: int) -> bool:
+async def _upload(access: RunAccess, path: Path, step: int) -> bool:
     """Whether the site took it in the end."""
     for attempt in range(HAND_IN_TRIES):
         try:
-            await passport.renew()
-            await upload(f"{passport.site.url}/api/v1/runs/{passport.slug}/snapshots/{step}", path, passport.headers())
+            await access.renew()
+            await upload(f"{access.site.url}/api/v1/runs/{access.slug}/snapshots/{step}", path, access.headers())
         except Problem as problem:
             log.info("snapshot of step %s: %s", step, problem)
             await asyncio.sleep(PAUSE_S * 2**attempt)

@@ -10,7 +10,7 @@ from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.records import RecordHead, SpanEntry
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.files import fetch_snapshot
 from peer_agent.training.replica import Replica
@@ -28,19 +28,19 @@ class Follower:
     changing would name work of the update before as new.
     """
 
-    def __init__(self, home: Home, passport: Passport, links: DataLinks, replica: Replica) -> None:
-        self.home, self.passport, self.links, self.replica = home, passport, links, replica
+    def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: Replica) -> None:
+        self.home, self.access, self.links, self.replica = home, access, links, replica
         self.busy = asyncio.Lock()
 
     async def load(self, snapshot: m.Snapshot) -> str:
         """Take over a verified state; its digest. Raises Problem E111, E310 where the file is another, E106, E110."""
-        path = await fetch_snapshot(self.home, self.passport, snapshot)
+        path = await fetch_snapshot(self.home, self.access, snapshot)
         try:
             async with self.busy:
                 await asyncio.to_thread(self.replica.load, path)
                 digest = await asyncio.to_thread(self.replica.digest)
             if digest != snapshot.state_digest:
-                raise Problem.of("E111", name=path.name, url=self.passport.site.url)
+                raise Problem.of("E111", name=path.name, url=self.access.site.url)
         except Problem:
             path.unlink(missing_ok=True)  # so that it is fetched anew
             raise

@@ -22,7 +22,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.records import RecordHead
 from peer_agent.publishing.card import Facts, parse_facts
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
 
@@ -33,11 +33,11 @@ LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
 TOKENIZER_LIMIT = 64 << 20  # bytes of a file
 
 
-class SnapshotPublisher:
+class HubPublisher:
     """Sends snapshots of one run to one repository. `view` tells the person."""
 
-    def __init__(self, home: Home, passport: Passport, repository: str, token: str, view: View) -> None:
-        self.home, self.passport, self.repository, self.view = home, passport, repository, view
+    def __init__(self, home: Home, access: RunAccess, repository: str, token: str, view: View) -> None:
+        self.home, self.access, self.repository, self.view = home, access, repository, view
         self.endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
         self.folder = home.cache / "publishing"
         self._token = token
@@ -88,24 +88,24 @@ class SnapshotPublisher:
 
     async def _facts(self, record: RecordHead, target_steps: int) -> Facts:
         """What the site says of the run as of this step, as on the card of a release; an older site says nothing."""
-        where = f"{self.passport.site.url}/api/v1/runs/{self.passport.slug}/facts?step={record.step}"
+        where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
-            await self.passport.renew()
-            facts = parse_facts(msgspec.json.encode(await get_json(where, headers=self.passport.headers())))
+            await self.access.renew()
+            facts = parse_facts(msgspec.json.encode(await get_json(where, headers=self.access.headers())))
         except Problem as problem:
             log.info("the card goes without what the site knows: %s", problem)
-            address = f"{self.passport.site.url}/runs/{self.passport.slug}/"
-            title = self.passport.title or self.passport.slug
-            facts = Facts(slug=self.passport.slug, title=title, address=address, steps=record.step, loss=record.loss)
+            address = f"{self.access.site.url}/runs/{self.access.slug}/"
+            title = self.access.title or self.access.slug
+            facts = Facts(slug=self.access.slug, title=title, address=address, steps=record.step, loss=record.loss)
         if record.step == target_steps:
             return facts
         said = f"A snapshot of a run that is still going on: the model after step {record.step:,}. {facts.purpose}"
         return msgspec.structs.replace(facts, purpose=said.strip())
 
     async def _fetch_tokenizer(self) -> None:
-        await self.passport.renew()
-        where = f"{self.passport.site.url}/api/v1/files/tokenizer"
-        listed = await get_json(where, headers=self.passport.headers())
+        await self.access.renew()
+        where = f"{self.access.site.url}/api/v1/files/tokenizer"
+        listed = await get_json(where, headers=self.access.headers())
         for file in listed["files"]:
             path = self.folder / "tokenizer" / Path(file["name"]).name
             await download(
@@ -113,7 +113,7 @@ class SnapshotPublisher:
                 path,
                 sha256=file["sha256"],
                 size_limit=TOKENIZER_LIMIT,
-                headers=self.passport.headers(),
+                headers=self.access.headers(),
             )
 
     async def _child(self) -> dict[str, Any]:

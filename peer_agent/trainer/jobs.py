@@ -81,10 +81,10 @@ class Jobs:
         replica = await asyncio.to_thread(Replica, parse_recipe(greeting.recipe), pick_device())
         if replica.layout.elements != greeting.elements:
             raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
-        shards = Shards(agent.home, agent.passport, greeting.shards, asyncio.get_running_loop())
+        shards = Shards(agent.home, agent.access, greeting.shards, asyncio.get_running_loop())
         limits = agent.limits
         trainer = Trainer(replica, greeting.run, shards, threads=limits.threads, at_once=limits.at_once)
-        self.follower = Follower(agent.home, agent.passport, agent.links, replica)
+        self.follower = Follower(agent.home, agent.access, agent.links, replica)
         self.work = Work(trainer, grid_of(greeting.elements), self.follower.busy)
 
     async def apply(self, action: e.Apply, round_: OpenRound | None) -> None:
@@ -106,7 +106,7 @@ class Jobs:
         if self._handing_in is None or self._handing_in.done():
             state = await asyncio.to_thread(follower.replica.copy_state)
             agent = self.agent
-            self._handing_in = agent.start(hand_in(agent.home, agent.passport, state, agent.view))
+            self._handing_in = agent.start(hand_in(agent.home, agent.access, state, agent.view))
 
     async def hash_state(self) -> None:
         """No copy is made: whatever changes the state is a job too, and waits for this one."""

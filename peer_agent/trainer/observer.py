@@ -32,8 +32,8 @@ class Observer:
     def __init__(self, agent: Agent) -> None:
         self.agent, self.view, self.now = agent, agent.view, agent.view.now
         self._rates = Rates()
-        passport = agent.passport
-        self.now.site, self.now.run, self.now.person = passport.site.url, passport.slug, passport.site.person
+        access = agent.access
+        self.now.site, self.now.run, self.now.person = access.site.url, access.slug, access.site.person
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -51,7 +51,7 @@ class Observer:
     def look(self) -> None:
         """Take down the figures of this moment."""
         agent, now = self.agent, self.now
-        now.doing, now.title = doing(agent), agent.passport.title
+        now.doing, now.title = doing(agent), agent.access.title
         now.up_mbps, now.down_mbps = self._rates.read()
         core = agent.core
         if core.recipe is not None:
@@ -65,11 +65,11 @@ class Observer:
 
     async def _ask_for_rank(self) -> None:
         """The site's own count. While it is not told, this machine's stands."""
-        passport = self.agent.passport
-        url = f"{passport.site.url}/api/v1/runs/{passport.slug}/leaderboard?limit={MOST_HANDS}"
+        access = self.agent.access
+        url = f"{access.site.url}/api/v1/runs/{access.slug}/leaderboard?limit={MOST_HANDS}"
         while True:
             with contextlib.suppress(Problem, msgspec.ValidationError):
-                answer = await get_json(url, headers=passport.headers())
+                answer = await get_json(url, headers=access.headers())
                 self._take(msgspec.convert(answer.get("items"), list[Hand]))
             await asyncio.sleep(LEADERBOARD_S)
 

@@ -8,27 +8,27 @@ from collections.abc import Iterator
 from peer_agent.display.lines import View
 from peer_agent.display.terminal import LiveView
 from peer_agent.machine.home import Home
-from peer_agent.machine.leave_request import Parting
+from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.machine.limits import Limits
 from peer_agent.publishing.repository import check_name
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.agent import Agent
-from peer_agent.trainer.hub_publisher import SnapshotPublisher, hub_token
+from peer_agent.trainer.hub_publisher import HubPublisher, hub_token
 from peer_agent.trainer.observer import Observer
 
 log = logging.getLogger(__name__)
 LOG = "agent.log"
 
 
-async def take_part(passport: Passport, limits: Limits, parting: Parting, view: View, publish: str) -> None:
+async def run_trainer(access: RunAccess, limits: Limits, leave_request: LeaveRequest, view: View, publish: str) -> None:
     """Train until the run is finished, or until somebody asks to leave; `publish`: a repository, or empty.
 
     Raises Problem.
     """
-    agent = Agent(passport.home, passport, limits, view)
+    agent = Agent(access.home, access, limits, view)
     agent.publisher = _publisher(agent, publish) if publish else None
-    parting.gently = agent.finish
-    with _shown(view, passport.home):
+    leave_request.gently = agent.finish
+    with _shown(view, access.home):
         observing = asyncio.create_task(Observer(agent).run())
         observing.add_done_callback(_tell_failure)
         try:
@@ -37,14 +37,14 @@ async def take_part(passport: Passport, limits: Limits, parting: Parting, view: 
                 await agent.publisher.finish()
         finally:
             observing.cancel()
-    if parting.is_asked:
+    if leave_request.is_asked:
         view.farewell()
 
 
-def _publisher(agent: Agent, repository: str) -> SnapshotPublisher:
+def _publisher(agent: Agent, repository: str) -> HubPublisher:
     """Raises Problem E348, E353: before any work, since the person is still there."""
     check_name(repository)
-    return SnapshotPublisher(agent.home, agent.passport, repository, hub_token(), agent.view)
+    return HubPublisher(agent.home, agent.access, repository, hub_token(), agent.view)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from web.presence import TRAINER, Present
 
-TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each legible in light and dark
+TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each sanitize_fault in light and dark
 WORDS = {
     "accumulate": "gathering samples",
     "offer": "closing the step",

@@ -22,7 +22,7 @@ from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
 from peer_agent.protocol.records import GENESIS, SpanEntry, digest_of, seal, whole
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.relay.process import Relay
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.training.replica import Replica
 from tests.averaging.rounds import RUN, SCALARS
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
@@ -33,8 +33,8 @@ NOBODY: dict[str, Any] = {"run": RUN, "listeners": ()}
 Said = TypeVar("Said", bound=m.Message)
 
 
-class OwnPassport(Passport):
-    """A passport that asks nobody: everybody here has the site's key."""
+class OwnAccess(RunAccess):
+    """Access that asks nobody: everybody here has the site's key."""
 
     def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
         super().__init__(Home(folder), KnownSite("http://127.0.0.1:9", peer, "ann", SITE_PUBLIC.hex()), role, "a-run")
@@ -196,7 +196,7 @@ def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
 @asynccontextmanager
 async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncIterator[Relay]:
     """A relay that has linked to the site; ends with the block, also where it has ended by itself."""
-    relay = Relay(Home(folder), OwnPassport(folder, peer, Role.RELAY, site.url), host="127.0.0.1", port=0, advertise="")
+    relay = Relay(Home(folder), OwnAccess(folder, peer, Role.RELAY, site.url), host="127.0.0.1", port=0, advertise="")
     running = asyncio.create_task(relay.run())
     try:
         await site.linked()
@@ -208,9 +208,9 @@ async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncItera
 
 async def dial_relay(url: str, folder: Path, number: int, relay: PeerId = RELAY) -> Connection:
     """A contributor's data link; its peer is `number`, as the plans of tests.averaging.rounds call it."""
-    passport = OwnPassport(folder / str(number), PeerId(f"{number:032x}"), Role.TRAINER, "")
-    await passport.renew()
-    return await dial(url, link=Link.DATA, identity=passport.identity(), server=relay, version="1")
+    access = OwnAccess(folder / str(number), PeerId(f"{number:032x}"), Role.TRAINER, "")
+    await access.renew()
+    return await dial(url, link=Link.DATA, identity=access.identity(), server=relay, version="1")
 
 
 async def next_of(link: Connection, kind: type[Said]) -> Said:

@@ -30,7 +30,7 @@ from tests.agent.cast import (
     PATIENCE_S,
     RECIPE,
     TRAINER,
-    OwnPassport,
+    OwnAccess,
     Site,
     commits,
     first_snapshot,
@@ -49,8 +49,8 @@ class Stage:
     def __init__(self, folder: Path, script: Site) -> None:
         self.home, self.site, self.words = Home(folder), script, io.StringIO()
         self.snapshot = first_snapshot(self.home)
-        passport = OwnPassport(folder, TRAINER, Role.TRAINER, script.url)
-        self.agent = Agent(self.home, passport, Limits(threads=1), View(self.words))
+        access = OwnAccess(folder, TRAINER, Role.TRAINER, script.url)
+        self.agent = Agent(self.home, access, Limits(threads=1), View(self.words))
         self.running = asyncio.create_task(self.agent.run())
 
     def greeting(self, **changes: Any) -> m.Greeting:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from peer_agent.display.device_code import code_in_words
+from peer_agent.machine.hardware import system_in_words
 from peer_agent.machine.home import Home
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
-from peer_agent.site.device_login import Code, get_approved, system_in_words
-from peer_agent.site.enrolment import code_in_words
+from peer_agent.site.device_login import Code, get_approved
 from tests.agent.cast import TRAINER
 from tests.agent.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, DeviceSite, device_site
 from tests.agent.program import Answer, http_site, manyhands, refusal

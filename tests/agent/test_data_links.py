@@ -18,7 +18,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.site import relay_links as data_links
 from peer_agent.site.relay_links import DataLinks
-from tests.agent.cast import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnPassport
+from tests.agent.cast import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of
 from tests.network.cast import listening, stay
 
@@ -32,15 +32,15 @@ def links(folder: Path) -> DataLinks:
     async def hear(_: PeerId, __: object) -> None:
         pass
 
-    ours = DataLinks(OwnPassport(folder / "agent", TRAINER, Role.TRAINER, ""), hear)
+    ours = DataLinks(OwnAccess(folder / "agent", TRAINER, Role.TRAINER, ""), hear)
     ours.open = Watched()
     return ours
 
 
-async def a_relay(folder: Path) -> OwnPassport:
-    passport = OwnPassport(folder / "relay", RELAY, Role.RELAY, "")
-    await passport.renew()
-    return passport
+async def a_relay(folder: Path) -> OwnAccess:
+    access = OwnAccess(folder / "relay", RELAY, Role.RELAY, "")
+    await access.renew()
+    return access
 
 
 class Watched(dict[PeerId, Connection]):
@@ -133,7 +133,7 @@ async def test_a_link_that_could_not_heal_is_dialled_again_when_the_relay_is_nam
         raise Problem.of("E217")
 
     ours = links(tmp_path)
-    monkeypatch.setattr(ours.passport, "dial_relay", refused)
+    monkeypatch.setattr(ours.access, "dial_relay", refused)
     address = m.Listener(peer=RELAY, url="ws://127.0.0.1:9/")
     for _ in range(2):
         ours.follow((address,))
@@ -145,8 +145,8 @@ async def test_a_link_that_could_not_heal_is_dialled_again_when_the_relay_is_nam
 @asynccontextmanager
 async def giving(folder: Path, peer: PeerId, *chunks: Frame) -> AsyncIterator[m.Listener]:
     """A relay that answers whatever it is asked with these chunks."""
-    passport = OwnPassport(folder / peer, peer, Role.RELAY, "")
-    await passport.renew()
+    access = OwnAccess(folder / peer, peer, Role.RELAY, "")
+    await access.renew()
 
     async def give(link: Connection) -> None:
         while True:
@@ -154,7 +154,7 @@ async def giving(folder: Path, peer: PeerId, *chunks: Frame) -> AsyncIterator[m.
             for chunk in chunks:
                 await link.send(chunk)
 
-    async with listening(give, who=passport.identity(), identity_of=passport.identity, **REAL) as server:
+    async with listening(give, who=access.identity(), identity_of=access.identity, **REAL) as server:
         yield m.Listener(peer=peer, url=f"ws://127.0.0.1:{server.port}/")
 
 

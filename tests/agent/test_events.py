@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from peer_agent.display.json_lines import FIGURES, EventView
-from peer_agent.machine.preflight import Verdict
+from peer_agent.display.json_lines import FIGURES, JsonLinesView
+from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.records import open_head
 from peer_agent.site.device_login import Code
@@ -27,10 +27,10 @@ def read(stream: io.StringIO) -> list[dict[str, Any]]:
 def everything() -> list[dict[str, Any]]:
     """One of each event, in the order in which a stay has them."""
     stream = io.StringIO()
-    view = EventView(stream)
+    view = JsonLinesView(stream)
     view.newer(Fault.of("E126", theirs="2", ours="1", line="pip install it"))
     view.ask_for_approval(Code("x", "BCDF-GHJK", "https://a/device/", "https://a/device/?code=BCDF-GHJK", 900, 2))
-    view.judged(Verdict(device="CPU"))
+    view.preflight(Preflight(device="CPU"))
     view.say("Loading")
     view.state("running", "")
     view.refresh()
@@ -61,7 +61,7 @@ def test_figures_and_errors_have_their_numbers() -> None:
 
 def test_figures_come_every_few_seconds_and_when_it_does_something_else() -> None:
     stream = io.StringIO()
-    view = EventView(stream)
+    view = JsonLinesView(stream)
     for doing in ("loading", "loading", "training", "training", "averaging"):
         view.now.doing = doing
         view.refresh()
@@ -70,7 +70,7 @@ def test_figures_come_every_few_seconds_and_when_it_does_something_else() -> Non
 
 def test_what_ends_it_is_an_event_too() -> None:
     stream = io.StringIO()
-    with pytest.raises(Problem), EventView(stream).hears_errors():
+    with pytest.raises(Problem), JsonLinesView(stream).hears_errors():
         raise Problem.of("E214")
     assert [(event["event"], event["code"]) for event in read(stream)] == [("error", "E214")]
 

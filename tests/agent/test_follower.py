@@ -14,7 +14,7 @@ from peer_agent.protocol.records import Record
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.follower import Follower
 from peer_agent.training.replica import Replica
-from tests.agent.cast import PATIENCE_S, TRAINER, OwnPassport
+from tests.agent.cast import PATIENCE_S, TRAINER, OwnAccess
 from tests.training.commits import Vector, record_after, small_recipe
 
 
@@ -39,8 +39,8 @@ async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path, mo
     """A report in that moment would name the old step's work under the new step, and be taken for a lie."""
     replica = HeldBack()
     average = np.full(replica.layout.elements, 1e-3, np.float32)
-    passport = OwnPassport(tmp_path, TRAINER, Role.TRAINER, "")
-    follower = Follower(passport.home, passport, DataLinks(passport, ignore), replica)
+    access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")
+    follower = Follower(access.home, access, DataLinks(access, ignore), replica)
 
     async def gradient(assembly: Assembly, record: Record, tries: int) -> Vector:
         return average

@@ -10,7 +10,7 @@ import pytest
 
 from peer_agent.machine import leave_request as leaving
 from peer_agent.machine.home import Home
-from peer_agent.machine.leave_request import Parting, request_leave
+from peer_agent.machine.leave_request import LeaveRequest, request_leave
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.records import Unit
@@ -22,18 +22,18 @@ RUNNING = m.State(run=RUN, state="running", reason="")
 
 
 def test_the_first_wish_is_gentle_and_the_second_is_not(tmp_path: Path) -> None:
-    parting, heard = Parting(Home(tmp_path)), list[str]()
-    parting.gently = lambda: heard.append("gently")
-    parting.ask(lambda: heard.append("at once"))
-    parting.ask(lambda: heard.append("at once"))
+    leave_request, heard = LeaveRequest(Home(tmp_path)), list[str]()
+    leave_request.gently = lambda: heard.append("gently")
+    leave_request.ask(lambda: heard.append("at once"))
+    leave_request.ask(lambda: heard.append("at once"))
     assert heard == ["gently", "at once"]
 
 
 @pytest.mark.parametrize("is_urgent", [True, False])
 def test_nothing_is_finished_where_nothing_has_begun_or_nobody_wants_to_wait(tmp_path: Path, is_urgent: bool) -> None:
-    parting, heard = Parting(Home(tmp_path)), list[str]()
-    parting.gently = (lambda: heard.append("gently")) if is_urgent else None
-    parting.ask(lambda: heard.append("at once"), now=is_urgent)
+    leave_request, heard = LeaveRequest(Home(tmp_path)), list[str]()
+    leave_request.gently = (lambda: heard.append("gently")) if is_urgent else None
+    leave_request.ask(lambda: heard.append("at once"), now=is_urgent)
     assert heard == ["at once"]
 
 
@@ -45,16 +45,16 @@ async def test_another_command_asks_and_waits(
     monkeypatch.setattr(leaving, "WATCH_S", 0.01)
     home, heard, left = Home(tmp_path), list[str](), asyncio.Event()
     home.write("leave", b"now")
-    parting = Parting(home)
+    leave_request = LeaveRequest(home)
 
     def hear(word: str) -> None:
         heard.append(word)
         left.set()
 
-    parting.gently = partial(hear, "gently")
+    leave_request.gently = partial(hear, "gently")
     with home.locked():
-        watching = asyncio.create_task(parting.watch(partial(hear, "at once")))
-        while parting.path.exists():  # noqa: ASYNC110
+        watching = asyncio.create_task(leave_request.watch(partial(hear, "at once")))
+        while leave_request.path.exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         asking = asyncio.create_task(asyncio.to_thread(request_leave, home, now=now, patience_s=PATIENCE_S))
         async with asyncio.timeout(PATIENCE_S):
@@ -62,7 +62,7 @@ async def test_another_command_asks_and_waits(
     assert await asking == os.getpid()
     watching.cancel()
     assert heard == [words]
-    assert not parting.path.exists()
+    assert not leave_request.path.exists()
 
 
 def test_nobody_to_ask_and_one_that_stays(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import Role, Signed
 from peer_agent.protocol.errors import Problem
-from peer_agent.site import credential as passport_module
-from peer_agent.site.credential import RENEW_S, Passport, log_in, site_of
+from peer_agent.site import credential as credential_module
+from peer_agent.site.credential import RENEW_S, RunAccess, log_in, site_of
 from tests.agent.cast import TRAINER
 from tests.protocol.cast import RUN, SITE_PUBLIC
 
@@ -33,7 +33,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     async def post_json(*_: object, **__: object) -> dict[str, Any]:
         return given.pop(0)
 
-    monkeypatch.setattr(passport_module, "post_json", post_json)
+    monkeypatch.setattr(credential_module, "post_json", post_json)
     return given
 
 
@@ -45,7 +45,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
     fake = SimpleNamespace(monotonic=lambda: own.monotonic_s, time=lambda: own.wall_s)
-    monkeypatch.setattr(passport_module, "time", fake)
+    monkeypatch.setattr(credential_module, "time", fake)
     return own
 
 
@@ -54,14 +54,14 @@ async def test_it_is_renewed_at_half_its_life_by_either_clock(
     tmp_path: Path, answers: list[dict[str, Any]], clock: Clock, awake_s: float, passed_s: float
 ) -> None:
     """A monotonic clock stands still while a laptop sleeps: its credential had expired, and it went on using it."""
-    passport = Passport(Home(tmp_path), SITE, Role.TRAINER, "a-run")
+    access = RunAccess(Home(tmp_path), SITE, Role.TRAINER, "a-run")
     answers += [GOOD, GOOD]
-    await passport.renew()
+    await access.renew()
     clock.monotonic_s, clock.wall_s = clock.monotonic_s + 60, clock.wall_s + 60
-    await passport.renew()
+    await access.renew()
     assert len(answers) == 1
     clock.monotonic_s, clock.wall_s = clock.monotonic_s + awake_s, clock.wall_s + passed_s
-    await passport.renew()
+    await access.renew()
     assert not answers
 
 
@@ -73,13 +73,13 @@ async def test_an_answer_that_is_none_is_an_error_with_a_number(
 ) -> None:
     answers.append(answer)
     with pytest.raises(Problem, match="E110"):
-        await Passport(Home(tmp_path), SITE, Role.TRAINER, "a-run").renew()
+        await RunAccess(Home(tmp_path), SITE, Role.TRAINER, "a-run").renew()
 
 
 async def test_another_site_at_the_same_address_is_noticed(tmp_path: Path, answers: list[dict[str, Any]]) -> None:
     answers.append(GOOD | {"site_key": "00" * 32})
     with pytest.raises(Problem, match="E217"):
-        await Passport(Home(tmp_path), SITE, Role.TRAINER, "a-run").renew()
+        await RunAccess(Home(tmp_path), SITE, Role.TRAINER, "a-run").renew()
 
 
 async def test_logging_in_where_there_is_no_site(tmp_path: Path, answers: list[dict[str, Any]]) -> None:

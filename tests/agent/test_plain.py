@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from peer_agent.display.lines import View
-from peer_agent.machine.faults import legible
-from peer_agent.machine.sanitize import PlainFormatter, plain
+from peer_agent.machine.faults import sanitize_fault
+from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
 from peer_agent.protocol.errors import Fault
 from tests.agent.program import complaint, http_site, known_at
 
@@ -25,7 +25,7 @@ from tests.agent.program import complaint, http_site, known_at
     ],
 )
 def test_words_stay_and_what_acts_goes(given: str, shown: str) -> None:
-    assert plain(given) == shown
+    assert sanitize(given) == shown
 
 
 def test_a_line_of_the_agent_is_one_line() -> None:
@@ -39,12 +39,12 @@ ACTS = "\x1b]0;owned\x07\x1b[2J\u202eback\r"
 
 
 def test_an_error_of_somebody_elses_words_acts_no_more_and_its_own_lines_stay() -> None:
-    shown = legible(Fault(f"E999{ACTS}", f"one{ACTS}\ntwo"))
+    shown = sanitize_fault(Fault(f"E999{ACTS}", f"one{ACTS}\ntwo"))
     assert (shown.code, shown.text) == ("E999]0;owned[2Jback ", "one]0;owned[2Jback \ntwo")
 
 
 def test_a_line_of_the_log_acts_no_more() -> None:
-    said = PlainFormatter().format(
+    said = SanitizingFormatter().format(
         logging.makeLogRecord({"msg": "%s", "args": (ACTS,), "name": "peer_agent.trainer.agent"})
     )
     assert said.endswith("peer_agent.trainer.agent: ]0;owned[2Jback ")

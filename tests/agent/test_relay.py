@@ -31,7 +31,7 @@ from tests.agent.cast import (
     PATIENCE_S,
     RELAY,
     TRAINER,
-    OwnPassport,
+    OwnAccess,
     dial_relay,
     next_of,
     planned,
@@ -249,7 +249,7 @@ async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
 
 async def test_links_to_other_relays_are_those_of_all_runs(tmp_path: Path) -> None:
     """A relay that one run does not know yet was dropped from the other."""
-    relay = Relay(Home(tmp_path), OwnPassport(tmp_path, RELAY, Role.RELAY, ""), host="127.0.0.1", port=0, advertise="")
+    relay = Relay(Home(tmp_path), OwnAccess(tmp_path, RELAY, Role.RELAY, ""), host="127.0.0.1", port=0, advertise="")
     other = m.Listener(peer=OTHER_RELAY, url="ws://127.0.0.1:9/")
     await relay._take(m.Listeners(run=RUN, listeners=(other,)))
     await relay._take(m.Listeners(run=RunId("cd" * 16), listeners=()))
@@ -408,8 +408,8 @@ async def test_a_full_disk_ends_it_with_its_number(
     spans, _ = averaged(attempt, sendings)
     async with site() as script:
         folder = tmp_path / "relay"
-        passport = OwnPassport(folder, RELAY, Role.RELAY, script.url)
-        relay = Relay(Home(folder), passport, host="127.0.0.1", port=0, advertise="")
+        access = OwnAccess(folder, RELAY, Role.RELAY, script.url)
+        relay = Relay(Home(folder), access, host="127.0.0.1", port=0, advertise="")
         running = asyncio.create_task(relay.run())
         await script.linked()
         if step == "append":
@@ -429,15 +429,15 @@ async def test_one_that_was_revoked_ends_also_while_no_run_has_a_host(
 ) -> None:
     monkeypatch.setattr(relay_module, "RENEW_S", 0.0)
     async with site() as script:
-        passport = OwnPassport(tmp_path, RELAY, Role.RELAY, script.url)
-        relay = Relay(Home(tmp_path), passport, host="127.0.0.1", port=0, advertise="")
+        access = OwnAccess(tmp_path, RELAY, Role.RELAY, script.url)
+        relay = Relay(Home(tmp_path), access, host="127.0.0.1", port=0, advertise="")
         running = asyncio.create_task(relay.run())
         await script.linked()
 
         async def refused() -> None:
             raise Problem.of("E214")
 
-        passport.renew = refused  # type: ignore[method-assign]
+        access.renew = refused  # type: ignore[method-assign]
         assert await ended(running) == ["E214"]
 
 
@@ -445,8 +445,8 @@ async def test_the_sites_reader_reads_the_log_of_its_run_and_does_nothing_else(t
     async with site() as host, relaying(host, tmp_path / "relay") as relay:
         await host.says(REHELLO)
         await host.hears(m.Hello)
-        passport = OwnPassport(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
-        link = await passport.dial_relay(RELAY, relay.url)
+        access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
+        link = await access.dial_relay(RELAY, relay.url)
         other = RunId("cd" * 16)
         for run in (other, RUN):
             await link.send(m.FetchSpan(run=run, index=1, span=0))
@@ -459,8 +459,8 @@ async def test_the_sites_reader_reads_the_log_of_its_run_and_does_nothing_else(t
 async def test_the_sites_reader_reads_a_log_that_no_host_speaks_of_any_more(tmp_path: Path) -> None:
     """Its run is made, and this relay was started anew; another relay would not be answered."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
-        passport = OwnPassport(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
-        link = await passport.dial_relay(RELAY, relay.url)
+        access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
+        link = await access.dial_relay(RELAY, relay.url)
         await link.send(m.FetchRecords(run=RUN, first=1))
         assert (await next_of(link, m.Records)).last == 0
         await link.close()

@@ -11,11 +11,11 @@ from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.files import STRANGE_TRIES, fetch_snapshot, hand_in
 from peer_agent.training.replica import Replica
-from tests.agent.cast import RECIPE, TRAINER, OwnPassport
+from tests.agent.cast import RECIPE, TRAINER, OwnAccess
 
 SNAPSHOT = m.Snapshot(index=3, step=3, digest="", state_digest="", file="ab" * 32, size=10)
 
@@ -26,11 +26,11 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-async def passport(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Passport:
+async def access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunAccess:
     monkeypatch.setattr(site_files, "PAUSE_S", 0.0)
-    passport = OwnPassport(tmp_path, TRAINER, Role.TRAINER, "")
-    await passport.renew()
-    return passport
+    access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")
+    await access.renew()
+    return access
 
 
 def place(path: Path) -> None:
@@ -53,37 +53,37 @@ def downloads(monkeypatch: pytest.MonkeyPatch, *refusals: str) -> list[str]:
 
 
 async def test_a_site_that_is_restarted_is_waited_for(
-    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch
+    home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent ended with E104 when it needed a file just then."""
     downloads(monkeypatch, *["E104"] * 20, "E110")
-    assert (await fetch_snapshot(home, passport, SNAPSHOT)).read_bytes() == b"a snapshot"
+    assert (await fetch_snapshot(home, access, SNAPSHOT)).read_bytes() == b"a snapshot"
 
 
 @pytest.mark.parametrize(("code", "tries"), [("E110", STRANGE_TRIES), ("E111", 1), ("E106", 1)])
 async def test_what_does_not_heal_is_told(
-    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch, code: str, tries: int
+    home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch, code: str, tries: int
 ) -> None:
     left = downloads(monkeypatch, *[code] * 10)
     with pytest.raises(Problem, match=code):
-        await fetch_snapshot(home, passport, SNAPSHOT)
+        await fetch_snapshot(home, access, SNAPSHOT)
     assert len(left) == 10 - tries
 
 
 async def test_older_snapshots_leave_the_cache_with_what_was_fetched_of_them(
-    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch
+    home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     downloads(monkeypatch)
     folder = home.cache / "snapshots"
     folder.mkdir(parents=True)
     for name in ("old.safetensors", "older.safetensors.part"):
         (folder / name).touch()
-    path = await fetch_snapshot(home, passport, SNAPSHOT)
+    path = await fetch_snapshot(home, access, SNAPSHOT)
     assert list(folder.iterdir()) == [path]
 
 
 async def test_a_copy_leaves_the_cache_also_that_of_an_agent_that_was_killed(
-    home: Home, passport: Passport, monkeypatch: pytest.MonkeyPatch
+    home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[str]] = []
 
@@ -94,13 +94,13 @@ async def test_a_copy_leaves_the_cache_also_that_of_an_agent_that_was_killed(
     home.cache.mkdir()
     for name in ("state-10.safetensors", "state-20.safetensors.part"):
         (home.cache / name).touch()
-    await hand_in(home, passport, Replica(RECIPE).copy_state(), View(io.StringIO()))
+    await hand_in(home, access, Replica(RECIPE).copy_state(), View(io.StringIO()))
     assert seen == [["state-0.safetensors"]]
     assert not list(home.cache.iterdir())
 
 
-async def test_a_disk_that_is_too_full_for_a_copy_ends_nothing(home: Home, passport: Passport) -> None:
+async def test_a_disk_that_is_too_full_for_a_copy_ends_nothing(home: Home, access: RunAccess) -> None:
     home.cache.touch()  # no folder can be made
     words = io.StringIO()
-    await hand_in(home, passport, Replica(RECIPE).copy_state(), View(words))
+    await hand_in(home, access, Replica(RECIPE).copy_state(), View(words))
     assert "E106" in words.getvalue()

@@ -17,10 +17,10 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.records import Record
 from peer_agent.publishing.card import Facts, Person, write_card
-from peer_agent.site.credential import Passport
-from peer_agent.trainer.hub_publisher import SnapshotPublisher, hub_token
+from peer_agent.site.credential import RunAccess
+from peer_agent.trainer.hub_publisher import HubPublisher, hub_token
 from peer_agent.training.replica import Replica
-from tests.agent.cast import TRAINER, OwnPassport
+from tests.agent.cast import TRAINER, OwnAccess
 from tests.agent.program import Answer, http_site, refusal
 from tests.training.commits import record_after, small_recipe
 
@@ -38,12 +38,12 @@ class Heard(View):
         self.said.append(text)
 
 
-class Slow(SnapshotPublisher):
+class Slow(HubPublisher):
     """Sends when it is let; what was sent is known."""
 
     def __init__(self, home: Home, said: list[str], fault: Exception | None = None) -> None:
         site = KnownSite("http://127.0.0.1:9", PeerId("0" * 32), "Amina", "0" * 64)
-        super().__init__(home, Passport(home, site, Role.TRAINER, "words"), "amina/live", TOKEN, Heard(said))
+        super().__init__(home, RunAccess(home, site, Role.TRAINER, "words"), "amina/live", TOKEN, Heard(said))
         self.let = asyncio.Event()
         self.sent: list[int] = []
         self.fault = fault
@@ -60,7 +60,7 @@ def replica_of(**changes: Any) -> Replica:
     return Replica(msgspec.structs.replace(small_recipe(), **changes))
 
 
-async def after(publisher: SnapshotPublisher, replica: Replica, *steps: int) -> None:
+async def after(publisher: HubPublisher, replica: Replica, *steps: int) -> None:
     record = record_after(replica, np.zeros(replica.layout.elements, np.float32))
     for step in steps:
         await publisher.committed(replica, msgspec.structs.replace(record, step=step))
@@ -102,7 +102,7 @@ async def test_a_failure_is_said_and_the_next_is_sent(tmp_path: Path, fault: Exc
 
 
 async def test_a_child_that_dies_has_a_number(tmp_path: Path) -> None:
-    publisher = SnapshotPublisher(Home(tmp_path), Slow(Home(tmp_path), []).passport, "no name", TOKEN, Heard([]))
+    publisher = HubPublisher(Home(tmp_path), Slow(Home(tmp_path), []).access, "no name", TOKEN, Heard([]))
     publisher.folder.mkdir(parents=True)
     with pytest.raises(Problem, match="E348"):
         await publisher._child()
@@ -163,7 +163,7 @@ def commit_of(replica: Replica) -> Record:
     return record_after(replica, np.zeros(replica.layout.elements, np.float32))
 
 
-def publisher_at(url: str, folder: Path) -> SnapshotPublisher:
-    passport = OwnPassport(folder, TRAINER, Role.TRAINER, "")
-    passport.site = msgspec.structs.replace(passport.site, url=url)
-    return SnapshotPublisher(Home(folder), passport, "amina/live", TOKEN, Heard([]))
+def publisher_at(url: str, folder: Path) -> HubPublisher:
+    access = OwnAccess(folder, TRAINER, Role.TRAINER, "")
+    access.site = msgspec.structs.replace(access.site, url=url)
+    return HubPublisher(Home(folder), access, "amina/live", TOKEN, Heard([]))

@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from peer_agent.machine.hardware import FreeResources
 from peer_agent.machine.home import Home
 from peer_agent.machine.memory_estimate import needs_of
-from peer_agent.machine.preflight import Facts, Room, facts_of, judge
+from peer_agent.machine.preflight import Facts, check_fit
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.site.run_facts import facts_of
 from tests.agent.program import Answer, credential, http_site, known_at, manyhands
 from tests.golden import golden
 
@@ -24,11 +26,11 @@ FACTS = Facts(
     log_bytes=60_000_000,
     pace_s=36.0,
 )
-PLENTY = Room(10**11, 10**12)
+PLENTY = FreeResources(10**11, 10**12)
 
 
 def test_what_fits_is_said_in_a_line_each() -> None:
-    assert judge(FACTS, PLENTY, Path("home"), "CPU").lines() == [
+    assert check_fit(FACTS, PLENTY, Path("home"), "CPU").lines() == [
         "device    CPU",
         "memory    about 1.4 GB needed, 100.0 GB free: fits",
         "disk      about 344 MB needed, 1000.0 GB free: fits",
@@ -39,42 +41,45 @@ def test_what_fits_is_said_in_a_line_each() -> None:
 
 def test_a_run_without_a_pace_tells_what_a_step_moves() -> None:
     facts = msgspec.structs.replace(FACTS, pace_s=None)
-    assert "10 MB up and 20 MB down in each step" in judge(facts, PLENTY, Path("home"), "CPU").lines()[-1]
+    assert "10 MB up and 20 MB down in each step" in check_fit(facts, PLENTY, Path("home"), "CPU").lines()[-1]
 
 
 def test_where_memory_is_short_fewer_samples_are_computed_at_a_time() -> None:
-    whole = judge(FACTS, PLENTY, Path("home"), "CPU")
+    whole = check_fit(FACTS, PLENTY, Path("home"), "CPU")
     least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=False).memory
-    tight = judge(FACTS, Room(least, 10**12), Path("home"), "CPU")
+    tight = check_fit(FACTS, FreeResources(least, 10**12), Path("home"), "CPU")
     assert (whole.at_once, tight.at_once) == (0, 1)
     assert tight.memory_bytes == least < (whole.memory_bytes or 0)
     assert "samples   1 at a time instead of 8, so that it fits; slower, and every one counts" in tight.lines()
     between = needs_of(RECIPE, FACTS.parameters, at_once=4, on_gpu=False).memory
-    assert judge(FACTS, Room(between, 10**12), Path("home"), "CPU").at_once == 4
+    assert check_fit(FACTS, FreeResources(between, 10**12), Path("home"), "CPU").at_once == 4
 
 
 def test_a_gpu_has_a_memory_of_its_own() -> None:
-    on_gpu = judge(FACTS, Room(10**11, 10**12, gpu=10**11), Path("home"), "RTX 4090")
+    on_gpu = check_fit(FACTS, FreeResources(10**11, 10**12, gpu=10**11), Path("home"), "RTX 4090")
     assert [line.split()[0] for line in on_gpu.lines()][:3] == ["device", "memory", "GPU"]
     least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=True).gpu
-    assert judge(FACTS, Room(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").at_once == 1
+    assert check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").at_once == 1
     with pytest.raises(Problem, match="E125: This run does not fit into the GPU's memory"):
-        judge(FACTS, Room(10**11, 10**12, gpu=least - 1), Path("home"), "RTX 4090")
+        check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least - 1), Path("home"), "RTX 4090")
 
 
 @pytest.mark.parametrize(
-    ("room", "words"),
+    ("free", "words"),
     [
         (
-            Room(5 * 10**8, 10**12),
+            FreeResources(5 * 10**8, 10**12),
             "E123: This run does not fit into this machine's memory: it needs about 1.1 GB, and 500 MB",
         ),
-        (Room(10**11, 10**8), "E124: This run does not fit on the disk of home: it needs about 344 MB, and 100 MB"),
+        (
+            FreeResources(10**11, 10**8),
+            "E124: This run does not fit on the disk of home: it needs about 344 MB, and 100 MB",
+        ),
     ],
 )
-def test_what_does_not_fit_says_what_would_be_needed(room: Room, words: str) -> None:
+def test_what_does_not_fit_says_what_would_be_needed(free: FreeResources, words: str) -> None:
     with pytest.raises(Problem) as raised:
-        judge(FACTS, room, Path("home"), "CPU")
+        check_fit(FACTS, free, Path("home"), "CPU")
     assert str(raised.value).startswith(words)
 
 

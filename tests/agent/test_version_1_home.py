@@ -20,12 +20,12 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.records import GENESIS
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.files import Shards, fetch_snapshot
 from peer_agent.training.replica import Replica
-from tests.agent.cast import TRAINER, OwnPassport, greeting, site
+from tests.agent.cast import TRAINER, OwnAccess, greeting, site
 from tests.agent.program import http_site, manyhands
 from tests.averaging.rounds import RUN
 from tests.golden import version_1
@@ -45,8 +45,8 @@ def home(facts: Any, tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-async def passport(home: Home) -> Passport:
-    return OwnPassport(home.folder, TRAINER, Role.TRAINER, "")
+async def access(home: Home) -> RunAccess:
+    return OwnAccess(home.folder, TRAINER, Role.TRAINER, "")
 
 
 @pytest.fixture
@@ -73,17 +73,17 @@ def test_it_is_the_same_machine(home: Home) -> None:
         assert home.holder() == os.getpid()
 
 
-async def test_a_shard_that_it_has_is_used(home: Home, passport: Passport, facts: Any, nobody: None) -> None:
+async def test_a_shard_that_it_has_is_used(home: Home, access: RunAccess, facts: Any, nobody: None) -> None:
     known = (m.Shard(digest=facts["shard"], tokens=facts["tokens"]),)
-    shards = Shards(home, passport, known, asyncio.get_running_loop())
+    shards = Shards(home, access, known, asyncio.get_running_loop())
     tokens = await asyncio.to_thread(shards.__getitem__, 0)
     assert tokens.tolist() == [number * 7 % 257 for number in range(600)]
 
 
 async def test_a_snapshot_that_it_has_is_used_and_half_of_another_is_put_aside(
-    home: Home, passport: Passport, facts: Any, tmp_path: Path, nobody: None
+    home: Home, access: RunAccess, facts: Any, tmp_path: Path, nobody: None
 ) -> None:
-    path = await fetch_snapshot(home, passport, snapshot_of(facts))
+    path = await fetch_snapshot(home, access, snapshot_of(facts))
     replica = Replica(parse_recipe((tmp_path / "recipe.json").read_bytes()))
     replica.load(path)
     assert (replica.digest(), replica.state_hash()) == (facts["state_digest"], (facts["file"], facts["size"]))
@@ -95,8 +95,8 @@ async def test_an_agent_begins_with_it(home: Home, facts: Any, tmp_path: Path, n
     recipe = (tmp_path / "recipe.json").read_bytes()
     elements = Replica(parse_recipe(recipe)).layout.elements
     async with site() as script:
-        passport = OwnPassport(home.folder, TRAINER, Role.TRAINER, script.url)
-        running = asyncio.create_task(Agent(home, passport, Limits(threads=1), View(io.StringIO())).run())
+        access = OwnAccess(home.folder, TRAINER, Role.TRAINER, script.url)
+        running = asyncio.create_task(Agent(home, access, Limits(threads=1), View(io.StringIO())).run())
         try:
             await script.linked()
             await script.says(m.Rehello(run=RUN, fence=1))

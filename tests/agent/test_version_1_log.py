@@ -17,7 +17,7 @@ from peer_agent.publishing.reach import Reach, write_reach
 from peer_agent.publishing.relay_logs import RelayLogs
 from peer_agent.publishing.replay import Logs, Replayed, replay
 from peer_agent.relay.process import Relay
-from tests.agent.cast import PATIENCE_S, RELAY, OwnPassport, Site, next_of, relaying, site
+from tests.agent.cast import PATIENCE_S, RELAY, OwnAccess, Site, next_of, relaying, site
 from tests.averaging.rounds import RUN
 from tests.golden import version_1
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
@@ -103,8 +103,8 @@ async def test_a_relay_goes_on_behind_it_and_the_site_fetches_it(facts: Any, tmp
         await script.says(told(last), told(seal(SITE_KEY, next_one)))
         await until_it_holds(relay, 5)
         assert (await hello_of(script)).log_index == 5
-        passport = OwnPassport(tmp_path / "reader", READER, Role.READER, "")
-        link = await passport.dial_relay(RELAY, relay.url)
+        access = OwnAccess(tmp_path / "reader", READER, Role.READER, "")
+        link = await access.dial_relay(RELAY, relay.url)
         await link.send(m.FetchRecords(run=RUN, first=1))
         page = await next_of(link, m.Records)
         assert (page.last, len(page.records)) == (5, 5)
@@ -112,20 +112,20 @@ async def test_a_relay_goes_on_behind_it_and_the_site_fetches_it(facts: Any, tmp
         reach = Reach(
             run=RUN,
             peer=READER,
-            credential=passport.credential,  # type: ignore[arg-type]
+            credential=access.credential,  # type: ignore[arg-type]
             relays=(m.Listener(peer=RELAY, url=relay.url),),
         )
         write_reach(tmp_path / "reach", reach)
-        assert await asyncio.to_thread(is_fetched, tmp_path, facts, passport)
+        assert await asyncio.to_thread(is_fetched, tmp_path, facts, access)
     assert files(tmp_path, "spans")[-2:] == ["00000004-0.span", "00000004-1.span"]
     assert files(tmp_path, "tentative") == [], "of entry 4 they have moved, of an attempt that was none they are gone"
     again = UpdateLog(tmp_path / "relay" / "log", SITE_PUBLIC)
     assert [digest_of(entry) for entry in again.records(RUN, 4, 2)] == [digest_of(last), digest_of(page.records[4])]
 
 
-def is_fetched(folder: Path, facts: Any, passport: OwnPassport) -> bool:
+def is_fetched(folder: Path, facts: Any, access: OwnAccess) -> bool:
     """With nothing of it on the site's disk."""
-    with RelayLogs(folder / "reach", passport.key, SITE_PUBLIC) as logs:
+    with RelayLogs(folder / "reach", access.key, SITE_PUBLIC) as logs:
         return is_the_end(made(folder, facts, Logs((), logs)), facts)
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from peer_agent.machine.home import Home
 from peer_agent.protocol.credentials import Role
-from peer_agent.site.credential import Passport, log_in
+from peer_agent.site.credential import RunAccess, log_in
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.benchmarks.rig.processes import ROOT
 from tests.benchmarks.rig.puppet import play
@@ -48,18 +48,18 @@ class Stage(Struct):
     swarm: Swarm
     folder: Path
 
-    async def machines(self, row: str, count: int) -> list[Passport]:
+    async def machines(self, row: str, count: int) -> list[RunAccess]:
         """Of somebody who has never been here: what the row before did is held against no one."""
         visitor = await asyncio.to_thread(self.swarm.sign_up, f"mallory-{secrets.token_hex(4)}")
-        passports = []
+        accesses = []
         for number in range(count):
             home = Home(self.folder / row / str(number))
             token = await asyncio.to_thread(self.swarm.token_of, visitor)
             known = await log_in(home, self.swarm.url, token, name=f"machine {number}")
-            passport = Passport(home, known, Role.TRAINER, self.swarm.slug)
-            await passport.renew()
-            passports.append(passport)
-        return passports
+            access = RunAccess(home, known, Role.TRAINER, self.swarm.slug)
+            await access.renew()
+            accesses.append(access)
+        return accesses
 
     async def steps_per_minute(self, seconds: float) -> float:
         """As the site's API tells it, from one step to another."""
@@ -107,7 +107,7 @@ def _did_not(what: Deed | Visit, account: Counter[str]) -> list[str]:
     return [bite for bite in ("told Greeting", *seen) if not account[bite]]
 
 
-async def _act(stage: Stage, what: Deed | Visit, machines: list[Passport], seconds: float) -> Counter[str]:
+async def _act(stage: Stage, what: Deed | Visit, machines: list[RunAccess], seconds: float) -> Counter[str]:
     if isinstance(what, Deed):
         return await play(machines, what, seconds)
     ground = Ground(stage.swarm.url, stage.swarm.slug, machines[0], Counter())

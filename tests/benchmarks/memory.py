@@ -55,8 +55,8 @@ def measured(recipe: dict[str, str]) -> Measured:
         swarm.wait_for_step(STEPS, 400)
         peak = peak_of(swarm.processes["agent"].pid)
         events = [json.loads(line) for line in swarm.log("agent").splitlines() if line.startswith("{")]
-    (verdict,) = [event for event in events if event["event"] == "verdict"]
-    return Measured(verdict["memory_bytes"], peak, round(verdict["memory_bytes"] / peak, 3))
+    (preflight,) = [event for event in events if event["event"] == "preflight"]
+    return Measured(preflight["memory_bytes"], peak, round(preflight["memory_bytes"] / peak, 3))
 
 
 def peak_of(pid: int) -> int:

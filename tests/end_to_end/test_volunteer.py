@@ -166,9 +166,9 @@ def test_a_program_hears_everything_also_of_a_run_by_invitation(tmp_path: Path, 
         process.send_signal(signal.SIGINT)
         assert process.wait(90) == 0
         told = events(swarm, "a")
-        assert {"verdict", "note", "state", "figures", "step", "left"} <= {event["event"] for event in told}
-        (verdict,) = [event for event in told if event["event"] == "verdict"]
-        assert verdict["memory_bytes"] >= 0.9 * peak
+        assert {"preflight", "note", "state", "figures", "step", "left"} <= {event["event"] for event in told}
+        (preflight,) = [event for event in told if event["event"] == "preflight"]
+        assert preflight["memory_bytes"] >= 0.9 * peak
         steps = [event for event in told if event["event"] == "step"]
         assert [event["step"] for event in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
         assert all(event["loss"] > 0 and 0 <= event["from_here"] <= event["samples"] for event in steps)

@@ -27,10 +27,10 @@ from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.round import OpenRound, contribute
-from tests.benchmarks.rig.passports import OwnPassport
+from tests.benchmarks.rig.accesses import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 from tests.protocol.cast import RUN
 
@@ -40,23 +40,23 @@ PATIENCE_S = 30.0
 class Contributor:
     """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
 
-    def __init__(self, passport: Passport, grid: Grid) -> None:
-        self.passport, self.grid = passport, grid
-        self.links = DataLinks(passport, self._hear_relay)
-        self.core = new_trainer(RUN, passport.peer, time.monotonic(), int(passport.peer, 16))
+    def __init__(self, access: RunAccess, grid: Grid) -> None:
+        self.access, self.grid = access, grid
+        self.links = DataLinks(access, self._hear_relay)
+        self.core = new_trainer(RUN, access.peer, time.monotonic(), int(access.peer, 16))
         self.accumulator = Accumulator(grid)
-        self.noise = np.random.default_rng(int(passport.peer, 16)).standard_normal(grid.elements, dtype=np.float32)
+        self.noise = np.random.default_rng(int(access.peer, 16)).standard_normal(grid.elements, dtype=np.float32)
         self.round: OpenRound | None = None
         self._jobs: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Until ended."""
-        await self.passport.renew()
-        self.site = await self.passport.dial_control()
+        await self.access.renew()
+        self.site = await self.access.dial_control()
         await self._take(e.Linked())
         while True:
             body = await self.site.receive()
-            await self._take(heard(body, self.passport.site_key, self.passport.peer))  # type: ignore[arg-type]
+            await self._take(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
 
     async def _take(self, event: e.Event) -> None:
         for action in advance(self.core, event, time.monotonic(), secrets.randbits(128)):
@@ -147,8 +147,8 @@ class Contributor:
 def main(folder: str, peer: str, control: str, elements: str) -> None:
     """Contribute until ended."""
     leave_with_parent()
-    passport = OwnPassport(Path(folder), PeerId(peer), Role.TRAINER, control)
-    asyncio.run(Contributor(passport, grid_of(int(elements))).run())
+    access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)
+    asyncio.run(Contributor(access, grid_of(int(elements))).run())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, encode
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from tests.benchmarks.rig.contributor import Contributor
 from tests.hostile.deeds import TICK_S, Deed, Memory, Word
 
@@ -39,11 +39,11 @@ ENDED = (LinkLost, Refused, Problem, ConnectionError, TimeoutError)
 class Puppet(Contributor):
     """One process of one machine. `account` counts what was said and told to it, and why its links ended."""
 
-    def __init__(self, passport: Passport, deed: Deed, account: Counter[str]) -> None:
-        super().__init__(passport, grid_of(1))
+    def __init__(self, access: RunAccess, deed: Deed, account: Counter[str]) -> None:
+        super().__init__(access, grid_of(1))
         self.deed, self.account = deed, account
-        self.core = new_trainer(passport.run, passport.peer, time.monotonic(), secrets.randbits(128))
-        self.memory = Memory(run=passport.run, me=passport.peer, chance=Random(passport.peer), core=self.core)
+        self.core = new_trainer(access.run, access.peer, time.monotonic(), secrets.randbits(128))
+        self.memory = Memory(run=access.run, me=access.peer, chance=Random(access.peer), core=self.core)
         self.units_left = deed.computes
 
     async def run(self) -> None:
@@ -62,8 +62,8 @@ class Puppet(Contributor):
             await self.links.close()
 
     async def _live(self) -> None:
-        await self.passport.renew()
-        self.site = await self.passport.dial_control()
+        await self.access.renew()
+        self.site = await self.access.dial_control()
         ends = [self._listen(self.site), self._tick()]
         if self.deed.link in {"comes and goes", "copied home"}:
             ends.append(asyncio.sleep(AWAY_S))
@@ -85,8 +85,8 @@ class Puppet(Contributor):
             body: Any = await site.receive()
             name = f"{type(body).__name__} {body.code}" if isinstance(body, m.Notice) else type(body).__name__
             self.account[f"told {name}"] += 1
-            await self._take(heard(body, self.passport.site_key, self.passport.peer))
-            known = open_plan(body, self.passport.site_key).head if isinstance(body, m.Planned) else body
+            await self._take(heard(body, self.access.site_key, self.access.peer))
+            known = open_plan(body, self.access.site_key).head if isinstance(body, m.Planned) else body
             self.memory.hear(known)
             await self._post(self.deed.answers(self.memory, known))
 
@@ -181,11 +181,11 @@ class Puppet(Contributor):
             self.account[f"job {type(error).__name__}"] += 1
 
 
-async def play(passports: list[Passport], deed: Deed, seconds: float) -> Counter[str]:
+async def play(accesses: list[RunAccess], deed: Deed, seconds: float) -> Counter[str]:
     """Puppets for so long; what they counted."""
     account: Counter[str] = Counter()
     twice = 2 if deed.link in {"copied home", "two sockets"} else 1
-    tasks = [asyncio.create_task(Puppet(passport, deed, account).run()) for passport in passports * twice]
+    tasks = [asyncio.create_task(Puppet(access, deed, account).run()) for access in accesses * twice]
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

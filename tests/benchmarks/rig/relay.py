@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL`: the real relay, with a passport of its own making."""
+"""`python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL`: the real relay, with access of its own making."""
 
 import asyncio
 import sys
@@ -7,15 +7,15 @@ from pathlib import Path
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.relay.process import Relay
-from tests.benchmarks.rig.passports import OwnPassport
+from tests.benchmarks.rig.accesses import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 
 
 def main(folder: str, peer: str, control: str) -> None:
     """Serve until ended."""
     leave_with_parent()
-    passport = OwnPassport(Path(folder), PeerId(peer), Role.RELAY, control)
-    asyncio.run(Relay(passport.home, passport, host="127.0.0.1", port=0, advertise="").run())
+    access = OwnAccess(Path(folder), PeerId(peer), Role.RELAY, control)
+    asyncio.run(Relay(access.home, access, host="127.0.0.1", port=0, advertise="").run())
 
 
 if __name__ == "__main__":

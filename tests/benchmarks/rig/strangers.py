@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from peer_agent.network.site import upload
 from peer_agent.protocol.errors import Problem
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 
 LOST = (OSError, asyncio.IncompleteReadError, EOFError)
 HALVES, HEADERS, SILENT, BODIES = 200, 50, 65, 8
@@ -28,7 +28,7 @@ class Ground(Struct):
 
     url: str
     slug: str
-    passport: Passport
+    access: RunAccess
     account: Counter[str]
 
 
@@ -86,13 +86,13 @@ async def _silent_socket(ground: Ground) -> None:
 
 async def _unasked_upload(ground: Ground) -> None:
     """A state of noise, from a machine that was not elected."""
-    await ground.passport.renew()
+    await ground.access.renew()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         path.write_bytes(secrets.token_bytes(1_000_000))
-        url = f"{ground.passport.site.url}/api/v1/runs/{ground.slug}/snapshots/1"
+        url = f"{ground.access.site.url}/api/v1/runs/{ground.slug}/snapshots/1"
         try:
-            await upload(url, path, ground.passport.headers())
+            await upload(url, path, ground.access.headers())
             ground.account["taken"] += 1
         except Problem as problem:
             ground.account[f"refused {problem.fault.code}"] += 1

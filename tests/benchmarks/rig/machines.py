@@ -6,12 +6,12 @@ from pathlib import Path
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
-from peer_agent.site.credential import Passport
+from peer_agent.site.credential import RunAccess
 from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
 
 
-class OwnPassport(Passport):
-    """A passport that asks nobody. `control` is the address of the scripted coordinator."""
+class OwnAccess(RunAccess):
+    """Access that asks nobody. `control` is the address of the scripted coordinator."""
 
     def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
         known = KnownSite("http://127.0.0.1", peer, f"person {peer}", SITE_PUBLIC.hex())

@@ -1,0 +1,72 @@
+"""What this machine computes on, and what is free of it."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+from msgspec import Struct
+
+from peer_agent.machine.limits import usual_limits
+
+
+def system_in_words(gpu: str = "") -> str:
+    """What kind of computer this is, for the person who is asked to approve it."""
+    words = " ".join(part for part in (platform.system(), platform.machine()) if part)
+    return ", ".join(part for part in (words, gpu or gpu_name()) if part)[:80]
+
+
+def gpu_name() -> str:
+    """The first NVIDIA GPU as its driver's own tool calls it, without loading torch; empty where there is none."""
+    return _of_gpu("name")
+
+
+def gpu_memory() -> int | None:
+    """Bytes that are free on it; None where the driver does not say."""
+    mebibytes = _of_gpu("memory.free")
+    return int(mebibytes) << 20 if mebibytes.isascii() and mebibytes.isdigit() else None
+
+
+def _of_gpu(fact: str) -> str:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    command = [tool, f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    return next(iter(done.stdout.splitlines()), "").strip()
+
+
+class FreeResources(Struct, frozen=True):
+    """What is free here, in bytes. `gpu` is None where the CPU computes."""
+
+    memory: int
+    disk: int
+    gpu: int | None = None
+
+
+def free_resources(folder: Path, *, is_on_gpu: bool) -> FreeResources:
+    """What is free on this machine now."""
+    memory = int(psutil.virtual_memory().available)
+    return FreeResources(memory, shutil.disk_usage(folder).free, gpu_memory() if is_on_gpu else None)
+
+
+def usable_gpu() -> str:
+    """The GPU's name, where the torch that is installed can use one; empty where not. Does not load torch."""
+    try:
+        is_for_cpu = importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return "" if is_for_cpu else gpu_name()
+
+
+def device_in_words(gpu: str) -> str:
+    """What it will compute on."""
+    threads = usual_limits().threads
+    cores = os.cpu_count() or threads
+    return gpu or f"CPU, {threads} of {cores} threads"
