@@ -210,7 +210,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Make a run of virtual peers on a virtual clock, in which everything goes wrong, and judge it."""
-    from peer_agent.simulation.command import command_of, judged, report
+    from peer_agent.simulate import command_of, judged, report
 
     figures = judged(peers, rounds, churn, seed, relays)
     if report(figures, command_of(peers, rounds, churn, seed, relays), json=json):

@@ -1,20 +1,15 @@
-"""How an agent is asked to leave, gently first and at once the second time; and what it still finishes."""
+"""How an agent is asked to leave, gently and at once the second time."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
-if TYPE_CHECKING:
-    from peer_agent.trainer.agent import Agent
-
 FINISH_S = 60.0  # for the step that is being made; then it is left to the others
-LOOK_S = 0.05
 WATCH_S = 0.5
 FILE = "leave"  # in the home of an agent that is asked to go
 
@@ -51,27 +46,6 @@ class LeaveRequest:
             self.path.unlink()
             return asked
         return ""
-
-
-async def see_through(agent: "Agent") -> None:
-    """Wait until what this machine holds is in the model, as long as that can be expected.
-
-    It goes on with its part of the step: the others count on it, and would do it again if it were dropped.
-    """
-    if not agent.core.has_state or not _has_something(agent):
-        return
-    step, until = agent.core.step, time.monotonic() + FINISH_S
-    agent.view.leaves(step)
-    while agent.view.made <= step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_S)  # any of several things may end it, and none of them is waited for elsewhere
-
-
-def _has_something(agent: "Agent") -> bool:
-    """Whether a round is open, or samples are done or in the thread, and the run is moving."""
-    core = agent.core
-    if agent.control is None or not agent.view.is_moving:
-        return False
-    return core.round is not None or bool(core.done or core.in_hand)
 
 
 def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
-from peer_agent.machine.leave_request import see_through
+from peer_agent.machine.leave_request import FINISH_S
 from peer_agent.machine.limits import Limits
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
 from peer_agent.protocol import messages as m
@@ -35,6 +35,9 @@ from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.hub_publisher import HubPublisher
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.trainer.round import OpenRound, contribute
+
+LOOK_S = 0.05
+
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +81,7 @@ class Agent:
         self.start(self._finish())
 
     async def _finish(self) -> None:
-        await see_through(self)
+        await finish_step(self)
         self._end()
 
     def _end(self, error: BaseException | None = None) -> None:
@@ -261,3 +264,24 @@ class Agent:
         self.view.step(record, made.contribution)
         log.info("step %s: state %s", record.step, self.core.digest)
         self.jobs.add(self.jobs.publish, record)
+
+
+async def finish_step(agent: "Agent") -> None:
+    """Wait until what this machine holds is in the model, as long as that can be expected.
+
+    It goes on with its part of the step: the others count on it, and would do it again if it were dropped.
+    """
+    if not agent.core.has_state or not _has_something(agent):
+        return
+    step, until = agent.core.step, time.monotonic() + FINISH_S
+    agent.view.leaves(step)
+    while agent.view.made <= step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_S)  # any of several things may end it, and none of them is waited for elsewhere
+
+
+def _has_something(agent: "Agent") -> bool:
+    """Whether a round is open, or samples are done or in the thread, and the run is moving."""
+    core = agent.core
+    if agent.control is None or not agent.view.is_moving:
+        return False
+    return core.round is not None or bool(core.done or core.in_hand)

@@ -20,7 +20,7 @@ from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import ANY_RUN
-from tests.agent.cast import TRAINER
+from tests.agent.scripted_site import TRAINER
 from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
 
 ROOT = str(Path(__file__).resolve().parents[2])  # the agent of this checkout, whichever is installed

@@ -18,7 +18,6 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.wire import encode
-from tests.agent.cast import PATIENCE_S
 from tests.agent.program import (
     MANYHANDS,
     Answer,
@@ -30,6 +29,7 @@ from tests.agent.program import (
     manyhands,
     refusal,
 )
+from tests.agent.scripted_site import PATIENCE_S
 from tests.protocol.cast import RUN
 
 LEAVE_S = 5.0  # the promise

@@ -20,8 +20,8 @@ from peer_agent.display.status import Status, write_status
 from peer_agent.doctor import Check, check_device, check_disk, check_memory, check_relays, check_site, examine
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.messages import PROTOCOL
-from tests.agent.cast import RELAY, TRAINER, relaying, site
 from tests.agent.program import MANYHANDS, Handler, environment, http_site, serving
+from tests.agent.scripted_site import RELAY, TRAINER, relaying, site
 from tests.protocol.cast import SITE_PUBLIC
 
 

@@ -25,8 +25,8 @@ from peer_agent.trainer import files as site_files
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.files import Shards, fetch_snapshot
 from peer_agent.training.replica import Replica
-from tests.agent.cast import TRAINER, OwnAccess, greeting, site
 from tests.agent.program import http_site, manyhands
+from tests.agent.scripted_site import TRAINER, OwnAccess, greeting, site
 from tests.averaging.rounds import RUN
 from tests.golden import version_1
 from tests.protocol.cast import SITE_PUBLIC, key

@@ -17,7 +17,7 @@ from peer_agent.publishing.reach import Reach, write_reach
 from peer_agent.publishing.relay_logs import RelayLogs
 from peer_agent.publishing.replay import Logs, Replayed, replay
 from peer_agent.relay.process import Relay
-from tests.agent.cast import PATIENCE_S, RELAY, OwnAccess, Site, next_of, relaying, site
+from tests.agent.scripted_site import PATIENCE_S, RELAY, OwnAccess, Site, next_of, relaying, site
 from tests.averaging.rounds import RUN
 from tests.golden import version_1
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC

@@ -4,8 +4,8 @@ import argparse
 import sys
 import time
 
+from peer_agent.simulate import command_of, setting_of
 from peer_agent.simulation.churn import all_weathers
-from peer_agent.simulation.command import command_of, setting_of
 from peer_agent.simulation.simulate import Figures as Judged
 from peer_agent.simulation.simulate import Simulation
 from tests.benchmarks.rig.figures import Figures, publish, say

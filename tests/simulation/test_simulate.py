@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from peer_agent import simulate as simulating
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.simulation import command as simulating
+from peer_agent.simulate import command_of, judged, report, setting_of
 from peer_agent.simulation.churn import Weather, all_weathers, only
-from peer_agent.simulation.command import command_of, judged, report, setting_of
 from peer_agent.simulation.faults import Kind
 from peer_agent.simulation.simulate import Figures, Simulation, simulate
 from peer_agent.simulation.world import Setting

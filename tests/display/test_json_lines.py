@@ -13,8 +13,8 @@ from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.records import open_head
 from peer_agent.site.device_login import Code
-from tests.agent.cast import commits
 from tests.agent.program import Answer, http_site, known_at, manyhands, refusal
+from tests.agent.scripted_site import commits
 from tests.protocol.cast import SITE_PUBLIC
 
 RUNNING = Path(__file__).resolve().parents[2] / "docs" / "running.md"

@@ -9,8 +9,8 @@ import pytest
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.site import login_token as tokens
-from tests.agent.cast import TRAINER
 from tests.agent.program import MANYHANDS, Answer, environment, http_site, manyhands, refusal
+from tests.agent.scripted_site import TRAINER
 from tests.protocol.cast import SITE_PUBLIC
 
 SECRET = "mh_the-quiet-one"

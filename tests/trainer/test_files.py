@@ -15,7 +15,7 @@ from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.files import STRANGE_TRIES, fetch_snapshot, hand_in
 from peer_agent.training.replica import Replica
-from tests.agent.cast import RECIPE, TRAINER, OwnAccess
+from tests.agent.scripted_site import RECIPE, TRAINER, OwnAccess
 
 SNAPSHOT = m.Snapshot(index=3, step=3, digest="", state_digest="", file="ab" * 32, size=10)
 

@@ -20,8 +20,8 @@ from peer_agent.publishing.card import Facts, Person, write_card
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.hub_publisher import HubPublisher, hub_token
 from peer_agent.training.replica import Replica
-from tests.agent.cast import TRAINER, OwnAccess
 from tests.agent.program import Answer, http_site, refusal
+from tests.agent.scripted_site import TRAINER, OwnAccess
 from tests.training.commits import record_after, small_recipe
 
 TOKEN = "hf_of_the_person"

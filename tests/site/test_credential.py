@@ -13,7 +13,7 @@ from peer_agent.protocol.credentials import Role, Signed
 from peer_agent.protocol.errors import Problem
 from peer_agent.site import credential as credential_module
 from peer_agent.site.credential import RENEW_S, RunAccess, log_in, site_of
-from tests.agent.cast import TRAINER
+from tests.agent.scripted_site import TRAINER
 from tests.protocol.cast import RUN, SITE_PUBLIC
 
 SITE = KnownSite("http://127.0.0.1:9", TRAINER, "ann", SITE_PUBLIC.hex())

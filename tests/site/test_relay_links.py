@@ -18,7 +18,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.site import relay_links as data_links
 from peer_agent.site.relay_links import DataLinks
-from tests.agent.cast import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess
+from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of
 from tests.network.cast import listening, stay
 

@@ -26,7 +26,7 @@ from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.relay import process as relay_module
 from peer_agent.relay.process import Relay
 from peer_agent.relay.run import Around, RelayedRun
-from tests.agent.cast import (
+from tests.agent.scripted_site import (
     OTHER_RELAY,
     PATIENCE_S,
     RELAY,

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 from peer_agent.machine.home import Home, KnownSite
-from tests.agent.cast import TRAINER
 from tests.agent.program import MANYHANDS, environment
+from tests.agent.scripted_site import TRAINER
 from tests.protocol.cast import SITE_PUBLIC
 
 ONE, OTHER = "https://one.example", "https://other.example"

@@ -11,7 +11,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.trainer.round import OpenRound, contribute
-from tests.agent.cast import PATIENCE_S
+from tests.agent.scripted_site import PATIENCE_S
 from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of, record_of
 
 

@@ -14,7 +14,7 @@ from peer_agent.protocol.records import Record
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.follower import Follower
 from peer_agent.training.replica import Replica
-from tests.agent.cast import PATIENCE_S, TRAINER, OwnAccess
+from tests.agent.scripted_site import PATIENCE_S, TRAINER, OwnAccess
 from tests.training.commits import Vector, record_after, small_recipe
 
 

@@ -26,7 +26,7 @@ from peer_agent.trainer import follower as follower_module
 from peer_agent.trainer import jobs
 from peer_agent.trainer.agent import Agent
 from peer_agent.training.replica import Replica
-from tests.agent.cast import (
+from tests.agent.scripted_site import (
     PATIENCE_S,
     RECIPE,
     TRAINER,

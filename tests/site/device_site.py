@@ -9,8 +9,8 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from peer_agent.protocol.credentials import REQUEST, public_bytes
-from tests.agent.cast import TRAINER
 from tests.agent.program import Answer, Handler, serving
+from tests.agent.scripted_site import TRAINER
 from tests.protocol.cast import SITE_KEY
 
 NOT_YET = (428, {"code": "E220", "text": "Nobody has approved this machine yet. Ask again."})
