@@ -16,7 +16,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.phases import TRANSITIONS
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.errors import CATALOGUE
-from peer_agent.protocol.records import Included, Unit
+from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE, Link
 from peer_agent.protocol.wire import HEADER, Kind

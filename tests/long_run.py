@@ -19,8 +19,7 @@ from accounts.models import Machine, Person
 from coordination.models import Presence
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import (
+from peer_agent.protocol.log.records import (
     ChunkRange,
     Contribution,
     Entry,
@@ -32,6 +31,7 @@ from peer_agent.protocol.records import (
     seal,
     whole,
 )
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.sampling import samples_in
 from runs.models import (
     Coverage,

@@ -12,10 +12,10 @@ from peer_agent.averaging.codecs import Floats, decode_with_leaf
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.merkle import Leaf, root_of
+from peer_agent.protocol.log.merkle import Leaf, root_of
+from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.messages import PlanHead, PlannedSpan
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import RecordHead, SpanEntry
 from peer_agent.protocol.wire import Frame, Kind
 
 

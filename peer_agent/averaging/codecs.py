@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer_agent.protocol.codec_sizes import BLOCK, encoded_size
-from peer_agent.protocol.merkle import Leaf, leaf_of
+from peer_agent.protocol.log.merkle import Leaf, leaf_of
 from peer_agent.protocol.recipe import Codec
 
 Floats = NDArray[np.float32]

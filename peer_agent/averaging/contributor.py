@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from peer_agent.averaging.codecs import Floats, decode, decode_with_leaf, encode
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.merkle import Leaf, root_of
+from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.recipe import Codec
 

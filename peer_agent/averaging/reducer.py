@@ -13,9 +13,9 @@ from msgspec import Struct
 from peer_agent.averaging.codecs import Floats, decode_with_leaf, encode
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.merkle import LEAF, Leaf, root_of, unpack_leaves
+from peer_agent.protocol.log.merkle import LEAF, Leaf, root_of, unpack_leaves
+from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlannedSpan
-from peer_agent.protocol.records import Included
 from peer_agent.protocol.relay.opened import OpenPlan
 
 NORM_TOLERANCE = 1e-9  # of float64 square roots; an honest norm differs by 1e-15

@@ -15,7 +15,7 @@ from tempfile import mkstemp
 from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.merkle import LEAF, Leaf, pack_leaves, unpack_leaves
+from peer_agent.protocol.log.merkle import LEAF, Leaf, pack_leaves, unpack_leaves
 
 MAGIC = b"MHSPAN1\n"
 HEAD = struct.Struct(">8sI")

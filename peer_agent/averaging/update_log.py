@@ -29,8 +29,8 @@ from peer_agent.averaging.span_file import (
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.merkle import Leaf
-from peer_agent.protocol.records import (
+from peer_agent.protocol.log.merkle import Leaf
+from peer_agent.protocol.log.records import (
     GENESIS,
     Entry,
     Record,

@@ -9,7 +9,7 @@ from peer_agent.machine.faults import sanitize_fault
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.records import Contribution, RecordHead
+from peer_agent.protocol.log.records import Contribution, RecordHead
 
 EVERY_S = 5.0  # between lines about progress
 

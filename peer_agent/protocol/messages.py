@@ -21,8 +21,8 @@ from peer_agent.protocol.identifiers import (
     Small,
     Text,
 )
+from peer_agent.protocol.log.records import Contribution, Entry, Included, Unit
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import Contribution, Entry, Included, Unit
 
 PROTOCOL = 2
 MAX_HANDSHAKE = 8 * 1024  # bytes of a message before a link is open: a stranger gets no more of our memory

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from peer_agent.protocol.log.records import Scalars
 from peer_agent.protocol.recipe import Optimizer, Recipe
-from peer_agent.protocol.records import Scalars
 
 
 def float32(value: float) -> float:

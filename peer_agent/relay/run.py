@@ -22,8 +22,8 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.merkle import LEAF
-from peer_agent.protocol.records import RecordHead, SpanEntry
+from peer_agent.protocol.log.merkle import LEAF
+from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.opened import OpenPlan

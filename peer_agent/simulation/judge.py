@@ -14,8 +14,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Included, Record, Unit
 from peer_agent.protocol.messages import Plan
-from peer_agent.protocol.records import Included, Record, Unit
 from peer_agent.simulation.database import LedgerRow
 from peer_agent.simulation.host import Host
 from peer_agent.simulation.world import World

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Entry
 from peer_agent.protocol.messages import Message
-from peer_agent.protocol.records import Entry
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance, hello
 from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan

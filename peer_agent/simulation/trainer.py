@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, assert_never
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
+from peer_agent.protocol.letters import OpenedCommit, own_part
+from peer_agent.protocol.log.records import Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan
-from peer_agent.protocol.opening import OpenedCommit, own_part
-from peer_agent.protocol.records import Unit, digest_of
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.opened import opened_plan, opened_record

@@ -9,9 +9,9 @@ from msgspec import Struct
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.log.records import GENESIS, Record, digest_of
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.recipe import Model, Optimizer, Recipe
-from peer_agent.protocol.records import GENESIS, Record, digest_of
 from peer_agent.simulation.clock import Clock
 from peer_agent.simulation.database import CLAIM_S, Database, Troubles
 from peer_agent.simulation.faults import Faults, Kind

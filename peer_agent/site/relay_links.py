@@ -11,7 +11,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.records import RecordHead, SpanEntry
+from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.wire import LOGGED, Frame
 from peer_agent.site.credential import RunAccess
 

@@ -9,7 +9,7 @@ from peer_agent.averaging.codecs import Floats
 from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.records import RecordHead, SpanEntry
+from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.files import fetch_snapshot

@@ -19,8 +19,8 @@ from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.network.site import download, get_json
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import RecordHead
 from peer_agent.publishing.card import Facts, parse_facts
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.replica import Replica

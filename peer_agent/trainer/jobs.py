@@ -13,8 +13,8 @@ from peer_agent.averaging.assembly import Assembly
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid, grid_of
+from peer_agent.protocol.log.records import Record
 from peer_agent.protocol.recipe import parse_recipe
-from peer_agent.protocol.records import Record
 from peer_agent.protocol.trainer import events as e
 from peer_agent.trainer.accumulation import Work
 from peer_agent.trainer.files import Shards, hand_in

@@ -9,8 +9,8 @@ from peer_agent.averaging.contributor import Sending
 from peer_agent.network.sender import send_chunks
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.merkle import pack_leaves
-from peer_agent.protocol.records import RecordHead
+from peer_agent.protocol.log.merkle import pack_leaves
+from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.sampling import order_of, samples_in
 
 IGNORED = -100  # label of a position that has no loss

@@ -2,7 +2,7 @@
 
 import torch
 
-from peer_agent.protocol.digests import BLOCK, POSITION
+from peer_agent.protocol.log.digests import BLOCK, POSITION
 
 SIGNED_POSITION = POSITION - 2**64  # the same 64 bits; torch counts in signed integers only
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
-from peer_agent.protocol.records import Unit
 from peer_agent.training.data import Batch, Shards, Tokens, batch_of, loss_tokens_in
 from peer_agent.training.model import parameters_of
 from peer_agent.training.objective import mean_loss, summed_loss

@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from peer_agent.protocol.log.records import Scalars
 from peer_agent.protocol.recipe import Optimizer
-from peer_agent.protocol.records import Scalars
 from peer_agent.protocol.schedule import float32
 from peer_agent.training.model import Layout
 

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.records import GENESIS, RecordHead
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.records import GENESIS, RecordHead
 from peer_agent.training.digests import state_digest
 from peer_agent.training.model import build_model, layout_of, parameters_of
 from peer_agent.training.optimizers import Moving, update

@@ -31,7 +31,7 @@ from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.opening import planned_for, planned_whole, seal_plan
+from peer_agent.protocol.letters import planned_for, planned_whole, seal_plan
 from peer_agent.protocol.wire import decode, encode
 from runs.models import Run
 from runs.services import finish_run

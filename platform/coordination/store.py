@@ -16,8 +16,8 @@ from peer_agent.protocol.coordinator.facts import Facts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.protocol.recipe import parse_recipe
-from peer_agent.protocol.records import Entry, Record, Unit, digest_of
 from runs import timeline
 from runs.access import NOT_OPEN, shut_out
 from runs.coverage import leave_out, left_out_units, settle, settled_units

@@ -17,9 +17,9 @@ from coordination.threads import in_thread
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.letters import CommitLetters
+from peer_agent.protocol.log.records import read_record, seal
 from peer_agent.protocol.messages import Hello
-from peer_agent.protocol.opening import CommitLetters
-from peer_agent.protocol.records import read_record, seal
 from peer_agent.protocol.wire import encode
 from runs.models import Run
 

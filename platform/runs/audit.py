@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 from accounts.keys import site_key
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.records import GENESIS, Entry, Record, Unit, digest_of, open_record
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, open_record
 from runs import storage
 from runs.coverage import Place, Ranges, add_units, overlaps
 from runs.models import Head, LedgerEntry, LogEntry, MachineTotal, Run

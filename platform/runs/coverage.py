@@ -6,7 +6,7 @@ Leases are restored from these rows and from lease marks: nothing reads the log 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.log.records import Unit
 from runs.models import Coverage, Run
 
 Ranges = list[list[int]]  # [[start, stop), …] in ascending order; no two overlap or touch

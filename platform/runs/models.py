@@ -8,8 +8,8 @@ from django.db import models
 from django.utils import timezone
 
 from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import Recipe, parse_recipe
-from peer_agent.protocol.records import GENESIS
 from runs.verification_models import RefusedSnapshot, RelayAddress, ReplayRequest, Verification
 
 __all__ = ["RefusedSnapshot", "RelayAddress", "ReplayRequest", "Verification"]  # Django finds tables here

@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from peer_agent.protocol.digests import state_digest
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.digests import state_digest
 from runs import storage
 from runs.models import Run
 

@@ -17,8 +17,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import GENESIS
 from runs import storage
 from runs.access import NOT_OPEN
 from runs.batches import require_sample, require_text

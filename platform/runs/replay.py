@@ -17,8 +17,8 @@ from accounts.keys import site_key
 from accounts.services import issue_reader
 from peer_agent.protocol.credentials import LIFETIME_S, public_bytes
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Entry, to_lines
 from peer_agent.protocol.messages import Listener
-from peer_agent.protocol.records import Entry, to_lines
 from peer_agent.publishing.reach import MOST_RELAYS, Reach, write_reach
 from runs import storage
 from runs.child import run_child

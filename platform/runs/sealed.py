@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from django.db.models import QuerySet
 
 from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.records import Entry
+from peer_agent.protocol.log.records import Entry
 from runs.models import LogEntry, Run, SealedRecord
 
 AT_ONCE = 100  # rows of some 54 kB in memory

@@ -17,9 +17,9 @@ from peer_agent.network.link import Connection, LinkLost, Refused, dial, socket_
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
-from peer_agent.protocol.opening import CommitLetters, planned_for, planned_whole, seal_plan
+from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
+from peer_agent.protocol.log.records import GENESIS, SpanEntry, digest_of, seal, whole
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
-from peer_agent.protocol.records import GENESIS, SpanEntry, digest_of, seal, whole
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.relay.process import Relay
 from peer_agent.site.credential import RunAccess

@@ -17,9 +17,9 @@ from peer_agent.machine.home import Home, KnownSite
 from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.protocol.recipe import parse_recipe
-from peer_agent.protocol.records import GENESIS
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.agent import Agent

@@ -7,13 +7,13 @@ import numpy as np
 from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.contributor import Accumulator, Sending
 from peer_agent.averaging.reducer import ClosedSpan
-from peer_agent.protocol import opening
+from peer_agent.protocol import letters as opening
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.merkle import pack_leaves
+from peer_agent.protocol.log.merkle import pack_leaves
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, Scalars, SpanEntry, seal, whole
 from peer_agent.protocol.messages import Plan, PlannedSpan, Slot
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import GENESIS, Entry, Record, Scalars, SpanEntry, seal, whole
 from peer_agent.protocol.trainer.tokens import added, cleared, nothing
 from peer_agent.protocol.wire import Frame, Kind
 from tests.averaging.driver import Driver, Result, closed_by

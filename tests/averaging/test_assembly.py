@@ -11,8 +11,8 @@ from peer_agent.averaging.codecs import Floats, decode
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.log.records import SpanEntry
 from peer_agent.protocol.messages import Plan
-from peer_agent.protocol.records import SpanEntry
 from peer_agent.protocol.wire import Frame, Kind
 from tests.averaging.rounds import GRID, averaged, contributor, frame, plan_of, record_of
 

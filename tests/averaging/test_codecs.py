@@ -22,7 +22,7 @@ from peer_agent.averaging.codecs import (
     sum_squares,
 )
 from peer_agent.protocol.codec_sizes import BLOCK, encoded_size
-from peer_agent.protocol.merkle import leaf_of
+from peer_agent.protocol.log.merkle import leaf_of
 from peer_agent.protocol.recipe import Codec
 
 CODECS: tuple[Codec, ...] = ("fp32", "fp16", "int8")

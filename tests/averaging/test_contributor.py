@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from peer_agent.averaging.codecs import Floats, decode, sum_squares
 from peer_agent.averaging.contributor import NotFinite, Sending
-from peer_agent.protocol.merkle import leaf_of, root_of
+from peer_agent.protocol.log.merkle import leaf_of, root_of
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.recipe import Codec
 from tests.averaging.rounds import GRID, Holder, contributor, gradient

@@ -18,10 +18,10 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.merkle import leaf_of, pack_leaves, root_of
+from peer_agent.protocol.log.merkle import leaf_of, pack_leaves, root_of
+from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import Plan, Weight
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.records import Included
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.wire import Frame, Kind

@@ -7,7 +7,7 @@ import pytest
 
 from peer_agent.averaging.span_file import read_span, write_durably, write_span
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.merkle import leaf_of
+from peer_agent.protocol.log.merkle import leaf_of
 
 PAYLOADS = [b"first chunk", b"", b"the third"]
 LEAVES = [leaf_of(payload, 1.5) for payload in PAYLOADS]

@@ -13,7 +13,7 @@ from peer_agent.averaging.reducer import ClosedSpan
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.records import GENESIS, Entry, digest_of, from_lines, seal
+from peer_agent.protocol.log.records import GENESIS, Entry, digest_of, from_lines, seal
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of, sealed
 from tests.protocol.cast import SITE_PUBLIC as SITE_KEY
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peer_agent.protocol.digests import state_digest
+from peer_agent.protocol.log.digests import state_digest
+from peer_agent.protocol.log.records import digest_of, seal
 from peer_agent.protocol.recipe import Model, Optimizer, Recipe
-from peer_agent.protocol.records import digest_of, seal
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.replica import Replica
 from tests.benchmarks.rig.figures import Figures, median, publish, say

@@ -9,7 +9,7 @@ from accounts.keys import site_key
 from accounts.models import Person
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.records import (
+from peer_agent.protocol.log.records import (
     ChunkRange,
     Contribution,
     Entry,

@@ -14,7 +14,7 @@ from coordination.hosting import Hosting
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.opening import CommitLetters
+from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.wire import decode, encode
 from tests.coordination.cast import UNIT, Cast, next_record, sealed
 from tests.coordination.engines import PATIENCE_S

@@ -22,8 +22,8 @@ from coordination.hosting import in_thread, watchers_of
 from coordination.models import Election
 from coordination.snapshots import admit_hash
 from coordination.uploads import take_snapshot
+from peer_agent.protocol.log.records import Entry
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import Entry
 from runs import tasks
 from runs.coverage import settled_units
 from runs.drafts import take_back

@@ -18,8 +18,8 @@ from accounts.models import Machine
 from config.environment import postgresql, sqlite
 from coordination import claims, store
 from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import Entry, Record, Unit, digest_of
 from runs import standings, storage
 from runs.audit import audit
 from runs.coverage import settled_units

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer_agent.protocol.records import from_lines, to_json
+from peer_agent.protocol.log.records import from_lines, to_json
 from tests.end_to_end.reference import main, weights_of
 from tests.end_to_end.swarm import Swarm, slowed
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.records import Included, Unit
+from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.wire import Frame, Kind, encode_frame
 from tests.hostile.deeds import Deed, Memory, Word, changed, times, written
 

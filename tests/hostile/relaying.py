@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.records import Included
+from peer_agent.protocol.log.records import Included
 from tests.hostile.breaking import HUGE
 from tests.hostile.deeds import Deed, Memory, Word, changed, times, without, written
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import AccumulatorId
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.log.records import Unit
 from tests.hostile.deeds import Deed, Memory, Word, changed, spoiled, times, without
 
 STRANGE = Unit(epoch=0, shard=0, start=0, stop=4)

@@ -13,7 +13,7 @@ from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import LeaveRequest, request_leave
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.log.records import Unit
 from tests.agent.scripted_site import PATIENCE_S
 from tests.averaging.rounds import RUN
 from tests.trainer.test_agent import Stage, stage

@@ -6,9 +6,15 @@ SOURCE = "peer_agent/protocol/coordinator/"
 TESTS = "tests/protocol/coordinator/"
 
 
+def _test_file(name: str) -> str:
+    """`round/offers` is tested by `round/test_offers.py`."""
+    room, _, module = name.rpartition("/")
+    return f"{TESTS}{room}{'/' if room else ''}test_{module}.py"
+
+
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
     """A mutation of one of the coordinator's files, and the tests that are to notice it."""
-    return Mutation(name, f"{SOURCE}{file}.py", before, after, tuple(f"{TESTS}test_{test}.py" for test in tests))
+    return Mutation(name, f"{SOURCE}{file}.py", before, after, tuple(_test_file(test) for test in tests))
 
 
 VOTES = "    return 2 * ballot.counts.get(value, 0) > voting"
@@ -17,33 +23,53 @@ LIVING = "    return {peer for peer in said if peer in state.members and state.m
 WALK = "tokens = 0 if entry.is_whole else tokens + entry.weight"
 
 COORDINATOR: tuple[Mutation, ...] = (
-    fault("no majority needed", "agreement", VOTES, "    return ballot.counts.get(value, 0) > 0", "agreement"),
-    fault("a tie counts", "agreement", VOTES, VOTES.replace(">", ">="), "agreement"),
-    fault("machines vote, not people", "agreement", VOTES, VOTES.replace("counts", "machines"), "agreement"),
-    fault("a stale step is still exact", "recording", EXACT, EXACT.replace("fresh and ", ""), "committing"),
-    fault("a clipped step is still exact", "recording", EXACT, EXACT.replace(" and untouched", ""), "committing"),
-    fault("a carried step is still exact", "recording", EXACT, EXACT.replace("uniform and ", ""), "committing"),
-    fault("a dead relay's spans count as held", "planning", LIVING, "    return said", "reducing"),
+    fault(
+        "no majority needed",
+        "agreement/digests",
+        VOTES,
+        "    return ballot.counts.get(value, 0) > 0",
+        "agreement/digests",
+    ),
+    fault("a tie counts", "agreement/digests", VOTES, VOTES.replace(">", ">="), "agreement/digests"),
+    fault(
+        "machines vote, not people",
+        "agreement/digests",
+        VOTES,
+        VOTES.replace("counts", "machines"),
+        "agreement/digests",
+    ),
+    fault("a stale step is still exact", "round/recording", EXACT, EXACT.replace("fresh and ", ""), "round/committing"),
+    fault(
+        "a clipped step is still exact",
+        "round/recording",
+        EXACT,
+        EXACT.replace(" and untouched", ""),
+        "round/committing",
+    ),
+    fault(
+        "a carried step is still exact", "round/recording", EXACT, EXACT.replace("uniform and ", ""), "round/committing"
+    ),
+    fault("a dead relay's spans count as held", "round/planning", LIVING, "    return said", "round/reducing"),
     fault(
         "a frozen relay accuses its contributors",
-        "watching",
+        "round/watching",
         "for slot in _behind(slots, last, round_.planned_at)",
         "for slot in slots",
-        "reducing",
+        "round/reducing",
     ),
     fault(
         "a deadline moves without progress",
-        "watching",
+        "round/watching",
         "        if before is not None and chunks > before.chunks:",
         "        if before is not None:",
-        "reducing",
+        "round/reducing",
     ),
     fault(
         "carried always the last weight",
-        "settlement",
+        "work/settlement",
         "    holder.carried = 0 if is_whole else max(",
         "    holder.carried = max(",
-        "committing",
+        "round/committing",
     ),
     fault("carried never ends", "facts", WALK, "tokens = tokens + entry.weight", "facts"),
     fault(
@@ -53,48 +79,52 @@ COORDINATOR: tuple[Mutation, ...] = (
         "member.carried = hello.carried",
         "facts",
     ),
-    fault("a ban is an ordinary loss", "advance", "final=event.banned", "final=False", "committing"),
+    fault("a ban is an ordinary loss", "advance", "final=event.banned", "final=False", "round/committing"),
     fault(
         "orphans back at once",
-        "settlement",
+        "work/settlement",
         "    if state.leases.orphans and state.step >= state.orphans_until:",
         "    if state.leases.orphans:",
         "facts",
     ),
-    fault("nobody is ever silent", "conduct", "    conduct.silent = True\n", "", "conduct"),
-    fault("quotas are never lifted", "conduct", "    state.is_lifted = is_late\n", "", "conduct"),
+    fault("nobody is ever silent", "work/conduct", "    conduct.silent = True\n", "", "work/conduct"),
+    fault("quotas are never lifted", "work/conduct", "    state.is_lifted = is_late\n", "", "work/conduct"),
     fault(
         "a full disk is asked again at once",
-        "committing",
+        "round/committing",
         '            return []\n        case "refused"',
         '            return [e.Persist(round_.record, 0.0, 1)]\n        case "refused"',
-        "committing",
+        "round/committing",
     ),
-    fault("nobody is evicted", "advance", "if state.now - member.heard_at > LOST_S", "if False", "reports"),
-    fault("short rounds are soon sat out", "state", "or self.now < conduct.out_to", "", "conduct"),
+    fault("nobody is evicted", "advance", "if state.now - member.heard_at > LOST_S", "if False", "work/reports"),
+    fault("short rounds are soon sat out", "state", "or self.now < conduct.out_to", "", "work/conduct"),
     fault(
         "whom too few are left without is waited for no longer than anybody",
-        "watching",
+        "round/watching",
         "            wait_s = max(wait_s, took_s + remake_s(state, round_, open_))",
         "            pass",
-        "reducing",
+        "round/reducing",
     ),
     fault(
         "whom too few are left without is waited for, however long",
-        "watching",
+        "round/watching",
         "            wait_s = max(wait_s, took_s + remake_s(state, round_, open_))",
         "            continue",
-        "reducing",
+        "round/reducing",
     ),
     fault(
         "whom the others cannot do without is dropped",
-        "conduct",
+        "work/conduct",
         "if not others or _takes_too_long(state, others, sum(paces.values())):",
         "if not others:",
-        "reducing",
+        "round/reducing",
     ),
     fault(
-        "who takes back its offer is in the next round", "offers", "        _miss_less(state, round_)\n", "", "offers"
+        "who takes back its offer is in the next round",
+        "round/offers",
+        "        _miss_less(state, round_)\n",
+        "",
+        "round/offers",
     ),
-    fault("nobody was late, and all wait longer", "offers", "+= bool(round_.waiting)", "+= 1", "offers"),
+    fault("nobody was late, and all wait longer", "round/offers", "+= bool(round_.waiting)", "+= 1", "round/offers"),
 )

@@ -6,8 +6,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer_agent.protocol.credentials import RECORD, Signed, sign
-from peer_agent.protocol.records import Included, Record
-from peer_agent.protocol.records_1 import Contribution1, Record1, SpanEntry1
+from peer_agent.protocol.log.records import Included, Record
+from peer_agent.protocol.log.version_1 import Contribution1, Record1, SpanEntry1
 
 
 def seal_1(site_key: Ed25519PrivateKey, record: Record) -> Signed:

@@ -18,7 +18,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, Signed, issue, public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
-from peer_agent.protocol.records import from_lines
+from peer_agent.protocol.log.records import from_lines
 from peer_agent.protocol.session import Identity
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.publishing import relay_logs

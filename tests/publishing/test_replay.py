@@ -11,8 +11,8 @@ from peer_agent.averaging.span_file import write_span
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
-from peer_agent.protocol.merkle import leaf_of, root_of
-from peer_agent.protocol.records import SpanEntry, digest_of, seal, to_lines
+from peer_agent.protocol.log.merkle import leaf_of, root_of
+from peer_agent.protocol.log.records import SpanEntry, digest_of, seal, to_lines
 from peer_agent.publishing.replay import Logs, Replayed, replay
 from peer_agent.training.replica import Replica
 from tests.training.commits import SITE_KEY, Vector, record_after, small_recipe

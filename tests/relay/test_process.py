@@ -17,9 +17,9 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, RECORD, Role, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.merkle import pack_leaves
-from peer_agent.protocol.opening import planned_whole, seal_plan
-from peer_agent.protocol.records import Entry, RecordHead, SpanEntry, digest_of
+from peer_agent.protocol.letters import planned_whole, seal_plan
+from peer_agent.protocol.log.merkle import pack_leaves
+from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message
 from peer_agent.protocol.wire import LOGGED, Frame, Kind

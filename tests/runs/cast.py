@@ -23,8 +23,8 @@ from accounts.services import issue_credential
 from config.environment import postgresql
 from peer_agent.protocol.credentials import Role, Signed, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN
+from peer_agent.protocol.log.records import GENESIS, Entry
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
-from peer_agent.protocol.records import GENESIS, Entry
 from runs import storage
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
 from runs.sealed import keep_sealed

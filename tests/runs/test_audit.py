@@ -8,7 +8,7 @@ from django.db import connection
 
 from accounts.keys import site_key
 from coordination import store
-from peer_agent.protocol.records import (
+from peer_agent.protocol.log.records import (
     GENESIS,
     ChunkRange,
     Contribution,

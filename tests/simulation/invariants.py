@@ -10,8 +10,8 @@ import msgspec
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.log.records import GENESIS, Record, Unit, digest_of
 from peer_agent.protocol.messages import Plan
-from peer_agent.protocol.records import GENESIS, Record, Unit, digest_of
 from peer_agent.simulation.host import Host
 from peer_agent.simulation.world import World
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peer_agent.protocol.coordinator.snapshots import SNAPSHOT_S
+from peer_agent.protocol.coordinator.agreement.snapshots import SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.schedule import float32, learning_rate

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Record
 from peer_agent.protocol.messages import Message, Plan
-from peer_agent.protocol.records import Record
 from peer_agent.simulation import deeds
 from peer_agent.simulation.database import CLAIM_S, RENEW_S, Database, cover
 from peer_agent.simulation.deeds import DEEDS, obey, order

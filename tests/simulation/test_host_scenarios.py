@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.snapshots import REPLAY_S, SNAPSHOT_S
+from peer_agent.protocol.coordinator.agreement.snapshots import REPLAY_S, SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.simulation.database import Fault
 from peer_agent.simulation.host import Host

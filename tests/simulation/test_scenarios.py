@@ -6,7 +6,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.records import is_everywhere
+from peer_agent.protocol.log.records import is_everywhere
 from tests.simulation.watched import relays, run_to, state, trainers, watched
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]

@@ -6,7 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.records import Entry
+from peer_agent.protocol.log.records import Entry
 from peer_agent.simulation.host import Host
 from tests.simulation.watched import relays, run_to, state, watched
 

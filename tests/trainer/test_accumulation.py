@@ -3,7 +3,7 @@
 import asyncio
 
 from peer_agent.protocol.grid import grid_of
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.trainer import events as e
 from peer_agent.trainer.accumulation import Work
 from peer_agent.training.loop import Trainer

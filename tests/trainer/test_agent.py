@@ -18,8 +18,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.log.records import RecordHead, Unit
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.records import RecordHead, Unit
 from peer_agent.protocol.trainer import following
 from peer_agent.trainer import agent as agent_module
 from peer_agent.trainer import follower as follower_module

@@ -10,7 +10,7 @@ import pytest
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.records import Record
+from peer_agent.protocol.log.records import Record
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.follower import Follower
 from peer_agent.training.replica import Replica

@@ -15,7 +15,7 @@ from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.records import Record
+from peer_agent.protocol.log.records import Record
 from peer_agent.publishing.card import Facts, Person, write_card
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.hub_publisher import HubPublisher, hub_token

@@ -9,8 +9,18 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.log.records import (
+    ChunkRange,
+    Contribution,
+    Entry,
+    Record,
+    SpanEntry,
+    Unit,
+    digest_of,
+    seal,
+    whole,
+)
 from peer_agent.protocol.recipe import Model, Optimizer, Recipe
-from peer_agent.protocol.records import ChunkRange, Contribution, Entry, Record, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.training.data import Tokens
 from peer_agent.training.loop import Computed, Taken, Trainer

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.sampling import order_of, samples_in
 from peer_agent.training.data import IGNORED, batch_of, load_shard, loss_tokens_in, rows_of
 from tests.training.commits import RUN

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from peer_agent.protocol import digests as protocol
+from peer_agent.protocol.log import digests as protocol
 from peer_agent.training.digests import state_digest
 
 

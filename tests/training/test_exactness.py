@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from peer_agent.protocol.log.records import Entry, Unit, digest_of, to_lines
 from peer_agent.protocol.recipe import Recipe, encode_recipe
-from peer_agent.protocol.records import Entry, Unit, digest_of, to_lines
 from peer_agent.protocol.sampling import samples_in
 from peer_agent.training.loop import Taken, Trainer
 from peer_agent.training.replica import Replica

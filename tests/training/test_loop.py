@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
-from peer_agent.protocol.records import Unit
 from peer_agent.training.data import IGNORED, batch_of
 from peer_agent.training.loop import Computed, NonFinite, Trainer, memory_or_problem, pick_device
 from peer_agent.training.replica import Replica

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from peer_agent.protocol.digests import state_digest
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.records import GENESIS
+from peer_agent.protocol.log.digests import state_digest
+from peer_agent.protocol.log.records import GENESIS
 from peer_agent.training.model import Layout
 from peer_agent.training.replica import OutOfOrder, Replica
 from tests.training.commits import Vector, commit, record_after, small_recipe

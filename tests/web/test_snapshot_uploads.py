@@ -16,7 +16,7 @@ from accounts.models import Person
 from coordination.models import Admission, PendingSnapshot, UploadSlot
 from coordination.snapshots import admit_hash, as_message, elect_keeper, expire_pending, news_of
 from coordination.uploads import Slot
-from peer_agent.protocol.digests import state_digest
+from peer_agent.protocol.log.digests import state_digest
 from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
 from tests.runs.cast import ELEMENTS, VECTORS, Owned, committed, opened, owned, state_bytes

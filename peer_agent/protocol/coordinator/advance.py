@@ -14,29 +14,8 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.agreement import look_at_votes, take_digest, take_replayed
-from peer_agent.protocol.coordinator.committing import persist_again, take_persisted
-from peer_agent.protocol.coordinator.conduct import (
-    hush,
-    lift,
-    recount_all,
-    weigh_absence,
-)
-from peer_agent.protocol.coordinator.leasing import deal, top_up, top_up_all
-from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
-from peer_agent.protocol.coordinator.offers import close_offers, cut, may_cut, repeat_cut, take_offer
-from peer_agent.protocol.coordinator.planning import plan
-from peer_agent.protocol.coordinator.reducing import (
-    awaits,
-    replan,
-    take_have,
-    take_refusal,
-    take_span,
-    without,
-)
-from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
-from peer_agent.protocol.coordinator.rounds import ask_for_hello, repeat_void
-from peer_agent.protocol.coordinator.snapshots import (
+from peer_agent.protocol.coordinator.agreement.digests import look_at_votes, take_digest, take_replayed
+from peer_agent.protocol.coordinator.agreement.snapshots import (
     finish,
     look_at_hashes,
     look_at_keeper,
@@ -44,9 +23,18 @@ from peer_agent.protocol.coordinator.snapshots import (
     take_stored,
     take_verified,
 )
+from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
+from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
+from peer_agent.protocol.coordinator.round.offers import close_offers, cut, may_cut, repeat_cut, take_offer
+from peer_agent.protocol.coordinator.round.planning import plan
+from peer_agent.protocol.coordinator.round.reducing import awaits, replan, take_have, take_refusal, take_span, without
+from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, repeat_void
+from peer_agent.protocol.coordinator.round.watching import take_progress, watch
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
-from peer_agent.protocol.coordinator.watching import take_progress, watch
+from peer_agent.protocol.coordinator.work.conduct import hush, lift, recount_all, weigh_absence
+from peer_agent.protocol.coordinator.work.leasing import deal, top_up, top_up_all
+from peer_agent.protocol.coordinator.work.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 

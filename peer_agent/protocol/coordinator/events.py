@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
-from peer_agent.protocol.records import Entry, Record, Unit
 
 Goal = Literal["running", "paused", "finishing"]  # finishing: no further round; the present step is the last
 

@@ -6,13 +6,13 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from peer_agent.protocol.coordinator.events import Goal
-from peer_agent.protocol.coordinator.leases import LeaseBook
+from peer_agent.protocol.coordinator.work.leases import LeaseBook
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.records import Entry, Record, Unit
 
 DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another

@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlannedSpan, Slot
 from peer_agent.protocol.plan import QUORUM_PERCENT
-from peer_agent.protocol.records import Included
 
 
 class Coverage:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.records import Entry, Included, SpanEntry
+from peer_agent.protocol.log.records import Entry, Included, SpanEntry
 from peer_agent.protocol.relay.opened import Opened, OpenPlan, Place
 from peer_agent.protocol.wire import Frame
 

@@ -9,7 +9,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.merkle import LEAF
+from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
-from peer_agent.protocol.records import SpanEntry
+from peer_agent.protocol.log.records import SpanEntry
 from peer_agent.protocol.relay.closing import Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 

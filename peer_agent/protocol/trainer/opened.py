@@ -2,10 +2,10 @@
 
 from msgspec import Struct
 
+from peer_agent.protocol import letters as opening
 from peer_agent.protocol import messages as m
-from peer_agent.protocol import opening
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.records import Contribution, RecordHead, Unit
+from peer_agent.protocol.log.records import Contribution, RecordHead, Unit
 
 
 class OpenedPlan(Struct, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ from msgspec import Struct, field
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.records import Unit
 from peer_agent.protocol.trainer import tokens
 from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 

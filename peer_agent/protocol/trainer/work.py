@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.records import Unit
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.trainer import tokens
 from peer_agent.protocol.trainer.events import Action, Compute, Computed, Discard, Keep, NotFinite, Renew, Warn
 from peer_agent.protocol.trainer.opened import OpenedRecord

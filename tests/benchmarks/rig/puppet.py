@@ -21,7 +21,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.opening import open_plan
+from peer_agent.protocol.letters import open_plan
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer

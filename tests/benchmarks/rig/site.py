@@ -18,10 +18,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.opening import CommitLetters, plan_of, planned_for, planned_whole, seal_plan
+from peer_agent.protocol.letters import CommitLetters, plan_of, planned_for, planned_whole, seal_plan
+from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.plan import Reducer, spans_of
 from peer_agent.protocol.recipe import Codec, Model, Recipe, encode_recipe
-from peer_agent.protocol.records import GENESIS, ChunkRange, Contribution, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from tests.averaging.rounds import SCALARS
 from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC

@@ -16,9 +16,9 @@ from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.log.records import GENESIS, Entry, Included, Record, Unit, seal
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
-from peer_agent.protocol.records import GENESIS, Entry, Included, Record, Unit, seal
 
 RUN = RunId("aa" * 16)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)

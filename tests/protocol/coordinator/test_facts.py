@@ -10,7 +10,7 @@ from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import AccumulatorId
-from peer_agent.protocol.records import Included, Record, Unit, digest_of
+from peer_agent.protocol.log.records import Included, Record, Unit, digest_of
 from tests.protocol.coordinator.stage import TOKENS, Stage, Trainer, sealed, sent
 
 

@@ -8,7 +8,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
-from peer_agent.protocol.coordinator.offers import FIRST_OFFER_S as OFFER_S
+from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S as OFFER_S
 from peer_agent.protocol.coordinator.state import DIVERGED, NO_ACCUMULATOR, Phase
 from peer_agent.protocol.messages import DoneUnit, Weight
 from peer_agent.simulation import world as worlds

@@ -4,11 +4,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from peer_agent.protocol import letters as opening
 from peer_agent.protocol import messages as m
-from peer_agent.protocol import opening
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.records import GENESIS, Scalars, SpanEntry, open_head, seal, whole
+from peer_agent.protocol.log.records import GENESIS, Scalars, SpanEntry, open_head, seal, whole
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan, Place

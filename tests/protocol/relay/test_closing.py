@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import Weight
-from peer_agent.protocol.records import Included
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from tests.protocol.relay.cast import TOKENS, plan_of
 

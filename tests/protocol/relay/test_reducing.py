@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.merkle import LEAF
+from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.relay.reducing import AGAIN_S, FIRST_FRAME_S, TRANSITIONS, move

@@ -2,12 +2,12 @@
 
 from typing import Any, TypeVar
 
+from peer_agent.protocol import letters as sealing
 from peer_agent.protocol import messages as m
-from peer_agent.protocol import opening as sealing
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, Record, Scalars, SpanEntry, Unit, whole
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
-from peer_agent.protocol.records import GENESIS, ChunkRange, Contribution, Record, Scalars, SpanEntry, Unit, whole
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.opened import opened_plan, opened_record

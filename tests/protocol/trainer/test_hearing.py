@@ -1,7 +1,7 @@
 """What is said on the control link, as events."""
 
-from peer_agent.protocol.opening import CommitLetters, planned_for, seal_plan
-from peer_agent.protocol.records import seal
+from peer_agent.protocol.letters import CommitLetters, planned_for, seal_plan
+from peer_agent.protocol.log.records import seal
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.hearing import heard
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC

@@ -5,8 +5,8 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, Signed, sign
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.opening import CommitLetters, own_part, planned_for, seal_plan
-from peer_agent.protocol.records import digest_of, seal
+from peer_agent.protocol.letters import CommitLetters, own_part, planned_for, seal_plan
+from peer_agent.protocol.log.records import digest_of, seal
 from peer_agent.protocol.trainer.opened import open_commit, open_plan, opened_plan
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.trainer.cast import ME, OTHER, plan, record, unit

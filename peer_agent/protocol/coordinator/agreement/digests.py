@@ -1,0 +1,159 @@
+"""Which state is the right one: votes by person, and the replay of the log where they do not decide (rule 17).
+
+Those may vote who had work in one of the last ten commits. A person whose machines differ abstains. More than half of
+the voting persons decides, so that neither one machine nor one person with many of them does.
+"""
+
+from collections import Counter
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Agreed, Command, Note, Replay, Replayed, Send
+from peer_agent.protocol.coordinator.facts import LATELY
+from peer_agent.protocol.coordinator.state import Ballot, Member, RunState
+from peer_agent.protocol.coordinator.work.conduct import recount
+from peer_agent.protocol.identifiers import PeerId
+
+DIGESTS_KEPT = 16  # steps
+SPLIT_S = 30.0  # two digests without a majority for so long, and the log decides
+REPLAY_AGAIN_S = 600.0  # until the site is asked once more
+
+
+# --- ballots
+
+
+def cast(ballot: Ballot, peer: PeerId, person: str, value: str) -> None:
+    """One machine's vote; a second one replaces the first."""
+    withdraw_vote(ballot, peer)
+    _change(ballot, person, value, 1)
+    ballot.votes[peer] = person, value
+
+
+def withdraw_vote(ballot: Ballot, peer: PeerId) -> None:
+    """As if this machine had not voted."""
+    before = ballot.votes.pop(peer, None)
+    if before is not None:
+        _change(ballot, *before, -1)
+
+
+def _change(ballot: Ballot, person: str, value: str, by: int) -> None:
+    values = ballot.persons.setdefault(person, Counter())
+    _count_person(ballot, values, -1)
+    _add(values, value, by)
+    _add(ballot.machines, value, by)
+    _count_person(ballot, values, 1)
+    if not values:
+        del ballot.persons[person]
+
+
+def _count_person(ballot: Ballot, values: Counter[str], by: int) -> None:
+    if len(values) == 1:
+        _add(ballot.counts, next(iter(values)), by)
+    elif values:
+        ballot.abstaining += by
+
+
+def _add(counter: Counter[str], value: str, by: int) -> None:
+    counter[value] += by
+    if not counter[value]:
+        del counter[value]
+
+
+def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
+    """Whether more than half of the voting persons say so, those counted in who may still be heard."""
+    voting = max(len(ballot.persons), state.voters) - ballot.abstaining
+    return 2 * ballot.counts.get(value, 0) > voting
+
+
+def is_split(state: RunState, ballot: Ballot) -> bool:
+    """Whether there are two values, and for long no majority. To be asked with the clock."""
+    if ballot.value or len(ballot.machines) < 2:
+        ballot.split_since = None
+    elif ballot.split_since is None:
+        ballot.split_since = state.now
+    return ballot.split_since is not None and state.now - ballot.split_since >= SPLIT_S
+
+
+def may_vote(state: RunState, person: str) -> bool:
+    """Whether somebody's work was in one of the last commits."""
+    return state.recent.get(person, -LATELY) > state.index - LATELY
+
+
+def call_voters(state: RunState) -> None:
+    """How many persons may vote and have a machine that is awake, or was at the head a moment ago."""
+    state.recent = {person: index for person, index in state.recent.items() if index > state.index - LATELY}
+    present = (member.person for member in state.members.values() if member.trains and not member.conduct.silent)
+    state.voters = len(state.recent.keys() & set(present))
+
+
+# --- digests of each step
+
+
+def take_digest(state: RunState, member: Member, report: m.Report) -> list[Command]:
+    """A replica's digest at a step; one that differs from what is decided reloads and says so. Nothing waits for it."""
+    if not report.digest or not state.step - DIGESTS_KEPT < report.step <= state.step:
+        return []
+    ballot = state.digests.setdefault(report.step, Ballot())
+    if ballot.value:
+        return _reload(state, member.peer, report.step) if report.digest != ballot.value else []
+    if not may_vote(state, member.person) or ballot.votes.get(member.peer) == (member.person, report.digest):
+        return []
+    cast(ballot, member.peer, member.person, report.digest)
+    return _decide(state, report.step, report.digest) if has_majority(state, ballot, report.digest) else []
+
+
+def _decide(state: RunState, step: int, digest: str) -> list[Command]:
+    ballot = state.digests[step]
+    ballot.value = digest
+    if state.replay is None or state.replay[1] <= step:
+        state.split_since, state.replay = None, None  # a newer step is agreed upon
+    differ = [peer for peer, (_, value) in sorted(ballot.votes.items()) if value != digest]
+    return [Agreed(step, digest), *(command for peer in differ for command in _reload(state, peer, step))]
+
+
+def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
+    withdraw_vote(state.digests[step], peer)
+    member = state.members.get(peer)
+    if member is None:
+        return []
+    member.step = -1
+    recount(state, member)
+    text = f"{member.person}'s copy differed at step {step}; it reloads"
+    return [Send((peer,), m.Reload(run=state.run, step=step)), Note("reload", text)]
+
+
+def look_at_votes(state: RunState) -> list[Command]:
+    """With the clock: fewer may be waited for by now, and whoever does not agree for long has the log replayed."""
+    call_voters(state)
+    for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
+        if state.replay is None or state.replay[1] != old:
+            del state.digests[old]
+    commands: list[Command] = []
+    for step, ballot in sorted(state.digests.items()):
+        leading = "" if ballot.value else next((v for v in sorted(ballot.counts) if has_majority(state, ballot, v)), "")
+        commands += _decide(state, step, leading) if leading else []
+    return commands + _ask_the_log(state)
+
+
+def _ask_the_log(state: RunState) -> list[Command]:
+    split = [step for step, ballot in state.digests.items() if not ballot.value and len(ballot.machines) > 1]
+    state.split_since = None if not split else state.now if state.split_since is None else state.split_since
+    if state.split_since is None or state.now - state.split_since < SPLIT_S:
+        return []
+    if state.replay is not None and state.now - state.replay[2] < REPLAY_AGAIN_S:
+        return []
+    step = max(split)
+    state.replay = state.index - (state.step - step), step, state.now
+    text = f"copies of the model differ at step {step} and no majority decides; the site replays the log"
+    return [Replay(state.replay[0], step), Note("replay", text)]
+
+
+def take_replayed(state: RunState, event: Replayed) -> list[Command]:
+    """The log has decided. Whoever differed has voted for later steps too, and begins anew there."""
+    ballot = state.digests.setdefault(event.step, Ballot())
+    differ = [peer for peer, (_, value) in ballot.votes.items() if value != event.state_digest]
+    commands = _decide(state, event.step, event.state_digest)
+    for later in (step for step in state.digests if step > event.step):
+        for peer in differ:
+            withdraw_vote(state.digests[later], peer)
+    state.split_since, state.replay = None, None
+    return [Note("replay", f"the log decides: the state of step {event.step} is {event.state_digest}"), *commands]

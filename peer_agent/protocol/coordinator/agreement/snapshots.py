@@ -1,0 +1,161 @@
+"""Who hands in the state of a snapshot's step, under which hash it is taken, and when the run is finished."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.agreement.digests import cast, has_majority, is_split, may_vote
+from peer_agent.protocol.coordinator.events import Admitted, Command, Elected, Finish, Note, Replay, Send, Verified
+from peer_agent.protocol.coordinator.state import Ballot, Keeper, Member, RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.letters import CommitLetters
+from peer_agent.protocol.log.records import read_record
+from peer_agent.protocol.messages import Snapshot
+
+SNAPSHOT_S = 60.0  # an elected keeper that has not handed in its state by then is replaced
+REPLAY_S = 10.0  # so long somebody who can hand in the last state is waited for
+
+
+def is_due(state: RunState) -> bool:
+    """Whether the step that was just committed is to have a snapshot."""
+    due = state.step % state.recipe.snapshot_every == 0 or state.done
+    state.snapshot_due = state.snapshot_due or due
+    return state.snapshot_due
+
+
+def elect(state: RunState, seed: int) -> tuple[list[Command], PeerId | None]:
+    """The trainer that hands in its state at this step: another one each time. The votes on its hash begin."""
+    state.hashes = state.index, state.step, Ballot()
+    peers = sorted(p.peer for p in state.members.values() if p.trains and p.step == state.step - 1)
+    if not peers:
+        return [], None
+    return _choose(state, peers, seed)
+
+
+def _choose(state: RunState, peers: list[PeerId], seed: int) -> tuple[list[Command], PeerId]:
+    keeper = peers[(seed + state.step) % len(peers)]
+    state.keeper, state.snapshot_due = Keeper(keeper, state.index, state.step, state.now), False
+    return [Elected(keeper, state.index, state.step)], keeper
+
+
+def take_hash(state: RunState, member: Member, said: m.StateHash) -> list[Command]:
+    """A replica's hash of its state. A majority of people admits it; a keeper that says another one is replaced."""
+    if state.hashes is None or (said.index, said.step) != state.hashes[:2] or state.admitted >= said.index:
+        return []
+    ballot = state.hashes[2]
+    if not may_vote(state, member.person):
+        return []
+    value = f"{said.sha256} {said.size}"
+    cast(ballot, member.peer, member.person, value)
+    return _admit(state, value) if has_majority(state, ballot, value) else []
+
+
+def _admit(state: RunState, value: str) -> list[Command]:
+    assert state.hashes is not None
+    index, step, ballot = state.hashes
+    state.admitted, ballot.value = index, value
+    sha256, size = value.split()
+    if state.keeper is not None and ballot.votes.get(state.keeper.peer, ("", value))[1] != value:
+        state.keeper, state.snapshot_due = None, True
+    return [Admitted(index, step, sha256, int(size))]
+
+
+def look_at_hashes(state: RunState) -> list[Command]:
+    """With the clock: fewer may be waited for by now."""
+    if state.hashes is None or state.admitted >= state.hashes[0]:
+        return []
+    index, step, ballot = state.hashes
+    value = next((value for value in sorted(ballot.counts) if has_majority(state, ballot, value)), None)
+    if value is not None:
+        return _admit(state, value)
+    if not is_split(state, ballot):
+        return []
+    ballot.split_since = state.now  # and once more after as long, while it does not come
+    return [Replay(index, step), Note("replay", f"copies of the model differ at step {step}; the site makes its own")]
+
+
+def look_at_keeper(state: RunState, seed: int) -> list[Command]:
+    """An elected keeper that is gone or slow is replaced; at the last step at once, as no commit will follow."""
+    keeper = state.keeper
+    if keeper is None:
+        missing = state.done and state.snapshot.step < state.step and not state.finished
+    else:
+        missing = keeper.peer not in state.members or state.now - keeper.asked_at > SNAPSHOT_S
+    if not missing:
+        return []
+    state.keeper, state.snapshot_due = None, True
+    if not state.done or state.sealed is None:
+        return []
+    able = _able(state)
+    if not able:
+        return _replay(state)
+    commands, chosen = _choose(state, able, seed + int(state.now))
+    return [*commands, *_ask_again(state, chosen)]
+
+
+def _able(state: RunState) -> list[PeerId]:
+    """Trainers at the head whose hash is not another than the admitted one."""
+    value = state.hashes[2].value if state.hashes is not None and state.hashes[0] == state.index else ""
+    votes = state.hashes[2].votes if state.hashes is not None and value else {}
+    return sorted(p.peer for p in state.ready() if votes.get(p.peer, ("", value))[1] == value)
+
+
+def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
+    """The last commit once more: to the keeper as such, to all as something to hash, for that may have been lost."""
+    assert state.sealed is not None
+    if state.hashes is None or state.hashes[0] != state.index:
+        state.hashes = state.index, state.step, Ballot()
+    others = tuple(p.peer for p in state.ready() if p.peer != keeper and p.peer not in state.hashes[2].votes)
+    letters = CommitLetters(state.sealed, read_record(state.sealed))
+    asked = Send((keeper,), letters.to(keeper, state.fence, snapshot=True, hash_state=True))
+    return [asked, *(Send((peer,), letters.to(peer, state.fence, hash_state=True)) for peer in others)]
+
+
+def _replay(state: RunState) -> list[Command]:
+    """Ask the site for the last state, and again while it does not come."""
+    if state.replay_at is None:
+        state.replay_at = state.now + REPLAY_S
+    if state.now < state.replay_at:
+        return []
+    state.replay_at = state.now + SNAPSHOT_S
+    return [Replay(state.index, state.step)]
+
+
+def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
+    """A newer state that newcomers may load is at the site, or the log's own in place of the newest one."""
+    if snapshot.index < state.snapshot.index or snapshot == state.snapshot:
+        return []
+    if snapshot.index > state.snapshot.index:
+        state.covered = state.snapshot.index
+    state.snapshot, state.moved_at = snapshot, state.now
+    if state.keeper is not None and snapshot.step >= state.keeper.step:
+        state.keeper = None
+    return [*_tell_of_snapshot(state), *finish(state)]
+
+
+def take_verified(state: RunState, event: Verified) -> list[Command]:
+    """Up to here the site has replayed the log: relays need not keep the bytes before."""
+    if event.index <= state.verified:
+        return []
+    state.verified = event.index
+    return _tell_of_snapshot(state)
+
+
+def _tell_of_snapshot(state: RunState) -> list[Command]:
+    """Bytes up to a verified snapshot may go, but not those that somebody who loads the one before still needs."""
+    keep_after = min(state.verified, state.covered)
+    message = m.Snapshotted(run=state.run, snapshot=state.snapshot, keep_after=keep_after)
+    return [Send(state.everyone(), message)]
+
+
+def finish(state: RunState) -> list[Command]:
+    """The model of the last step is there. With the tick too: the host may have died right after it was stored."""
+    if not state.done or not _has_model(state) or state.finished:
+        return []
+    state.finished = True
+    return [Finish(), Send(state.everyone(), m.State(run=state.run, state="finished", reason=""))]
+
+
+def _has_model(state: RunState) -> bool:
+    """The last step's state is there; or the run was ended, nobody is left to hand that in, and an older one is."""
+    if state.snapshot.step == state.step:
+        return True
+    is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < SNAPSHOT_S
+    return state.goal == "finishing" and not is_waited_for and state.snapshot.step > 0

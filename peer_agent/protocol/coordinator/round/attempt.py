@@ -1,0 +1,65 @@
+"""What is known of the attempt that is open: who averages what, what has come of it, whether enough is left."""
+
+from collections.abc import Collection, Container, Sequence
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.round.voiding import is_current
+from peer_agent.protocol.coordinator.state import Phase, Round, RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Included
+from peer_agent.protocol.plan import QUORUM_PERCENT
+
+
+def open_round(state: RunState, message: m.Attempted) -> Round | None:
+    """The round that is being reduced, if the message belongs to its plan."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None or not round_.is_planned or not is_current(state, message):
+        return None
+    return round_
+
+
+def chunks_of(round_: Round, without: Container[int] = ()) -> dict[PeerId, int]:
+    """Chunks that each reducer of this attempt averages, in all spans but these."""
+    chunks: dict[PeerId, int] = {}
+    for span in round_.plan.spans if round_.plan else ():
+        if not span.root and span.span not in without:
+            chunks[span.reducer] = chunks.get(span.reducer, 0) + span.stop - span.first
+    return chunks
+
+
+def open_at(round_: Round) -> set[PeerId]:
+    """Reducers that are not done."""
+    return set(chunks_of(round_, round_.done))
+
+
+def has_delivered(round_: Round, slot: int) -> bool:
+    """Whether every reducer has everything of a slot, so that the round does not need its sender any more."""
+    if round_.plan is None:
+        return False
+    expected = chunks_of(round_)
+    got = {peer: round_.progress.get(peer, {}).get(slot) for peer in open_at(round_)}
+    return all(moved is not None and moved.chunks >= expected[peer] for peer, moved in got.items())
+
+
+def has_quorum_without(state: RunState, round_: Round, slots: Collection[int]) -> bool:
+    """Whether every chunk that is still open can close without these, and those who are dropped (rule 7).
+
+    Weights differ by chunk where updates have left parts out; one that cannot close would be waited for in vain.
+    """
+    left = tuple(slot for slot in range(len(round_.slots)) if slot not in round_.dropped and slot not in slots)
+    parts = [(0, state.grid.chunks)]
+    if round_.plan is not None:
+        parts = [(s.first, s.stop) for s in round_.plan.spans if not s.root and s.span not in round_.done]
+    return all(has_quorum(round_.slots, Included(first, stop, left)) for first, stop in parts)
+
+
+def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
+    """Whether each of these chunks averages enough of the planned tokens (rule 7)."""
+    if len(part.slots) == len(slots):
+        return True
+    edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})
+    for chunk in edges:
+        planned = [next((w.tokens for w in slot.weights if w.first <= chunk < w.stop), 0) for slot in slots]
+        if 100 * sum(planned[slot] for slot in part.slots) < QUORUM_PERCENT * sum(planned):
+            return False
+    return True

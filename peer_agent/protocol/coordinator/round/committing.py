@@ -1,0 +1,101 @@
+"""From the last span to the next round: the record, the database's answer, the commit that everybody is told of."""
+
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.agreement.digests import call_voters
+from peer_agent.protocol.coordinator.agreement.snapshots import elect, is_due
+from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.recording import record_of
+from peer_agent.protocol.coordinator.round.voiding import void
+from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.coordinator.work.conduct import look_soon, recount_all
+from peer_agent.protocol.coordinator.work.settlement import close_round, grace, settle
+from peer_agent.protocol.letters import CommitLetters
+from peer_agent.protocol.log.records import Record, digest_of
+
+PERSIST_PAUSE_S = 1.0  # before the database is asked again, doubling
+PERSIST_PAUSES_S = 30.0  # to at most this
+
+
+def commit(state: RunState) -> list[e.Command]:
+    """Every span is held: write the record. Only the database decides whether it is committed (rule 3)."""
+    round_ = state.round
+    assert round_ is not None
+    round_.record = record_of(state, round_)
+    enter(state, Why.HELD)
+    return [e.Persist(round_.record, state.now - state.accumulating_since, round_.attempts)]
+
+
+def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Command]:
+    """What the database said. Where nothing was written it is asked again after a pause."""
+    round_ = state.round
+    if state.phase is not Phase.COMMIT or round_ is None or round_.record is None:
+        return []
+    match event.outcome:
+        case "stale":
+            return [e.Abdicate()]
+        case "failed":
+            round_.persist_pause_s = min(2 * round_.persist_pause_s or PERSIST_PAUSE_S, PERSIST_PAUSES_S)
+            round_.persist_at = state.now + round_.persist_pause_s
+            return []
+        case "refused":
+            return void(state, Why.UNWRITABLE, "its record cannot be written")
+        case "committed":
+            return _committed(state, event, seed)
+
+
+def persist_again(state: RunState) -> list[e.Command]:
+    """The pause after a failed write is over."""
+    round_ = state.round
+    if state.phase is not Phase.COMMIT or round_ is None or round_.persist_at is None or round_.record is None:
+        return []
+    if state.now < round_.persist_at:
+        return []
+    round_.persist_at = None
+    enter(state, Why.UNWRITTEN)
+    return [e.Persist(round_.record, state.now - state.accumulating_since, round_.attempts)]
+
+
+def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command]:
+    round_ = state.round
+    assert round_ is not None
+    assert round_.record is not None
+    assert event.sealed is not None
+    record = round_.record
+    before = state.index
+    settle(state, record, round_.slots)
+    close_round(state, round_)
+    state.index, state.step = record.index, record.step
+    state.digest = digest_of(event.sealed)
+    state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
+    enter(state, Why.WRITTEN)
+    state.accumulated.append(round_.cut_at - state.committed_at)  # of void rounds it would be what somebody only said
+    state.committed_at = state.now
+    state.round, state.attempt, state.accumulating_since = None, 0, state.now
+    state.non_finite, state.voided, state.moved_at = {}, None, state.now
+    recount_all(state)
+    call_voters(state)
+    look_soon(state)
+    return [e.Note("step", _sentence(record)), *_tell(state, record, before, seed), *grace(state)]
+
+
+def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Command]:
+    """The commit, to everybody; at a snapshot's step all trainers hash their state, and one of them hands it in."""
+    assert state.sealed is not None
+    is_snapshot = is_due(state)
+    commands, keeper = elect(state, seed) if is_snapshot else ([], None)
+    letters, keepers = CommitLetters(state.sealed, record), []
+    for member in state.members.values():
+        if before in {member.log_index, member.resent_to}:
+            member.resent_to, member.resent_at = state.index, state.now
+        if member.trains:
+            is_keeper = member.peer == keeper
+            message = letters.to(member.peer, state.fence, snapshot=is_keeper, hash_state=is_snapshot)
+            commands.append(e.Send((member.peer,), message))
+        else:
+            keepers.append(member.peer)
+    return [*commands, e.Send(tuple(keepers), letters.whole(state.fence))] if keepers else commands
+
+
+def _sentence(record: Record) -> str:
+    hands = f"{len(record.contributions)} hand{'s' * (len(record.contributions) != 1)}"
+    return f"step {record.step}: {hands}, {record.samples} samples, loss {record.loss:.3f}"

@@ -1,0 +1,201 @@
+"""From the cut to the plan: who is asked, which offers are taken, how long they are waited for."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Note, Send
+from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.planning import patience_s, plan
+from peer_agent.protocol.coordinator.round.screening import scales_of
+from peer_agent.protocol.coordinator.round.voiding import is_current, void
+from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.work.conduct import is_asked, missed, recount, recount_all, struck, usual_s
+from peer_agent.protocol.coordinator.work.settlement import end_leases
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.identifiers import AccumulatorId
+
+FIRST_OFFER_S = 5.0  # until offers are closed, before any was seen
+LONGEST_OFFER_S = 60.0
+LATE_ROUNDS = 5  # doublings of the wait while rounds are void for want of offers: slow machines need it
+SPREAD = 6  # median absolute deviations above the median
+QUORUM = 0.7  # of the target batch
+
+
+def may_cut(state: RunState) -> bool:
+    """Whether those who can be counted on have the batch."""
+    if state.awake_samples < state.recipe.target_batch or state.phase is not Phase.ACCUMULATE:
+        return False
+    return state.goal == "running" and not state.done and state.has_quorum and state.can_reduce()
+
+
+def cut(state: RunState) -> list[Command]:
+    """The target batch is reached: everyone stops at the last finished micro-batch and says what it holds."""
+    asked = [member for member in state.ready() if is_asked(state, member.conduct)]
+    waited_for = {member.peer for member in asked if member.counted[1] and _may_offer(member)}
+    state.rounds += 1
+    state.attempt += 1
+    wait_s = offer_s(state)
+    state.round = Round(
+        number=state.rounds,
+        attempt=state.attempt,
+        persons={member.peer: (member.person, member.machine) for member in asked},
+        held={member.peer: member.done_samples for member in asked},
+        waiting=waited_for,
+        cut_at=state.now,
+        deadline=state.now + wait_s,
+        repeat_at=state.now + wait_s / 2,
+    )
+    enter(state, Why.FULL)
+    state.started, state.is_lifted, state.moved_at = True, False, state.now
+    recount_all(state)
+    return [Send(tuple(member.peer for member in asked), _cut_of(state, state.round))]
+
+
+def _may_offer(member: Member) -> bool:
+    """Whether it is expected to hold something: also where it has worked before and reported nothing since.
+
+    What it did since its last report would be a step old in the next update, which would then not be exact.
+    """
+    return bool(member.done or member.carried or member.conduct.pace)
+
+
+def _cut_of(state: RunState, round_: Round) -> m.Cut:
+    return m.Cut(
+        run=state.run,
+        step=state.step,
+        fence=state.fence,
+        attempt=round_.attempt,
+        round=round_.number,
+        codec=state.recipe.codec_up,
+        chunk_elements=state.grid.chunk_elements,
+    )
+
+
+def offer_s(state: RunState) -> float:
+    """How long offers are waited for: by how long they took in the last rounds, late ones counted as the wait."""
+    wait_s = FIRST_OFFER_S
+    if state.arrivals:
+        usual = median(state.arrivals)
+        spread = median(abs(arrival - usual) for arrival in state.arrivals)
+        least = max(1.0, 0.15 * usual_s(state))
+        wait_s = min(max(usual + SPREAD * spread + 0.5, least), LONGEST_OFFER_S)
+    return wait_s * 2.0 ** min(state.late_rounds, LATE_ROUNDS)
+
+
+def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]:
+    """Keep an offer that claims no more than was leased; refuse any other, with its number."""
+    round_ = state.round
+    if state.phase is not Phase.OFFER or round_ is None or not is_current(state, offer):
+        return []
+    if member.peer not in round_.persons or member.peer in round_.offers:
+        return []
+    if not member.accumulator:  # revoked after the cut, and told so
+        round_.waiting.discard(member.peer)
+        return []
+    fault = _fault_in(state, member, offer)
+    if fault is not None:
+        round_.waiting.discard(member.peer)
+        notice = m.Notice(run=state.run, code=fault.code, text=fault.text)
+        struck(state, member.conduct)
+        return [Send((member.peer,), notice), *revoke(state, member, fault.text)]
+    round_.offers[member.peer] = offer
+    round_.waiting.discard(member.peer)
+    state.arrivals.append(state.now - round_.cut_at)
+    state.moved_at = state.now
+    return []
+
+
+def _fault_in(state: RunState, member: Member, offer: m.Offer) -> Fault | None:
+    units = [done.unit for done in offer.units]
+    bounds = [state.recipe.tokens_in(unit.samples) for unit in units]
+    fewest, most = (sum(bound[end] for bound in bounds) for end in (0, 1))
+    leased = most + member.carried
+    if offer.accumulator != member.accumulator or not state.leases.holds(offer.accumulator, units):
+        return Fault.of("E219", claimed=offer.loss_tokens, leased=0)
+    highest = max((w.tokens for w in offer.weights), default=0)  # samples are credited in proportion to loss_tokens
+    if len(set(units)) != len(units) or highest > leased or not fewest <= offer.loss_tokens <= most:
+        return Fault.of("E219", claimed=offer.loss_tokens, leased=leased)
+    is_said = offer.loss_tokens <= highest <= offer.loss_tokens + member.carried
+    if not is_said or not _tiles(offer.weights, state.grid.chunks):
+        return Fault.of("E219", claimed=offer.loss_tokens, leased=leased)
+    oldest = state.step - max(state.recipe.staleness, 1)
+    if any(not oldest <= done.base <= state.step for done in offer.units):
+        return Fault.of("E206", reason=f"a unit was computed before step {oldest}")
+    if not (math.isfinite(offer.norm) and offer.norm >= 0 and math.isfinite(offer.loss_sum)):
+        return Fault.of("E206", reason="the norm or the loss is not a finite number")
+    return None
+
+
+def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
+    """Whether the ranges cover all chunks once, in order."""
+    position = 0
+    for weight in weights:
+        if weight.first != position or weight.stop <= weight.first or weight.tokens < 0:
+            return False
+        position = weight.stop
+    return position == chunks
+
+
+def repeat_cut(state: RunState) -> list[Command]:
+    """Half of the wait is over: a cut or an offer may have been lost, so ask those who have not answered once more."""
+    round_ = state.round
+    if state.phase is not Phase.OFFER or round_ is None or state.now < round_.repeat_at or not round_.waiting:
+        return []
+    round_.repeat_at = round_.deadline
+    return [Send(tuple(sorted(round_.waiting)), _cut_of(state, round_))]
+
+
+def close_offers(state: RunState) -> list[Command]:
+    """All have answered, or the deadline has passed: plan, or void where too little was offered."""
+    round_ = state.round
+    assert round_ is not None
+    if state.now < round_.deadline and round_.waiting:
+        return []
+    for peer in sorted(round_.waiting.intersection(state.members)):
+        missed(state, state.members[peer].conduct)
+    offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
+    samples = sum(done.unit.samples for _, offer in offers for done in offer.units)
+    if not offers or samples < QUORUM * state.recipe.target_batch:
+        state.late_rounds += bool(round_.waiting)
+        _miss_less(state, round_)
+        return void(state, Why.TOO_LITTLE, "too few offers came in time")
+    state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # at least; void ones double it
+    scales = scales_of([offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers])
+    round_.slots = tuple(
+        m.Slot(
+            peer=peer, weights=offer.weights, root=offer.root, norm=offer.norm, codec=state.recipe.codec_up, scale=scale
+        )
+        for (peer, offer), scale in zip(offers, scales, strict=True)
+    )
+    enter(state, Why.OFFERED)
+    state.moved_at, round_.deadline = state.now, state.now + patience_s(state)
+    return plan(state)
+
+
+def _miss_less(state: RunState, round_: Round) -> None:
+    """Those who have answered, and offer less than they had reported at the cut, let the round down."""
+    for peer in sorted(round_.held.keys() & state.members.keys() - round_.waiting):
+        offer, member = round_.offers.get(peer), state.members[peer]
+        offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
+        if offered < round_.held[peer] and member.accumulator:
+            missed(state, member.conduct)
+
+
+def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
+    """The accumulator's leases end and come back; it starts another (rule 11)."""
+    back = end_leases(state, member.accumulator)
+    message = revoked(state, member.accumulator, reason)
+    state.holders.pop(member.accumulator, None)
+    member.accumulator, member.done, member.done_samples, member.carried = NO_ACCUMULATOR, {}, 0, 0
+    recount(state, member)
+    return [
+        Send((member.peer,), message),
+        Note("returned", f"{back} samples of {member.person} came back: {reason}"),
+    ]
+
+
+def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.AccumulatorRevoked:
+    """Tell a trainer to forget an accumulator."""
+    return m.AccumulatorRevoked(run=state.run, accumulator=accumulator, reason=reason)

@@ -1,0 +1,122 @@
+"""The plan of an attempt: which reducer averages which span, on the offers as they are (rule 6)."""
+
+from collections.abc import Iterable, Sequence
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Announce, Command, Send
+from peer_agent.protocol.coordinator.state import Member, Round, RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.letters import plan_of
+from peer_agent.protocol.plan import Member as Link
+from peer_agent.protocol.plan import Reducer, Shares, shares_of, spans_of
+from peer_agent.protocol.recipe import Codec
+
+REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
+SLOW_ROUNDS = 5  # doublings of that while rounds are void because nothing moved
+BYTES = {"fp32": 4.0, "fp16": 2.0, "int8": 1.004}  # per element
+
+
+def plan(state: RunState) -> list[Command]:
+    """Deal every span that is not held among the living reducers. Without any of them: wait."""
+    round_ = state.round
+    assert round_ is not None
+    reducers = state.reducers()
+    if not reducers:
+        return []
+    round_.plan = make_plan(state, round_, reducers)
+    round_.planned_at = round_.moved_at = state.now
+    round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
+    round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
+    drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]
+    return [announce(round_.plan, state.members.values()), *drops]
+
+
+def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
+    """The plan whole to those who reduce it or keep the log, to trainers their own part."""
+    everyone = list(members)
+    keepers = tuple(member.peer for member in everyone if not member.trains)
+    return Announce(keepers, tuple(member.peer for member in everyone if member.trains), plan)
+
+
+def patience_s(state: RunState) -> float:
+    """How long a reduce may stand still before its round is void."""
+    return REDUCE_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
+
+
+def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
+    """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
+    reducers = [Reducer(p.peer, p.upload_bps, p.download_bps) for p in members]
+    shares = _shares(state, round_, reducers)
+    kept = kept_spans(state, round_)
+    first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
+    missing = _missing(kept, state.grid.chunks)
+    spans = spans_of(reducers, shares.shares, missing, state.grid, attempt=round_.attempt, first_span=first_span)
+    return plan_of(
+        run=state.run,
+        step=state.step,
+        fence=state.fence,
+        attempt=round_.attempt,
+        round=round_.number,
+        elements=state.elements,
+        chunk_elements=state.grid.chunk_elements,
+        slots=round_.slots,
+        spans=tuple(kept) + tuple(spans),
+        codec_down=state.recipe.codec_down,
+        duration_s=shares.duration_s,
+    )
+
+
+def bytes_of(codec: Codec, elements: int) -> float:
+    """Encoded size of a vector."""
+    return BYTES[codec] * elements
+
+
+def _shares(state: RunState, round_: Round, reducers: Sequence[Reducer]) -> Shares:
+    up = bytes_of(state.recipe.codec_up, state.elements)
+    down = bytes_of(state.recipe.codec_down, state.elements)
+    links = {p.peer: Link(up, p.upload_bps, p.download_bps) for p in state.trainers()}
+    contributors = [links.get(slot.peer, Link(up, 0, 0)) for slot in round_.slots]
+    return shares_of(reducers, contributors, list(links.values()), down)
+
+
+def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:
+    """Living log keepers that have the averages of a span which its reducer has reported (rule 5)."""
+    done = round_.done.get(span.span)
+    if done is None:
+        return set()
+    said = {span.reducer} | round_.kept.get(span.span, set())
+    return {peer for peer in said if peer in state.members and state.members[peer].keeps_log}
+
+
+def kept_spans(state: RunState, round_: Round) -> list[m.PlannedSpan]:
+    """Spans of the attempts before that a living log keeper has."""
+    return [
+        m.PlannedSpan(
+            span=span.span,
+            first=span.first,
+            stop=span.stop,
+            reducer=span.reducer,
+            attempt=span.attempt,
+            root=round_.done[span.span].root,
+        )
+        for span in (round_.plan.spans if round_.plan else ())
+        if holders_of(state, round_, span)
+    ]
+
+
+def _missing(kept: Sequence[m.PlannedSpan], chunks: int) -> list[tuple[int, int]]:
+    missing, position = [], 0
+    for span in sorted(kept, key=lambda span: span.first):
+        if span.first > position:
+            missing.append((position, span.first))
+        position = span.stop
+    if position < chunks:
+        missing.append((position, chunks))
+    return missing
+
+
+def drop_message(state: RunState, round_: Round, slot: int) -> Send:
+    """Tell everybody who reduces to go on without a slot."""
+    reducers = tuple(sorted(peer for peer, member in state.listening.items() if member.reduces))
+    message = m.Drop(run=state.run, step=state.step, fence=state.fence, attempt=round_.attempt, slot=slot)
+    return Send(reducers, message)

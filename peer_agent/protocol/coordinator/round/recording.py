@@ -1,0 +1,109 @@
+"""The commit record of a round whose spans are all held (rules 13 and 15)."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.state import Member, Round, RunState
+from peer_agent.protocol.coordinator.work.credit import credit_of, ranges_of, rounded
+from peer_agent.protocol.log.records import Contribution, Included, Record, SpanEntry, whole
+from peer_agent.protocol.schedule import scalars_of
+
+
+def record_of(state: RunState, round_: Round) -> Record:
+    """The self-contained record of what is about to be committed."""
+    assert round_.plan is not None
+    spans = sorted((_entry(span, round_.done[span.span]) for span in round_.plan.spans), key=lambda span: span.first)
+    included = _joined([part for span in spans for part in round_.done[span.span].included])
+    offers = [round_.offers[slot.peer] for slot in round_.slots]
+    tokens = sum(offer.loss_tokens for offer in offers)
+    contributions = _contributions(state, round_, included)
+    return whole(
+        run=state.run,
+        index=state.index + 1,
+        step=state.step + 1,
+        fence=state.fence,
+        attempt=round_.attempt,
+        round=round_.number,
+        previous=state.digest,
+        elements=state.elements,
+        chunk_elements=state.grid.chunk_elements,
+        codec=state.recipe.codec_down,
+        spans=tuple(spans),
+        scalars=scalars_of(
+            state.recipe, step=state.step + 1, sum_squares=sum(span.sum_squares for span in spans), tokens=tokens
+        ),
+        contributions=contributions,
+        loss=sum(offer.loss_sum for offer in offers) / tokens,
+        tokens=sum(entry.tokens for entry in contributions),
+        samples=sum(entry.samples for entry in contributions),
+        exact=_is_exact(state, round_, included),
+    )
+
+
+def _entry(planned: m.PlannedSpan, done: m.SpanDone) -> SpanEntry:
+    return SpanEntry(
+        span=planned.span,
+        first=planned.first,
+        stop=planned.stop,
+        attempt=planned.attempt,
+        reducer=planned.reducer,
+        root=done.root.hex(),
+        sum_squares=done.sum_squares,
+    )
+
+
+def _joined(parts: Sequence[Included]) -> list[Included]:
+    """Neighbours with the same slots as one, so that what follows grows with what differs."""
+    joined: list[Included] = []
+    for part in parts:
+        if joined and joined[-1].stop == part.first and joined[-1].slots == part.slots:
+            joined[-1] = Included(joined[-1].first, part.stop, part.slots)
+        else:
+            joined.append(part)
+    return joined
+
+
+def _contributions(state: RunState, round_: Round, included: Sequence[Included]) -> tuple[Contribution, ...]:
+    credit = credit_of(round_.slots, included, state.grid)
+    ranges = ranges_of(included)
+    members = [state.members.get(slot.peer) for slot in round_.slots]
+    tokens = rounded({slot: Fraction(credit[slot], state.elements) for slot in credit})
+    ratio = [_samples_per_token(round_, slot, member) for slot, member in enumerate(members)]
+    samples = rounded({slot: Fraction(credit[slot], state.elements) * ratio[slot] for slot in credit})
+    return tuple(
+        Contribution(
+            peer=entry.peer,
+            person=round_.persons[entry.peer][0],
+            machine=round_.persons[entry.peer][1],
+            slot=slot,
+            accumulator=round_.offers[entry.peer].accumulator,
+            units=tuple(sorted(done.unit for done in round_.offers[entry.peer].units)),
+            weight=round_.offers[entry.peer].loss_tokens,
+            credit=credit[slot],
+            samples=samples[slot],
+            tokens=tokens[slot],
+            included=ranges[slot],
+            clipped=entry.scale != 1.0,
+        )
+        for slot, entry in enumerate(round_.slots)
+        if credit[slot]
+    )
+
+
+def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fraction:
+    """Samples of an offer for each of its loss tokens; of an offer with nothing new, that of the peer's last one."""
+    offer = round_.offers[round_.slots[slot].peer]
+    samples = sum(done.unit.samples for done in offer.units)
+    if samples:
+        return Fraction(samples, offer.loss_tokens)
+    return Fraction(member.samples_per_token).limit_denominator(10**6) if member else Fraction(0)
+
+
+def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> bool:
+    """Every included unit was computed on this step's parameters, with full coverage and nothing clipped (rule 10)."""
+    complete = all(len(part.slots) == len(round_.slots) for part in included)
+    fresh = all(done.base == state.step for offer in round_.offers.values() for done in offer.units)
+    uniform = all(len(slot.weights) == 1 for slot in round_.slots)
+    untouched = all(slot.scale == 1.0 for slot in round_.slots)
+    return complete and fresh and uniform and untouched

@@ -1,0 +1,207 @@
+"""While a plan is carried out: spans that are done and kept, and what is lost or left out of it."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Note
+from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.attempt import (
+    chunks_of,
+    has_delivered,
+    has_quorum,
+    has_quorum_without,
+    open_round,
+)
+from peer_agent.protocol.coordinator.round.committing import commit
+from peer_agent.protocol.coordinator.round.offers import revoke
+from peer_agent.protocol.coordinator.round.planning import drop_message, holders_of, kept_spans, patience_s, plan
+from peer_agent.protocol.coordinator.round.voiding import void
+from peer_agent.protocol.coordinator.standing import name_all
+from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.work.conduct import missed, struck
+from peer_agent.protocol.identifiers import PeerId
+
+
+def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
+    """A reducer has averaged a span; when all are held, the record is written."""
+    round_ = open_round(state, done)
+    planned = _planned(round_, done.span)
+    if round_ is None or planned is None or planned.reducer != member.peer or planned.root:
+        return []
+    round_.reported[member.peer] = state.now
+    if done.span in round_.done:
+        return []
+    if not _is_sound(round_, planned, done):
+        return [Note("refused", f"{member.name} reported a span that does not fit the plan")]
+    round_.done[done.span] = done
+    move_on(state, round_)
+    return _commit_when_held(state, round_)
+
+
+def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
+    """A log keeper has a span's averages on its disk (rule 5)."""
+    round_ = open_round(state, have)
+    planned = _planned(round_, have.span)
+    if round_ is None or planned is None or not member.keeps_log:
+        return []
+    done = round_.done.get(have.span)
+    if done is None or done.root != have.root:
+        return []
+    round_.kept.setdefault(have.span, set()).add(member.peer)
+    return _commit_when_held(state, round_)
+
+
+def _planned(round_: Round | None, number: int) -> m.PlannedSpan | None:
+    spans = round_.plan.spans if round_ is not None and round_.plan is not None else ()
+    return next((span for span in spans if span.span == number), None)
+
+
+def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
+    assert round_.plan is not None
+    if len(round_.done) < len(round_.plan.spans):
+        return []
+    return commit(state) if all(holders_of(state, round_, span) for span in round_.plan.spans) else []
+
+
+def move_on(state: RunState, round_: Round) -> None:
+    """Something moved: the round is given its patience anew."""
+    round_.deadline = max(round_.deadline, state.now + patience_s(state))
+    state.moved_at = round_.moved_at = state.now
+
+
+def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
+    """Whether the inclusion covers exactly the span with slots of the plan, each chunk above the quorum."""
+    position = planned.first
+    for part in done.included:
+        slots = set(part.slots)
+        if part.first != position or part.stop <= part.first or len(slots) != len(part.slots):
+            return False
+        if not slots or not 0 <= min(slots) <= max(slots) < len(round_.slots):
+            return False
+        position = part.stop
+    if position != planned.stop or not all(has_quorum(round_.slots, part) for part in done.included):
+        return False
+    return math.isfinite(done.sum_squares) and done.sum_squares >= 0
+
+
+# --- who is lost or left out
+
+
+def replan(state: RunState) -> list[Command]:
+    """Without a reducer: attempt k+1 on the same offers, with what the living hold kept."""
+    round_ = state.round
+    assert round_ is not None
+    if round_.plan is None:
+        return plan(state)
+    state.attempt += 1
+    round_.attempt = state.attempt
+    round_.attempts += 1
+    round_.deadline = state.now + patience_s(state)
+    enter(state, Why.REPLANNED)
+    kept = {span.span for span in kept_spans(state, round_)}
+    round_.done = {span: done for span, done in round_.done.items() if span in kept}
+    note = Note("replan", "a relay was lost or stood still in mid-round; its part is averaged again by the others")
+    commands = [note, *plan(state)]
+    for slot, entry in enumerate(round_.slots):
+        if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
+            commands += drop(state, [slot], "was lost")  # it had sent all that the attempt before asked of it
+    if state.phase is Phase.REDUCE and not has_quorum_without(state, round_, ()):
+        commands += void(state, Why.TOO_FEW, "too few were left when a relay was lost")
+    return commands
+
+
+def awaits(state: RunState, peer: PeerId) -> bool:
+    """Whether this peer still has to reduce a part of the open plan."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or not round_.is_planned:
+        return False
+    return any(span.reducer == peer and span.span not in round_.done for span in round_.plan.spans)
+
+
+def without(state: RunState, peer: PeerId) -> list[Command]:
+    """This peer is gone: what it reduces or keeps is done by others, what it offered is done without."""
+    round_ = state.round
+    if round_ is None:
+        return []
+    plan_ = round_.plan
+    is_needed = plan_ is not None and any(
+        span.reducer == peer or peer in round_.kept.get(span.span, ()) for span in plan_.spans
+    )
+    if state.phase is Phase.REDUCE and is_needed:
+        return replan(state)
+    return withdraw(state, peer, "was lost")
+
+
+def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
+    """The round goes on without what this trainer offered, unless all of it was delivered."""
+    round_ = state.round
+    if round_ is None:
+        return []
+    is_counted_on = peer in round_.offers or peer in round_.waiting
+    round_.waiting.discard(peer)
+    if state.phase is Phase.OFFER:
+        round_.offers.pop(peer, None)
+    slots = [i for i, slot in enumerate(round_.slots) if slot.peer == peer and i not in round_.dropped]
+    if slots and has_delivered(round_, slots[0]):
+        return []
+    member = state.members.get(peer)
+    conduct = member.conduct if member is not None else state.conducts.get(peer)
+    if is_counted_on and conduct is not None and state.phase in {Phase.OFFER, Phase.REDUCE}:
+        missed(state, conduct)
+    return drop(state, slots[:1], why) if slots and state.phase is Phase.REDUCE else []
+
+
+def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
+    """A reducer found a slot's bytes wrong: the round goes on without it, and its accumulator is started anew."""
+    round_ = open_round(state, refused)
+    if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
+        return []
+    offer = round_.offers[round_.slots[refused.slot].peer]
+    sender = state.members.get(round_.slots[refused.slot].peer)
+    commands: list[Command] = []
+    if refused.slot not in round_.dropped:
+        if not has_quorum_without(state, round_, {refused.slot}) and _asks_another(state, member):
+            return replan(state)
+        commands += drop(state, [refused.slot], "sent a damaged gradient")
+    if sender is not None and sender.accumulator == offer.accumulator:
+        struck(state, sender.conduct)
+        commands += revoke(state, sender, f"chunk {refused.chunk} was refused ({refused.code})")
+    return commands
+
+
+def _asks_another(state: RunState, accuser: Member) -> bool:
+    """The word of one reducer is not enough to void a round: another, where there is one, averages the same offers."""
+    struck(state, accuser.conduct)
+    assert state.round is not None
+    state.round.hung.add(accuser.peer)
+    return any(reducer is not accuser and not state.sits_out(reducer.conduct) for reducer in state.reducers())
+
+
+def strike(state: RunState, peers: Iterable[PeerId]) -> None:
+    """These reducers kept the others waiting: they are planned no part for some rounds."""
+    for peer in sorted(set(peers).intersection(state.members)):
+        struck(state, state.members[peer].conduct)
+
+
+def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
+    """From the next open chunk on, the round goes on without these slots; void where too few would be left."""
+    round_ = state.round
+    assert round_ is not None
+    round_.dropped.update(slots)
+    round_.moved_at = state.now
+    senders = [state.members.get(round_.slots[slot].peer) for slot in slots]
+    for sender in senders:
+        if sender is not None and is_own_doing:
+            missed(state, sender.conduct)
+    if not has_quorum_without(state, round_, ()):
+        return void(state, Why.TOO_FEW, f"{name_all(filter(None, senders))} {why}, and too few were left")
+    enter(state, Why.DROPPED)
+    commands: list[Command] = []
+    for slot, sender in zip(slots, senders, strict=True):
+        name = sender.person if sender is not None else "a trainer"
+        commands += [
+            Note("dropped", f"{name} {why} in mid-round; the others finish it"),
+            drop_message(state, round_, slot),
+        ]
+    return commands

@@ -1,0 +1,63 @@
+"""What every part of a round needs: which attempt is open, and how a round ends without an update."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Note, Send
+from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.coordinator.work.conduct import recount_all, spend_amnesty
+from peer_agent.protocol.coordinator.work.settlement import close_round
+from peer_agent.protocol.identifiers import PeerId
+
+REPEAT_S = 5.0  # after which what shows no effect is said again
+REPEATS = 6  # doublings of that
+
+
+def is_current(state: RunState, message: m.Attempted) -> bool:
+    """Whether a message belongs to the attempt that is open (rule 2)."""
+    round_ = state.round
+    place = (message.run, message.step, message.fence, message.attempt)
+    return round_ is not None and place == (state.run, state.step, state.fence, round_.attempt)
+
+
+def void(state: RunState, why: Why, text: str) -> list[Command]:
+    """The round makes no update: visible, counted, and nothing is applied. Gradients stay where they are."""
+    round_ = state.round
+    assert round_ is not None
+    message = m.Void(
+        run=state.run,
+        step=state.step,
+        fence=state.fence,
+        attempt=round_.attempt if round_.plan is None else round_.plan.attempt,  # the last that the peers know
+        round=round_.number,
+        reason=text,
+    )
+    enter(state, why)
+    state.round = None
+    close_round(state, round_)
+    state.void_rounds += 1
+    spend_amnesty(state)
+    state.accumulating_since = state.now
+    state.voided, state.voided_for = message, set(round_.persons)
+    state.voided_again_at = state.now + REPEAT_S
+    recount_all(state)
+    return [Send(state.everyone(), message), Note("void", f"a round was void: {text}; nothing was lost")]
+
+
+def repeat_void(state: RunState) -> list[Command]:
+    """Say it again to those who were in the round and have delivered nothing since: they may be waiting in it."""
+    if state.round is not None or state.voided is None or state.now < state.voided_again_at:
+        return []
+    peers = tuple(sorted(state.voided_for.intersection(state.members)))
+    message, state.voided_again_at = state.voided, state.now + 2 * (state.now - state.accumulating_since)
+    if not peers or message.step != state.step:
+        state.voided = None
+        return []
+    return [Send(peers, message)]
+
+
+def ask_for_hello(state: RunState, peer: PeerId) -> Send:
+    """A hello says everything a peer holds, so whatever was lost on the way shows by it."""
+    member = state.members.get(peer)
+    if member is not None:
+        member.hello_asked_at = state.now
+    return Send((peer,), m.Rehello(run=state.run, fence=state.fence))

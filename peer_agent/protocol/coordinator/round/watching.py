@@ -1,0 +1,164 @@
+"""What the clock finds in a round that is being reduced: slots and reducers that stand still, or are far behind."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Send
+from peer_agent.protocol.coordinator.phases import Why
+from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at, open_round
+from peer_agent.protocol.coordinator.round.offers import revoke
+from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
+from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
+from peer_agent.protocol.coordinator.round.voiding import void
+from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
+from peer_agent.protocol.coordinator.work.conduct import remake_s
+from peer_agent.protocol.identifiers import PeerId
+
+STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped
+STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
+WAIT = 4.0  # times what the others took, before what is slow is waited for no more
+HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
+
+
+def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
+    """Remember when each slot last moved at each reducer."""
+    round_ = open_round(state, progress)
+    expected = chunks_of(round_).get(member.peer) if round_ is not None else None
+    if round_ is None or expected is None:
+        return []
+    round_.reported[member.peer] = state.now
+    slots = round_.progress.setdefault(member.peer, {})
+    for slot, said in progress.received:
+        chunks, before = min(said, expected), slots.get(slot)
+        if before is None and slot < len(round_.slots):
+            slots[slot] = before = Moved(0, round_.planned_at if chunks else state.now)
+        if before is not None and chunks > before.chunks:
+            before.chunks, before.at = chunks, state.now
+            move_on(state, round_)
+    return []
+
+
+def watch(state: RunState) -> list[Command]:
+    """Drop slots that have stopped moving; void a round that cannot finish. With the clock alone."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None:
+        return []
+    commands = _repeat(state, round_)
+    stalled = list(_stalled(round_))
+    slots = {slot for _, slot in stalled}
+    if late := _late_reducers(state, round_, slots):
+        strike(state, late)
+        round_.hung |= late
+        return commands + replan(state)
+    slots |= set(_slow(state, round_))
+    if slots:
+        commands += _drop_late(state, sorted(slots))
+        if state.phase is not Phase.REDUCE:
+            strike(state, {reducer for reducer, _ in stalled})
+            return commands
+    if state.now >= round_.deadline:
+        strike(state, open_at(round_))  # reducers at which nothing moved kept the others waiting
+        state.slow_rounds += 1
+        text = "it made no progress" if state.can_reduce() else "there was no relay"
+        commands += void(state, Why.STUCK, text)
+    return commands
+
+
+def _repeat(state: RunState, round_: Round) -> list[Command]:
+    """What shows no effect may have been lost: the plan at a reducer or a contributor, a drop at a reducer."""
+    if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
+        return []
+    round_.repeat_at = state.now + STALL_S
+    unfinished = open_at(round_)
+    mute = {peer for peer in unfinished if state.now - round_.reported.get(peer, round_.planned_at) >= STALL_S / 2}
+    idle = {round_.slots[slot].peer for slot in _not_begun(round_)}
+    members = [state.members[peer] for peer in sorted((mute | idle).intersection(state.members))]
+    peers = tuple(member.peer for member in members)
+    if not peers and not round_.dropped:
+        return []
+    listeners = m.Listeners(run=state.run, listeners=state.listeners())
+    plans: list[Command] = [announce(round_.plan, members), Send(peers, listeners)] if peers else []
+    return [*plans, *(drop_message(state, round_, slot) for slot in sorted(round_.dropped))]
+
+
+def _not_begun(round_: Round) -> Iterator[int]:
+    """Slots of which a reducer has nothing while it has something of others."""
+    for slots in round_.progress.values():
+        if any(moved.chunks for moved in slots.values()):
+            yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
+
+
+def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
+    """Reducers that stand still, or where enough of the slots do, while another is done or has no part: it does theirs.
+
+    How long is too long follows from what the others took; where none is done, it is only guessed. The last one is left
+    to the deadline, as one that is slow is better than none.
+    """
+    planned, late = set(chunks_of(round_)), open_at(round_)
+    able = {member.peer for member in state.listening.values() if member.reduces} - round_.hung
+    done = {p for p in planned - late if state.now - round_.reported.get(p, round_.planned_at) < HANG_S} & able
+    idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
+    if done and (idle_s > max(STALL_S, WAIT * moving_s) or not has_quorum_without(state, round_, stalled)):
+        return late
+    if able - planned and idle_s >= max(HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS), WAIT * moving_s):
+        return late
+    return set()
+
+
+def _stalled(round_: Round) -> Iterator[tuple[PeerId, int]]:
+    """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
+    for reducer, expected in chunks_of(round_).items():
+        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
+        last = round_.reported.get(reducer, round_.planned_at)
+        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at < STALL_S for moved in slots.values()):
+            continue
+        yield from ((reducer, slot) for slot in _behind(slots, last, round_.planned_at))
+
+
+def _slow(state: RunState, round_: Round) -> Iterator[int]:
+    """Slots that move, and that the others have waited for, four times as long as they took.
+
+    Where these are too few, the round would be void: no sooner than they can make another without the slow.
+    """
+    for reducer, expected in chunks_of(round_).items():
+        slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
+        open_ = {slot for slot, moved in slots.items() if moved.chunks < expected}
+        if not open_ or len(open_) == len(slots):
+            continue
+        done_at = max(slots[slot].at for slot in slots.keys() - open_)
+        took_s = done_at - round_.planned_at
+        wait_s = max(STALL_S, WAIT * took_s)
+        if not has_quorum_without(state, round_, open_):
+            wait_s = max(wait_s, took_s + remake_s(state, round_, open_))
+        if round_.reported.get(reducer, round_.planned_at) - done_at >= wait_s:
+            yield from open_
+
+
+def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Iterator[int]:
+    """Those that others are ahead of, and that have not moved for four times what a chunk takes with these.
+
+    A slot that is ahead of all others may have to wait for them, so it is never behind.
+    """
+    most = max(moved.chunks for moved in slots.values())
+    paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
+    for slot, moved in slots.items():
+        if moved.chunks >= most:
+            continue
+        others = paces.copy()
+        if moved.chunks:
+            others.remove((moved.at - planned_at) / moved.chunks)
+        pace = others[(len(others) - 1) // 2]
+        if last - moved.at >= max(STALL_S, STALL_CHUNKS * pace):
+            yield slot
+
+
+def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
+    """The first time they keep what was left out; again, and that would grow to more than the others can do without."""
+    round_ = state.round
+    assert round_ is not None
+    commands = drop(state, slots, "stopped sending", is_own_doing=True)
+    for peer in (round_.slots[slot].peer for slot in slots):
+        sender = state.members.get(peer)
+        if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
+            commands += revoke(state, sender, "it was too slow again")
+    return commands

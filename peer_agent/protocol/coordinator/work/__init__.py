@@ -1,0 +1,1 @@
+"""Who works on what: leases, reports, pace and silence, settlement, credit."""

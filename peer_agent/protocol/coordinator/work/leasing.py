@@ -1,0 +1,105 @@
+"""Who is leased how much: shares of the batch in proportion to pace, quotas, and units two rounds ahead (rule 22)."""
+
+import math
+from collections.abc import Sequence
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Reserve, Send
+from peer_agent.protocol.coordinator.state import Member, RunState
+from peer_agent.protocol.coordinator.work.conduct import is_asked, is_close, is_counted, recount
+from peer_agent.protocol.log.records import Unit
+
+HEADROOM = 1.25  # of its planned share may lie in an accumulator before its trainer rests
+AHEAD = 2.0  # rounds' worth of units leased in advance
+GROWTH = 2.0  # times what a machine has had in an update, or an equal share: more is not expected of it
+HELLO_S = 5.0  # so long nothing is leased to somebody who was asked what it holds
+
+
+def deal(state: RunState) -> None:
+    """Share the batch among those who are counted on. Whoever has delivered nothing yet is expected to make a unit."""
+    unit, batch = state.recipe.micro_batch, state.recipe.target_batch
+    present = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
+    paced = [member for member in present if member.conduct.pace]
+    for member in state.members.values():
+        member.share = unit
+    rest = float(max(batch - unit * (len(present) - len(paced)), unit))
+    for member, share in _limited(paced, rest, GROWTH * batch / max(len(present), 1)):
+        member.share = max(unit, math.ceil(share / unit) * unit)
+
+
+def _limited(paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
+    """Shares in proportion to pace, but to nobody more than it has shown; what is over goes to the others."""
+    limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
+    order = sorted(paced, key=lambda member: (limits[member.peer] / member.conduct.pace, member.peer))
+    together = sum(member.conduct.pace for member in paced)
+    shares = []
+    for member in order:
+        share = min(limits[member.peer], batch * member.conduct.pace / together)
+        shares.append((member, share))
+        batch, together = batch - share, together - member.conduct.pace
+    return shares
+
+
+def top_up_all(state: RunState) -> list[Command]:
+    """Leases for everybody, and marks for more of them."""
+    commands = reserve(state)
+    for member in state.members.values():
+        if member.counted[0]:
+            commands += top_up(state, member)
+    return commands
+
+
+def reserve(state: RunState) -> list[Command]:
+    """Have the marks raised where less than half of what may be wanted is below them."""
+    if state.reserving or not _may_lease(state):
+        return []
+    marks = state.leases.wanted_marks(4 * max(state.recipe.target_batch, state.recipe.micro_batch * state.ready_count))
+    state.reserving = bool(marks)
+    return [Reserve(marks)] if marks else []
+
+
+def top_up(state: RunState, member: Member) -> list[Command]:
+    """Lease to one trainer what it needs to go on, and tell it how much of it may lie with it."""
+    if not member.counted[0] or not member.accumulator or not _may_lease(state):
+        return []
+    if not is_asked(state, member.conduct) or _is_asked_what_it_holds(state, member):
+        return []
+    unit, conduct = state.recipe.micro_batch, member.conduct
+    is_known = conduct.pace and is_counted(state, conduct)
+    share = member.share if is_known else unit
+    quota = _quota(state, member, share, is_known=bool(is_known))
+    # Nobody does more than its quota: whoever says so is not leased the data set.
+    ahead = state.leases.held_samples.get(member.accumulator, 0) - min(member.done_samples, quota)
+    wanted = (int(AHEAD * share) if is_known else unit) - ahead if ahead < share else 0
+    units = state.leases.grant(member.accumulator, wanted)
+    short = reserve(state) if wanted > sum(granted.samples for granted in units) else []
+    return short + _tell(state, member, units, quota)
+
+
+def _may_lease(state: RunState) -> bool:
+    return state.goal == "running" and not state.done and state.has_quorum and not state.has_diverged
+
+
+def _is_asked_what_it_holds(state: RunState, member: Member) -> bool:
+    """What is leased after the question may come before the answer or not: so it has to wait."""
+    return member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S
+
+
+def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:
+    """Never above the batch, which one machine alone can then fill: while no round can begin, work must not pile up."""
+    unit, batch = state.recipe.micro_batch, state.recipe.target_batch
+    if not is_known:
+        return min(member.done_samples + unit, max(batch, unit))
+    quota = math.ceil(HEADROOM * share / unit) * unit
+    return max(quota, batch) if state.is_lifted else quota
+
+
+def _tell(state: RunState, member: Member, units: tuple[Unit, ...], quota: int) -> list[Command]:
+    is_near = abs(quota - member.quota) * 5 < member.quota and not member.quota <= member.done_samples < quota
+    if not units and is_near:
+        return []
+    member.quota = quota
+    if units:
+        member.granted_at, member.granted, member.short_since = state.now, units, None
+    recount(state, member)
+    return [Send((member.peer,), m.Lease(run=state.run, fence=state.fence, units=units, quota=quota))]

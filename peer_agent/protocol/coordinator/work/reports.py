@@ -1,0 +1,123 @@
+"""What a peer says while it works, and what its words show to have been lost on the way."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
+from peer_agent.protocol.coordinator.round.offers import revoke
+from peer_agent.protocol.coordinator.round.voiding import REPEAT_S, ask_for_hello
+from peer_agent.protocol.coordinator.state import Member, Phase, RunState
+from peer_agent.protocol.coordinator.work.conduct import delivered, idle_s, recount, unit_s
+from peer_agent.protocol.coordinator.work.leasing import HELLO_S, top_up
+from peer_agent.protocol.coordinator.work.settlement import end_leases, fail_leases
+
+PAGE = 64  # commits that are said again at once
+NUDGE_S = 15.0  # of work without its first delivery, before somebody is asked for a hello
+LOADING_S = 30.0  # between such questions to who is not at the head
+
+
+def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:
+    """It is there, and has the log up to here."""
+    return resend(state, member, heartbeat.index)
+
+
+def resend(state: RunState, member: Member, index: int) -> list[Command]:
+    """Whoever is behind gets the commits it lacks, page by page: the next on the acknowledgement of the last."""
+    member.log_index = index
+    if not 0 <= index < state.index:
+        return []
+    if index < member.resent_to and state.now - member.resent_at < REPEAT_S:
+        return []
+    count = min(PAGE, state.index - index)
+    member.resent_to, member.resent_at = index + count, state.now
+    return [Resend(member.peer, index + 1, count, whole=not member.trains)]
+
+
+def take_paged(state: RunState, paged: Paged) -> list[Command]:
+    """What was left out of a page comes with the next."""
+    member = state.members.get(paged.peer)
+    if member is not None:
+        member.resent_to = min(member.resent_to, paged.last)
+    return []
+
+
+def take_report(state: RunState, member: Member, report: m.Report) -> list[Command]:
+    """Progress of a trainer, and whether commits or leases have not reached it."""
+    commands = resend(state, member, report.index)
+    if report.accumulator != member.accumulator:
+        return [*commands, *_ask(state, member)]
+    member.step = report.step if report.step <= state.step else member.step
+    if not member.reconciled or report.step != state.step or state.phase is Phase.COMMIT:
+        recount(state, member)
+        return commands  # said before it learned of the last commit, or about to be settled
+    if state.round is not None and member.peer in state.round.offers:
+        recount(state, member)
+        return commands
+    return [*commands, *_take_work(state, member, report)]
+
+
+def _take_work(state: RunState, member: Member, report: m.Report) -> list[Command]:
+    """Its units must be leased to it, and fresh enough to be offered (rule 10)."""
+    units = {done.unit: done.base for done in report.done}
+    if not state.leases.holds(member.accumulator, units):
+        return revoke(state, member, "it reported work that was not leased to it")
+    if any(base < state.step - max(state.recipe.staleness, 1) for base in units.values()):
+        return revoke(state, member, "its gradients were too old")
+    new = sum(unit.samples for unit in units if unit not in member.done)
+    member.done, member.done_samples = units, sum(unit.samples for unit in units)
+    if new:
+        state.non_finite.pop(member.peer, None)  # it can still get finite gradients
+        delivered(state, member, new)
+    recount(state, member)
+    return [*_short(state, member, report), *top_up(state, member)]
+
+
+def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
+    """Fewer leased units than the book has, for a while: a lease was lost, and its hello says which it holds."""
+    if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
+        member.short_since = None
+        return []
+    if member.short_since is None:
+        member.short_since = state.now
+    if state.now - member.short_since < REPEAT_S:
+        return []
+    member.short_since = None
+    return _ask(state, member)
+
+
+def _ask(state: RunState, member: Member) -> list[Command]:
+    """For a hello, unless that was done a moment ago."""
+    is_asked = member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S
+    return [] if is_asked else [ask_for_hello(state, member.peer)]
+
+
+def nudge(state: RunState, member: Member) -> list[Command]:
+    """Somebody who may work delivers nothing: perhaps it does not know that it may. Asked ever more rarely."""
+    conduct = member.conduct
+    if not member.counted[0]:
+        since = max(member.joined_at, member.hello_asked_at or 0.0)
+        is_stuck = not 0 <= member.log_index < state.index and state.now - since >= LOADING_S
+        return _ask(state, member) if is_stuck else []
+    usual = unit_s(state, conduct)
+    conduct.nudge_s = conduct.nudge_s or (max(REPEAT_S, 2 * usual) if usual else NUDGE_S)
+    if idle_s(state, conduct) < conduct.nudge_s:
+        return []
+    conduct.nudge_s *= 2
+    return _ask(state, member)
+
+
+def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
+    """Leased work that will not be done there."""
+    begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
+    for unit in returned.units:
+        member.done.pop(unit, None)
+    member.done_samples = sum(unit.samples for unit in member.done)
+    notes: list[Command] = []
+    if returned.reason == "non_finite":
+        notes = fail_leases(state, member.accumulator, returned.units)
+        before = state.non_finite.get(member.peer, 0)
+        state.non_finite[member.peer] = before + len(begun)
+        text = f"a gradient of {member.person} was not finite and was thrown away"
+        notes += [] if before else [Note("non-finite", text)]
+    else:
+        end_leases(state, member.accumulator, returned.units)
+    recount(state, member)
+    return [*notes, *top_up(state, member)]

@@ -1,0 +1,101 @@
+"""How leases end: in an update, given back, or, for what an open round holds, as that round decides (rule 11)."""
+
+from collections.abc import Iterable
+
+from peer_agent.protocol.coordinator.events import Command, LeftOut, Note
+from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS, inclusions_of
+from peer_agent.protocol.coordinator.state import Departed, Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.work.conduct import did_well
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId
+from peer_agent.protocol.log.records import Contribution, Record, Unit
+from peer_agent.protocol.messages import Slot
+
+
+def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
+    """Leases end (all of the accumulator's, or those named); how many samples came back at once."""
+    return state.leases.take_back(accumulator, _ending(state, accumulator, units))
+
+
+def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
+    """Leases end since their gradients are not finite. What failed too often stays left out, also after a restart."""
+    left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
+    return [LeftOut(tuple(left_out))] if left_out else []
+
+
+def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
+    """An offer that is not planned yet is withdrawn. Units in the open plan may be in the update already, so they come
+    back with the end of the round, if it leaves them out.
+    """
+    held = state.leases.held.get(accumulator, set())
+    ending = set(held) if units is None else held.intersection(units)
+    return ending - _undecided(state, accumulator, ending)
+
+
+def _undecided(state: RunState, accumulator: AccumulatorId, ending: set[Unit]) -> set[Unit]:
+    round_ = state.round
+    peer = state.holders.get(accumulator)
+    offer = round_.offers.get(peer) if round_ is not None and peer is not None else None
+    if round_ is None or peer is None or offer is None or offer.accumulator != accumulator:
+        return set()
+    offered = ending.intersection(done.unit for done in offer.units)
+    if offered and state.phase is Phase.OFFER:
+        del round_.offers[peer]
+        round_.waiting.discard(peer)
+        return set()
+    if offered:
+        round_.ended.setdefault(accumulator, set()).update(offered)
+    return offered
+
+
+def close_round(state: RunState, round_: Round) -> None:
+    """The round is over: what ended in it and is in no update comes back."""
+    for accumulator, units in sorted(round_.ended.items()):
+        state.leases.take_back(accumulator, units)
+
+
+def settle(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
+    """Leases of what is in the update end; what was left out stays in the accumulators as carried tokens (rule 9)."""
+    inclusions = inclusions_of(record)
+    state.inclusions.append(inclusions)
+    for entry in record.contributions:
+        state.leases.settle(entry.accumulator, entry.units)
+        state.recent[entry.person] = record.index
+        peer = state.holders.get(entry.accumulator, entry.peer)
+        _settle_holder(state, peer, entry, slots, is_whole=inclusions[entry.accumulator].is_whole)
+
+
+def _settle_holder(
+    state: RunState, peer: PeerId, entry: Contribution, slots: tuple[Slot, ...], *, is_whole: bool
+) -> None:
+    member = state.members.get(peer)
+    holder: Member | Departed | None = member or state.departed.get(peer)
+    if holder is None or holder.accumulator != entry.accumulator:
+        return
+    holder.carried = 0 if is_whole else max((w.tokens for w in slots[entry.slot].weights), default=0)
+    if entry.units:
+        holder.samples_per_token = sum(unit.samples for unit in entry.units) / entry.weight
+    if member is not None:
+        for unit in entry.units:
+            member.done.pop(unit, None)
+        member.done_samples = sum(unit.samples for unit in member.done)
+        if state.round is None or entry.slot not in state.round.dropped:
+            did_well(member.conduct, entry.samples)
+
+
+def grace(state: RunState) -> list[Command]:
+    """Leases outlive a lost session by some rounds, not by wall time (rule 11)."""
+    commands: list[Command] = []
+    for gone in [gone for gone in state.departed.values() if state.rounds - gone.rounds >= GRACE_ROUNDS]:
+        depart(state, gone)
+        back = state.leases.take_back(gone.accumulator)
+        if back:
+            commands.append(Note("returned", f"{back} samples of a lost machine came back"))
+    if state.leases.orphans and state.step >= state.orphans_until:
+        state.leases.release_orphans()
+    return commands
+
+
+def depart(state: RunState, gone: Departed) -> None:
+    """Nobody waits for the holder of this accumulator any more."""
+    del state.departed[gone.peer]
+    state.holders.pop(gone.accumulator, None)

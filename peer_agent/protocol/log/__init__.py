@@ -1,0 +1,1 @@
+"""What is committed, as it is kept and proved: records, Merkle trees, digests."""

@@ -1,0 +1,270 @@
+"""The commit record: one self-contained entry of a run's log (rules 13, 15, 16).
+
+Its head is signed by the site and encoded once for everybody: scalars, spans, sums, and a Merkle root over the
+contributions. These stand beside it: keepers of the log have all of them, a trainer gets its own with its path.
+Written as canonical JSON, so that it can be read, audited and replayed without this program.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Meta, Struct, structs
+
+from peer_agent.protocol.credentials import RECORD, Signed, is_signed_by, sign
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Run, Short, Small
+from peer_agent.protocol.log.merkle import is_under, tree_of
+from peer_agent.protocol.recipe import Codec
+
+GENESIS = "0" * 64  # digest before the first entry
+MAX_CONTRIBUTIONS = 65_536  # as many as there can be slots
+MAX_SPANS = 65_536
+
+Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Credit = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # token-elements
+Squares = Annotated[float, Meta(ge=0, le=1e90)]  # of 2^31 values of float32 at most
+Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
+Nats = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class Unit(Struct, frozen=True, array_like=True, order=True, gc=False):
+    """A leased range of samples: positions [start, stop) in the order of one shard in one epoch."""
+
+    epoch: Count
+    shard: Medium
+    start: Count
+    stop: Count
+
+    @property
+    def samples(self) -> int:
+        """How many samples it holds."""
+        return self.stop - self.start
+
+
+class Included(Struct, frozen=True, array_like=True):
+    """Which slots are averaged in chunks [first, stop)."""
+
+    first: Medium
+    stop: Medium
+    slots: tuple[Small, ...]
+
+
+class ChunkRange(Struct, frozen=True, array_like=True, gc=False):
+    """Chunks [first, stop)."""
+
+    first: Medium
+    stop: Medium
+
+
+class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
+    """One averaged span: chunks [first, stop) under `root` (hex), reduced by `reducer` in `attempt`."""
+
+    span: Small
+    first: Medium
+    stop: Medium
+    attempt: Small
+    reducer: Peer
+    root: Hex
+    sum_squares: Squares  # of the decoded averages, float64
+
+
+class Scalars(Struct, frozen=True, kw_only=True):
+    """What the optimizer needs beside the averaged gradient. Every value is an exact float32."""
+
+    learning_rate: Scalar
+    clip: Scalar
+    inverse_bias_1: Scalar
+    inverse_bias_2: Scalar
+    inverse_tokens: Scalar
+
+
+class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One peer's averaged-in work. `credit` is in token-elements; `samples` and `tokens` are rounded from it once."""
+
+    peer: Peer
+    person: Short
+    machine: Short
+    slot: Small
+    accumulator: Accumulator
+    units: Annotated[tuple[Unit, ...], Meta(max_length=100_000)]
+    weight: Count  # loss tokens
+    credit: Credit
+    samples: Count
+    tokens: Count
+    included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # ascending; where it was averaged in
+    clipped: bool = False  # its norm was above the bound of rule 12
+
+
+class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is signed of an entry. `index` counts entries, `step` counts updates; they part at the first rollback."""
+
+    version: Literal[2]
+    run: Run
+    index: Count
+    step: Count
+    fence: Medium
+    attempt: Small
+    round: Count
+    previous: Hex  # sha256 of the head before
+    kind: Literal["update", "parameters", "rollback"] = "update"
+    elements: Count
+    chunk_elements: Medium
+    codec: Codec
+    spans: Annotated[tuple[SpanEntry, ...], Meta(max_length=MAX_SPANS)]
+    scalars: Scalars
+    contributors: Annotated[int, Meta(ge=0, le=MAX_CONTRIBUTIONS)]
+    contributions_root: Hex
+    loss: Nats  # mean over the round's loss tokens
+    tokens: Count
+    samples: Count
+    exact: bool
+
+
+class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole committed entry."""
+
+    contributions: Annotated[tuple[Contribution, ...], Meta(max_length=MAX_CONTRIBUTIONS)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every contribution is averaged in everywhere."""
+        return all(is_everywhere(contribution, self) for contribution in self.contributions)
+
+
+class Entry(Struct, frozen=True):
+    """An entry as it is kept: its signed head, and the canonical JSON of its contributions.
+
+    Entries of version 1 have their contributions inside the signed part, and nothing beside it.
+    """
+
+    head: Signed
+    contributions: Annotated[bytes, Meta(max_length=64 * 1024 * 1024)] = b""
+
+
+def is_everywhere(contribution: Contribution, head: RecordHead) -> bool:
+    """Whether a contribution is averaged into every chunk."""
+    covered = sum(part.stop - part.first for part in contribution.included)
+    return covered == -(-head.elements // head.chunk_elements)
+
+
+def contributions_tree(contributions: Sequence[Contribution]) -> list[list[bytes]]:
+    """The Merkle tree over contributions; its root is in the head."""
+    return tree_of([_canonical(contribution) for contribution in contributions])
+
+
+def is_in(head: RecordHead, contribution: Contribution, position: int, path: Sequence[bytes]) -> bool:
+    """Whether this is contribution number `position` of the entry."""
+    root = bytes.fromhex(head.contributions_root)
+    return is_under(root, _canonical(contribution), position, head.contributors, path)
+
+
+def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
+    """A record of its facts and contributions, with the root over them."""
+    root = contributions_tree(contributions)[-1][0].hex()
+    return Record(
+        version=2, contributions=contributions, contributors=len(contributions), contributions_root=root, **facts
+    )
+
+
+def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
+    """The record as it is kept, under the site's signature.
+
+    Raises Problem E230 where it would not be read back as it is: JSON has no infinity, and a column no number of 64
+    bits or more. Nobody could apply such a record, and no host load the run after it.
+    """
+    try:
+        head = RecordHead(**{name: getattr(record, name) for name in RecordHead.__struct_fields__})
+        contributions = msgspec.json.encode(record.contributions, order="deterministic")
+        again = whole_of(msgspec.json.decode(_canonical(head), type=RecordHead), contributions)
+    except (msgspec.MsgspecError, OverflowError, Problem) as error:
+        raise Problem.of("E230", step=record.step, reason=error) from error
+    if again != record:
+        raise Problem.of("E230", step=record.step, reason="it is read back as another")
+    return Entry(sign(site_key, RECORD, _canonical(head)), contributions)
+
+
+def digest_of(sealed: Signed | Entry) -> str:
+    """sha256 of a sealed head, hex: the `previous` of the next."""
+    head = sealed.head if isinstance(sealed, Entry) else sealed
+    return hashlib.sha256(head.payload).hexdigest()
+
+
+def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
+    """The head, once its signature holds; of version 1 the whole record. Raises Problem E218."""
+    if not is_signed_by(site_public_key, RECORD, signed):
+        raise Problem.of("E218")
+    return read_head(signed)
+
+
+def open_record(entry: Entry, site_public_key: bytes) -> Record:
+    """The whole record, once its signature and its root hold. Raises Problem E218."""
+    if not is_signed_by(site_public_key, RECORD, entry.head):
+        raise Problem.of("E218")
+    return read_record(entry)
+
+
+def read_head(signed: Signed) -> RecordHead:
+    """The head of an entry whose signature was checked when it was stored. Raises Problem E218."""
+    from peer_agent.protocol.log.version_1 import converted
+
+    try:
+        return msgspec.json.decode(signed.payload, type=RecordHead)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return converted(signed.payload)
+
+
+def read_record(entry: Entry) -> Record:
+    """The whole record of an entry whose signature was checked when it was stored. Raises Problem E218."""
+    head = read_head(entry.head)
+    return head if isinstance(head, Record) else whole_of(head, entry.contributions)
+
+
+def whole_of(head: RecordHead, contributions: bytes) -> Record:
+    """A head with its contributions. Raises Problem E218 where they are not those under its root."""
+    try:
+        parts = msgspec.json.decode(contributions, type=tuple[Contribution, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem.of("E218") from error
+    if len(parts) != head.contributors or contributions_tree(parts)[-1][0].hex() != head.contributions_root:
+        raise Problem.of("E218")
+    return Record(contributions=parts, **structs.asdict(head))
+
+
+def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
+    """Ascending ranges, neighbours made one."""
+    out: list[ChunkRange] = []
+    for part in ranges:
+        if out and out[-1].stop == part.first:
+            out[-1] = ChunkRange(out[-1].first, part.stop)
+        else:
+            out.append(part)
+    return tuple(out)
+
+
+def to_lines(entry: Entry) -> bytes:
+    """An entry as a file: its head's JSON, the signature in hexadecimal, its contributions' JSON, a line each."""
+    lines = [entry.head.payload, entry.head.signature.hex().encode()]
+    if entry.contributions:
+        lines.append(entry.contributions)
+    return b"\n".join(lines) + b"\n"
+
+
+def from_lines(data: bytes) -> Entry:
+    """Inverse of `to_lines`. Raises ValueError on anything else."""
+    payload, signature, *rest = data.split(b"\n")
+    if not rest or rest[-1] or len(rest) > 2:
+        raise ValueError("an entry has two lines, or three")
+    return Entry(Signed(payload, bytes.fromhex(signature.decode())), rest[0])
+
+
+def to_json(entry: Entry) -> dict[str, Any]:
+    """The entry as plain JSON values, for people."""
+    return {**json.loads(entry.head.payload), "contributions": json.loads(entry.contributions or b"[]")}
+
+
+def _canonical(value: RecordHead | Contribution) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")

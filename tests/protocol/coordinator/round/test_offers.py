@@ -1,0 +1,163 @@
+"""Which offers are taken, and how long they are waited for."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S, LONGEST_OFFER_S, offer_s
+from peer_agent.protocol.coordinator.state import Phase
+from tests.protocol.coordinator.stage import RUN, TOKENS, Stage, Trainer, notes, sent
+
+
+@dataclass
+class Swarm:
+    stage: Stage
+    trainers: list[Trainer]
+
+
+@pytest.fixture
+def swarm() -> Swarm:
+    stage = Stage(batch=40)
+    stage.relay()
+    return Swarm(stage, [stage.trainer(name) for name in ("ann", "bob", "cem", "dan", "eva")])
+
+
+def one_round(swarm: Swarm, delays: dict[str, float]) -> None:
+    """A step in which everybody offers after so many seconds (one second where nothing is said)."""
+    stage = swarm.stage
+    stage.accumulate(*swarm.trainers)
+    begun = stage.now
+    for trainer in sorted(swarm.trainers, key=lambda trainer: delays.get(trainer.name, 1.0)):
+        at = begun + delays.get(trainer.name, 1.0)
+        while stage.now < at and stage.state.phase is Phase.OFFER:
+            stage.wait(0.25)
+        stage.offers(trainer)
+    stage.close()
+    if stage.state.phase is Phase.REDUCE:
+        stage.reduce()
+        stage.persist()
+
+
+def test_the_wait_follows_how_long_offers_take(swarm: Swarm) -> None:
+    assert offer_s(swarm.stage.state) == FIRST_OFFER_S
+    for _ in range(5):
+        one_round(swarm, {"eva": 1.5})
+    assert 1.0 <= offer_s(swarm.stage.state) < 2.5
+    swarm.stage.state.arrivals.clear()
+    swarm.stage.state.arrivals.extend([40.0, 50.0, 45.0, 80.0])
+    assert offer_s(swarm.stage.state) == LONGEST_OFFER_S
+
+
+def test_the_wait_is_no_shorter_than_a_part_of_accumulating(swarm: Swarm) -> None:
+    swarm.stage.state.arrivals.extend([0.1] * 20)
+    assert offer_s(swarm.stage.state) == 1.0
+    swarm.stage.state.accumulated.extend([100.0] * 3)
+    assert offer_s(swarm.stage.state) == 15.0
+
+
+def test_a_late_offer_counts_as_the_wait_that_it_missed(swarm: Swarm) -> None:
+    """Else the wait would only ever shrink: nobody late is ever seen."""
+    one_round(swarm, {"eva": 60.0})
+    assert max(swarm.stage.state.arrivals) == FIRST_OFFER_S
+    assert len(swarm.stage.state.arrivals) == 5
+
+
+def test_the_wait_doubles_while_rounds_are_void_for_want_of_offers(swarm: Swarm) -> None:
+    stage = swarm.stage
+    for number in range(3):
+        stage.accumulate(*swarm.trainers)
+        assert stage.round.deadline - stage.round.cut_at == FIRST_OFFER_S * 2**number
+        stage.close()
+    assert notes(stage.said).count("void") == 3
+
+
+@pytest.mark.parametrize(("culprits", "kept"), [(2, 0), (4, 1)])
+def test_who_takes_back_what_it_reported_lets_the_round_down(swarm: Swarm, culprits: int, kept: int) -> None:
+    """It has answered, so nobody waits any longer the next time; it sits out, whether it offers the rest or nothing."""
+    stage, fickle, honest = swarm.stage, swarm.trainers[:culprits], swarm.trainers[culprits:]
+    stage.accumulate(*swarm.trainers)
+    for trainer in fickle:
+        back = tuple(trainer.done)[kept:]
+        stage.offer(trainer)
+        stage.say(trainer.peer, m.UnitsReturned(run=RUN, units=back, reason="leaving"))
+        trainer.done = {unit: base for unit, base in trainer.done.items() if unit not in back}
+    stage.offers(*fickle, *honest)
+    stage.close()
+    assert notes(stage.said).count("void") == 1
+    assert all(stage.state.sits_out(stage.member(trainer).conduct) for trainer in fickle)
+    assert not any(stage.state.sits_out(stage.member(trainer).conduct) for trainer in honest)
+    assert stage.state.late_rounds == 0
+
+
+def test_who_has_nothing_to_offer_is_not_waited_for(swarm: Swarm) -> None:
+    stage, (*four, idle) = swarm.stage, swarm.trainers
+    stage.accumulate(*four)
+    assert idle.peer in stage.round.persons
+    stage.offers(*four)
+    assert stage.state.phase is Phase.REDUCE
+    assert not stage.member(idle).conduct.owes
+
+
+def test_who_has_worked_before_is_waited_for_though_nothing_is_reported_yet(swarm: Swarm) -> None:
+    """What it did since its last report would be a step old in the next update, which would then not be exact."""
+    stage, (*four, quick) = swarm.stage, swarm.trainers
+    stage.commit(*swarm.trainers)
+    stage.accumulate(*four)
+    assert not stage.member(quick).done
+    stage.offers(*four)
+    assert stage.state.phase is Phase.OFFER
+    stage.compute(quick)  # done before the cut, reported never
+    stage.offer(quick)
+    assert len(stage.round.slots) == 5
+
+
+def test_a_lost_cut_or_offer_is_said_again_at_half_the_wait(swarm: Swarm) -> None:
+    stage, (*four, deaf) = swarm.stage, swarm.trainers
+    stage.accumulate(*swarm.trainers)
+    stage.offers(*four)
+    again = stage.wait(FIRST_OFFER_S / 2 + 0.5)
+    assert len(sent(again, m.Cut)) == len(sent(again, m.Cut, deaf.peer)) == 1
+    stage.offer(deaf)
+    assert stage.state.phase is Phase.REDUCE
+    assert len(stage.round.slots) == 5
+
+
+def test_an_offer_that_arrives_twice_is_taken_once(swarm: Swarm) -> None:
+    stage, trainers = swarm.stage, swarm.trainers
+    stage.accumulate(*trainers)
+    assert stage.offer(trainers[0]) == stage.offer(trainers[0]) == []
+    assert len(stage.round.offers) == 1
+    stage.offers(*trainers[1:])
+    assert stage.offer(trainers[0]) == []
+    assert len(stage.round.slots) == 5
+
+
+def test_a_seventh_of_the_batch_missing_is_averaged_without_and_a_half_is_void(swarm: Swarm) -> None:
+    stage, trainers = swarm.stage, swarm.trainers
+    stage.accumulate(*trainers)
+    stage.offers(*trainers[:4])
+    stage.close()
+    assert stage.state.phase is Phase.REDUCE
+    stage.reduce()
+    stage.persist()
+    stage.accumulate(*trainers)
+    stage.offers(*trainers[:2])
+    stage.close()
+    assert "void" in notes(stage.said)
+    assert stage.state.step == 1
+
+
+@pytest.mark.parametrize("more", [1, TOKENS, None])
+def test_what_is_offered_is_no_more_than_was_leased_and_not_next_to_nothing(swarm: Swarm, more: int | None) -> None:
+    """Credit is in samples: whoever could say that a hundred of them hold one token would be paid for no work."""
+    stage, liar = swarm.stage, swarm.trainers[0]
+    stage.accumulate(*swarm.trainers)
+    units = stage.state.members[liar.peer].done
+    fewest = sum(stage.state.recipe.tokens_in(unit.samples)[0] for unit in units)
+    tokens = liar.samples * TOKENS + more if more is not None else fewest - 1
+    said: dict[str, Any] = {"loss_tokens": tokens, "weights": (m.Weight(0, stage.state.grid.chunks, tokens),)}
+    answer = stage.offer(liar, **said)
+    assert [notice.code for notice in sent(answer, m.Notice)] == ["E219"]  # type: ignore[attr-defined]
+    assert sent(answer, m.AccumulatorRevoked, liar.peer)

@@ -1,0 +1,366 @@
+"""Nobody's word stops a run: shares, quotas, majorities and waits follow what was delivered."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.coordinator.work.conduct import NEWCOMER_S, OUT, OUT_S, SILENT_S, usual_s
+from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
+
+
+def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trainer]:
+    """Three who work and one of whom a test says what it does."""
+    stage = Stage(batch=48, **facts)
+    stage.relay()
+    names = ["ann", "bob", "cem", "zoe"]
+    *honest, other = [stage.trainer(name, "ann" if same_person else name) for name in names]
+    return stage, honest, other
+
+
+@pytest.mark.parametrize("same_person", [False, True])
+@pytest.mark.parametrize("worked_before", [False, True])
+def test_a_machine_that_heartbeats_and_computes_nothing_costs_a_wait_and_no_more(
+    same_person: bool, worked_before: bool
+) -> None:
+    stage, honest, hung = four(same_person=same_person)
+    for _ in range(5 if worked_before else 0):
+        stage.commit(*honest, hung)
+    took = []
+    for _ in range(6):
+        begun = stage.now
+        stage.commit(*honest)
+        took.append(stage.now - begun)
+    assert max(took) < 2 * SILENT_S
+    assert took[-1] <= 8, "once it is known to be silent, nothing is expected of it"
+
+
+def test_who_is_silent_is_back_with_its_first_delivered_unit() -> None:
+    stage, honest, hung = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, hung)
+    for _ in range(12):
+        stage.commit(*honest)
+    member = stage.member(hung)
+    assert member.conduct.silent
+    assert not member.counted[1]
+    stage.compute(hung)
+    assert not member.conduct.silent
+    assert member.counted[1]
+
+
+def test_a_newcomer_gets_one_unit_and_ten_minutes() -> None:
+    stage, honest, _ = four(same_person=False)
+    for _ in range(2):
+        stage.commit(*honest)
+    newcomer = stage.trainer("new")
+    stage.wait(2)
+    assert (len(newcomer.undone), newcomer.quota) == (1, UNIT)
+    stage.wait(NEWCOMER_S - 60)
+    assert not stage.member(newcomer).conduct.silent
+    stage.wait(90)
+    assert stage.member(newcomer).conduct.silent
+    stage.compute(newcomer)
+    stage.wait(2)
+    assert len(newcomer.undone) > 1
+
+
+@pytest.mark.parametrize("claims", [{"loss_tokens": 10**12, "loss_sum": 1e15}, {"undone": 10**12}])
+def test_no_claim_makes_a_machine_faster_than_it_delivers(claims: dict[str, float]) -> None:
+    stage, honest, liar = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, liar)
+    for _ in range(4):
+        stage.report(liar, **claims)
+        stage.wait(1)
+        stage.report(liar, **claims)
+        stage.commit(*honest)
+    assert all(stage.member(trainer).share <= 48 for trainer in honest)
+    assert stage.state.step == 7
+
+
+def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown() -> None:
+    """Its reports cannot be checked before it offers; so its share grows from update to update."""
+    stage, honest, liar = four(same_person=False)
+    for _ in range(4):
+        stage.wait(1)
+        stage.compute(liar, 10)
+    stage.wait(2)
+    assert stage.member(liar).conduct.pace > 0
+    assert stage.member(liar).share <= 24, "twice an equal share"
+    assert all(stage.member(trainer).share >= UNIT for trainer in honest)
+
+
+def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -> None:
+    stage = Stage(batch=60)
+    stage.relay()
+    fast, slow = stage.trainer("fast"), stage.trainer("slow")
+    for _ in range(8):
+        while stage.state.phase is Phase.ACCUMULATE:
+            stage.wait(1)
+            stage.compute(fast, 2)
+            if int(stage.now) % 2:
+                stage.compute(slow)
+        stage.offers(fast, slow)
+        stage.reduce()
+        stage.persist()
+    stage.wait(1.25)
+    shares = stage.member(fast).share, stage.member(slow).share
+    assert shares == (48, 12)
+    assert (fast.quota, slow.quota) == (60, 16)
+
+
+def test_one_slow_unit_does_not_change_a_pace() -> None:
+    stage = Stage(batch=400)
+    stage.relay()
+    ann = stage.trainer("ann")
+    for seconds in (1, 1, 1, 1, 10):
+        stage.wait(seconds)
+        stage.compute(ann)
+    assert stage.member(ann).conduct.pace == pytest.approx(UNIT, rel=0.3)
+
+
+def test_quotas_are_lifted_when_a_batch_takes_three_times_as_long_as_usual() -> None:
+    stage, honest, gone = four(same_person=False)
+    for _ in range(5):
+        stage.commit(*honest, gone)
+    usual = stage.state.accumulated[-1]
+    alone = honest[0]
+    begun = stage.now
+    while stage.state.phase is Phase.ACCUMULATE:
+        stage.wait(0.5)
+        stage.compute(alone)
+        assert stage.now - begun < SILENT_S, "not only when the others are silent"
+    assert alone.samples >= 48, "it made the batch by itself"
+    assert stage.now - begun >= 3 * usual
+
+
+def test_the_clock_of_a_machine_stands_still_in_a_round_and_at_its_quota() -> None:
+    stage, honest, _ = four(same_person=False)
+    stage.accumulate(*honest)
+    conduct = stage.member(honest[0]).conduct
+    worked = conduct.worked_s
+    assert conduct.working_since is None
+    stage.wait(3)
+    assert conduct.worked_s == worked
+    stage.reduce() if stage.state.phase is Phase.REDUCE else stage.offers(*honest)
+    stage.reduce()
+    stage.persist()
+    resting = honest[1]
+    stage.compute(resting, 100)
+    assert resting.samples >= resting.quota
+    assert stage.member(resting).conduct.working_since is None
+
+
+# --- sitting out
+
+
+def damaged(stage: Stage, trainers: list[Trainer], culprit: Trainer, unit_s: float = 16.0) -> None:
+    """A whole step in which a reducer refuses what one of them sends, if it takes part at all."""
+    stage.accumulate(*trainers, unit_s=unit_s)
+    stage.offers(*trainers)
+    stage.close()
+    slots = [i for i, slot in enumerate(stage.round.slots) if slot.peer == culprit.peer]
+    for slot in slots:
+        refused = m.SlotRefused(**stage.place(), slot=slot, chunk=0, code="E211")
+        stage.say(stage.spans()[0].reducer, refused)
+    stage.reduce(slots)
+    stage.persist()
+
+
+def test_refused_work_sits_out_one_four_and_sixteen_rounds() -> None:
+    stage, honest, culprit = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, culprit)
+    refused_in = []
+    for number in range(60):
+        before = stage.member(culprit).conduct.strikes
+        damaged(stage, [*honest, culprit], culprit)
+        if stage.member(culprit).conduct.strikes > before:
+            refused_in.append(number)
+    gaps = [later - early - 1 for early, later in pairwise(refused_in)]
+    assert gaps[:3] == list(OUT)
+    assert gaps[3:] == [16] * len(gaps[3:])
+
+
+def test_where_rounds_are_short_a_minute_is_the_least_for_who_is_refused_again_and_again() -> None:
+    """A wait costs seconds, so sixteen rounds of a third of one would be soon over."""
+    stage, honest, culprit = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, culprit)
+    refused_at = []
+    while stage.now < 1400:
+        before = stage.member(culprit).conduct.strikes
+        damaged(stage, [*honest, culprit], culprit, unit_s=0.25)
+        if stage.member(culprit).conduct.strikes > before:
+            refused_at.append(stage.now)
+    gaps = [later - early for early, later in pairwise(refused_at)]
+    assert gaps[0] < 5
+    assert OUT_S[1] <= gaps[1] < OUT_S[1] + 5
+    assert gaps[2:]
+    assert all(OUT_S[2] <= gap < OUT_S[2] + 5 for gap in gaps[2:])
+
+
+def test_an_hour_is_the_longest() -> None:
+    stage, honest, culprit = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, culprit)
+    conduct = stage.member(culprit).conduct
+    conduct.out_until, conduct.out_since = stage.state.rounds + 16, stage.state.now
+    stage.wait(3590)
+    assert stage.state.sits_out(conduct)
+    stage.wait(20)
+    assert not stage.state.sits_out(conduct)
+
+
+def test_a_refused_offer_is_work_refused_and_nothing_is_leased_meanwhile() -> None:
+    stage, honest, liar = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, liar)
+    stage.accumulate(*honest, liar)
+    stage.offer(liar, loss_tokens=10**9)
+    assert stage.member(liar).conduct.strikes == 1
+    stage.offers(*honest)
+    stage.reduce()
+    stage.persist()
+    stage.wait(3)
+    assert liar.undone == []
+    stage.commit(*honest)
+    stage.wait(3)
+    assert liar.undone != [], "after one round it is leased again"
+
+
+def test_who_does_not_offer_sits_out_one_round_and_is_back_with_its_first_unit() -> None:
+    stage, honest, mute = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, mute)
+    stage.accumulate(*honest, mute)
+    stage.offers(*honest)
+    stage.close()
+    stage.reduce()
+    stage.persist()
+    assert not stage.member(mute).counted[1]
+    stage.accumulate(*honest)
+    assert mute.peer not in stage.round.persons
+    stage.offers(*honest)
+    stage.reduce()
+    stage.persist()
+    assert not stage.member(mute).counted[1], "it has delivered nothing yet"
+    stage.wait(2)
+    stage.compute(mute)
+    assert stage.member(mute).counted[1]
+
+
+def test_nobody_sits_out_where_the_others_cannot_fill_the_batch() -> None:
+    stage = Stage(batch=24)
+    stage.relay()
+    alone = stage.trainer("ann")
+    stage.commit()
+    stage.accumulate()
+    stage.offer(alone, loss_tokens=10**9)
+    stage.close()
+    stage.wait(2)
+    assert alone.undone
+    assert stage.commit().step == 2
+
+
+def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> list[float]:
+    """A machine delivers what it is leased at once and offers nothing; how long the others could work each time."""
+    pauses, end, since = [], stage.now + seconds, stage.now
+    while stage.now < end:
+        before = stage.state.phase
+        stage.compute(boaster, 100)
+        stage.wait(0.5)
+        if before is Phase.ACCUMULATE and stage.state.phase is not before:
+            pauses.append(stage.now - since)
+        elif stage.state.phase is Phase.ACCUMULATE and before is not Phase.ACCUMULATE:
+            since = stage.now
+    return pauses
+
+
+def test_whoever_is_called_back_and_offers_nothing_leaves_newcomers_time_for_a_unit() -> None:
+    """They have no pace yet, so they cannot fill the batch by what is known; each cut costs them what is in hand."""
+    stage = Stage(batch=16)
+    stage.relay()
+    boaster, newcomer = stage.trainer("bob"), stage.trainer("ann")
+    pauses = _at_work_between_rounds(stage, boaster, 600)
+    assert len(pauses) >= 4
+    assert pauses[-1] >= 30, "longer and longer"
+    assert newcomer.undone, "it is leased work meanwhile"
+
+
+def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
+    """Or nothing would be late any more for as long as the median remembers it."""
+    stage = Stage(batch=16)
+    stage.relay()
+    stage.trainer("ann")
+    stage.commit()
+    stage.take(e.Directed("paused"))
+    stage.wait(9 * 3600)
+    stage.take(e.Directed("running"))
+    stage.commit()
+    assert usual_s(stage.state) < 60
+
+
+def test_whoever_is_all_there_is_is_called_back_at_once() -> None:
+    stage = Stage(batch=16)
+    stage.relay()
+    pauses = _at_work_between_rounds(stage, stage.trainer("bob"), 600)
+    assert stage.state.rounds >= 5
+    assert max(pauses) <= 4
+
+
+def test_a_session_does_not_wash_off_what_its_machine_did() -> None:
+    stage, honest, liar = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, liar)
+    stage.accumulate(*honest, liar)
+    stage.offer(liar, loss_tokens=10**9)
+    stage.take(e.Lost(liar.peer))
+    stage.trainer("zoe")
+    assert stage.member(liar).conduct.strikes == 1
+    assert stage.state.sits_out(stage.member(liar).conduct)
+
+
+def test_good_work_makes_up_for_what_was_refused() -> None:
+    stage, honest, culprit = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, culprit)
+    stage.member(culprit).conduct.strikes = 2
+    stage.commit(*honest, culprit)
+    assert stage.member(culprit).conduct.strikes == 1
+
+
+# --- sums
+
+
+def test_the_sums_are_those_of_the_members() -> None:
+    stage, honest, other = four(same_person=False)
+    everybody = [*honest, other]
+
+    def check() -> None:
+        state = stage.state
+        ready = [p for p in state.members.values() if p.trains and p.reconciled and p.step == state.step]
+        assert state.ready_count == len(ready) == len(state.ready())
+        assert state.awake_count == len(state.awake())
+        assert state.awake_samples == sum(p.done_samples for p in state.awake())
+        assert all(p.done_samples == sum(unit.samples for unit in p.done) for p in state.members.values())
+
+    for turn in range(4):
+        stage.accumulate(*everybody)
+        check()
+        stage.offers(*everybody)
+        stage.reduce()
+        check()
+        stage.persist()
+        check()
+        stage.take(e.Lost(everybody[turn].peer, banned=turn % 2 == 0))
+        check()
+        stage.wait(1)
+        stage.hello(everybody[turn])
+        check()
+    assert "evicted" not in notes(stage.said)
+    assert sent(stage.said, m.Commit)

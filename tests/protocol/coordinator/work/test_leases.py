@@ -1,0 +1,200 @@
+"""Exact data accounting (rule 11): every position is in one place, whatever is asked of the book."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from peer_agent.protocol.coordinator.events import Mark
+from peer_agent.protocol.coordinator.work.leases import GIVE_UP, LeaseBook, restored
+from peer_agent.protocol.identifiers import AccumulatorId
+from peer_agent.protocol.log.records import Unit
+
+SIZES = (40, 13, 2)
+A, B = AccumulatorId("a" * 32), AccumulatorId("b" * 32)
+names = st.sampled_from([AccumulatorId(letter * 32) for letter in "abcd"])
+
+
+def book(**given: object) -> LeaseBook:
+    made = LeaseBook(SIZES, 4)
+    made.raise_marks([Mark(0, 0, 40), Mark(0, 1, 13), Mark(0, 2, 2)])
+    for name, value in given.items():
+        setattr(made, name, value)
+    return made
+
+
+class Book(RuleBasedStateMachine):
+    """Grants, returns, settlements and restarts in any order; `marks` and `used` are what a database would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = LeaseBook(SIZES, 4)
+        self.marks: dict[tuple[int, int], int] = {}
+        self.used: set[Unit] = set()
+        self.lost: set[Unit] = set()
+
+    @rule(ahead=st.integers(1, 60))
+    def reserve(self, ahead: int) -> None:
+        marks = self.book.wanted_marks(ahead)
+        for mark in marks:
+            self.marks[mark.epoch, mark.shard] = max(mark.mark, self.marks.get((mark.epoch, mark.shard), 0))
+        self.book.raise_marks(marks)
+
+    @rule(name=names, samples=st.integers(1, 20))
+    def grant(self, name: AccumulatorId, samples: int) -> None:
+        units = self.book.grant(name, samples)
+        assert self.book.holds(name, units)
+        assert not self.used & set(units)
+
+    @rule(name=names, data=st.data())
+    def settle(self, name: AccumulatorId, data: st.DataObject) -> None:
+        held = sorted(self.book.held.get(name, set()))
+        units = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+        self.book.settle(name, units)
+        self.used.update(units)
+
+    @rule(name=names)
+    def take_back(self, name: AccumulatorId) -> None:
+        held = sum(unit.samples for unit in self.book.held.get(name, set()))
+        assert self.book.take_back(name) == held
+        assert self.book.held.get(name, set()) == set()
+
+    @rule(name=names)
+    def fail(self, name: AccumulatorId) -> None:
+        before = {unit for unit, count in self.book.failures.items() if count >= GIVE_UP}
+        self.book.failed(name, list(self.book.held.get(name, set())))
+        self.lost |= {unit for unit, count in self.book.failures.items() if count >= GIVE_UP} - before
+
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        marks = [Mark(*place, mark) for place, mark in self.marks.items()]
+        held = {name: sorted(units) for name, units in self.book.held.items() if units}
+        self.book = restored(SIZES, 4, data.draw(st.permutations(marks)), self.used | self.lost)
+        for name in data.draw(st.lists(st.sampled_from(sorted(held)), unique=True)) if held else []:
+            assert self.book.claim(name, held[name])
+            assert self.book.claim(name, held[name]), "saying it twice changes nothing"
+
+    @precondition(lambda self: self.book.orphans)
+    @rule()
+    def release(self) -> None:
+        before = sum(unit.samples for unit in self.book.orphans)
+        assert self.book.release_orphans() == before
+
+    @invariant()
+    def every_position_is_in_one_place(self) -> None:
+        granted = {
+            (epoch, shard, place)
+            for (epoch, shard), count in self.book.granted.items()
+            for place in range(min(count, SIZES[shard]))
+        }
+        held = [unit for units in self.book.held.values() for unit in units]
+        everything = [*held, *self.book.returned, *self.book.orphans, *self.used, *self.lost]
+        found = [(u.epoch, u.shard, place) for u in everything for place in range(u.start, u.stop)]
+        assert len(found) == len(set(found)), "in two places"
+        assert set(found) == granted, "lost"
+
+    @invariant()
+    def marks_never_trail_grants(self) -> None:
+        assert all(self.marks.get(place, 0) >= count for place, count in self.book.granted.items())
+
+
+TestBook = Book.TestCase
+TestBook.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_fresh_units_come_from_the_shard_that_is_least_used() -> None:
+    units = book().grant(A, 55)
+    assert units[:3] == (Unit(0, 0, 0, 4), Unit(0, 1, 0, 4), Unit(0, 2, 0, 2))
+    assert sum(unit.samples for unit in units) == 55
+    used = [sum(unit.samples for unit in units[:6] if unit.shard == shard) for shard in range(3)]
+    assert used == [16, 4, 2]
+
+
+def test_returned_units_go_out_first() -> None:
+    leases = book()
+    first = leases.grant(A, 8)
+    leases.take_back(A)
+    assert leases.grant(B, 8) == tuple(sorted(first))
+
+
+def test_nothing_is_granted_above_the_marks() -> None:
+    leases = LeaseBook(SIZES, 4)
+    assert leases.grant(A, 8) == ()
+    leases.raise_marks([Mark(0, 0, 4)])
+    assert leases.grant(A, 8) == (Unit(0, 0, 0, 4),)
+
+
+@pytest.mark.parametrize("sizes", [(10_000, 1000, 1000), (20_000, 200), (3,), (1, 1, 1), (5, 100_000)])
+def test_reserving_and_granting_never_block_each_other(sizes: tuple[int, ...]) -> None:
+    """However unequal the shards: where nothing can be granted, marks are wanted."""
+    leases = LeaseBook(sizes, 4)
+    for _ in range(500):
+        leases.raise_marks(leases.wanted_marks(201))
+        units = leases.grant(A, 10)
+        assert units
+        leases.settle(A, units)
+
+
+def test_marks_are_not_asked_for_while_half_is_left() -> None:
+    leases = LeaseBook((1000, 1000), 4)
+    leases.raise_marks(leases.wanted_marks(100))
+    assert leases.wanted_marks(100) == ()
+    leases.grant(A, 44)
+    assert leases.wanted_marks(100) == ()
+    leases.grant(A, 20)
+    assert leases.wanted_marks(100) != ()
+
+
+def test_a_book_without_samples_grants_nothing() -> None:
+    leases = LeaseBook((0, 0), 4)
+    assert leases.wanted_marks(10) == ()
+    assert leases.grant(A, 4) == ()
+    assert restored((0,), 4, [], []).epoch == 0
+
+
+def test_after_a_restart_units_are_claimed_by_their_holder_alone() -> None:
+    leases = restored(SIZES, 4, [Mark(0, 0, 12)], [Unit(0, 0, 4, 8)])
+    assert leases.orphans == [Unit(0, 0, 0, 4), Unit(0, 0, 8, 12)]
+    assert leases.claim(A, [Unit(0, 0, 8, 12)])
+    assert not leases.claim(B, [Unit(0, 0, 0, 4), Unit(0, 0, 8, 12)]), "one is somebody else's"
+    assert not leases.claim(B, [Unit(0, 0, 4, 8)]), "settled"
+    assert leases.orphans == [Unit(0, 0, 0, 4)], "a refused claim changes nothing"
+    assert leases.claim(B, [Unit(0, 0, 0, 4)])
+
+
+@pytest.mark.parametrize("unit", [Unit(0, 0, 0, 12), Unit(0, 0, 4, 4), Unit(0, 0, 8, 4), Unit(0, 9, 0, 4)])
+def test_what_never_was_a_unit_is_not_claimed(unit: Unit) -> None:
+    assert not restored(SIZES, 4, [Mark(0, 0, 12)], []).claim(A, [unit])
+
+
+@pytest.mark.parametrize(
+    ("marks", "epoch"),
+    [
+        ([], 0),
+        ([Mark(0, 0, 40)], 0),
+        ([Mark(0, 0, 40), Mark(0, 1, 13), Mark(0, 2, 2)], 1),
+        ([Mark(0, 0, 40), Mark(0, 1, 13), Mark(0, 2, 2), Mark(1, 0, 4)], 1),
+        ([Mark(0, 0, 40), Mark(0, 1, 12), Mark(0, 2, 2), Mark(1, 0, 4)], 0),
+    ],
+)
+def test_a_restart_goes_on_in_the_first_epoch_that_is_not_used_up(marks: list[Mark], epoch: int) -> None:
+    assert restored(SIZES, 4, marks, []).epoch == epoch
+
+
+def test_a_unit_that_keeps_failing_is_left_out_and_counted() -> None:
+    leases = book()
+    (unit,) = leases.grant(A, 4)
+    given_up = []
+    for _ in range(GIVE_UP):
+        assert leases.holds(A, [unit])
+        given_up.append(leases.failed(A, [unit]))
+        leases.grant(A, 4)
+    assert given_up == [[], [], [unit]]
+    assert not leases.holds(A, [unit])
+    assert leases.lost_samples == unit.samples
+
+
+def test_what_was_left_out_stays_so_after_a_restart() -> None:
+    again = restored(SIZES, 4, [Mark(0, 0, 12)], [Unit(0, 0, 0, 4)], [Unit(0, 0, 4, 8)])
+    assert again.orphans == [Unit(0, 0, 8, 12)]
+    assert again.lost_samples == 4

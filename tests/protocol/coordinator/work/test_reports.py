@@ -1,0 +1,229 @@
+"""The channel may lose anything: what is missing shows by what peers say next, and is said again."""
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.voiding import REPEAT_S
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.coordinator.work.leases import GIVE_UP
+from peer_agent.protocol.coordinator.work.reports import NUDGE_S, PAGE
+from peer_agent.protocol.identifiers import PeerId
+from tests.protocol.coordinator.stage import RUN, Stage, Trainer, peer_of, sent
+
+
+def two() -> tuple[Stage, Trainer, Trainer]:
+    stage = Stage(batch=24)
+    stage.relay()
+    ann, bob = stage.trainer("ann"), stage.trainer("bob")
+    stage.commit()
+    return stage, ann, bob
+
+
+def resends(commands: list[e.Command]) -> list[e.Resend]:
+    return [command for command in commands if isinstance(command, e.Resend)]
+
+
+def test_a_lost_commit_is_said_again_to_who_is_behind() -> None:
+    stage, ann, bob = two()
+    stage.lose.add((bob.peer, m.Commit))
+    stage.commit()
+    assert (ann.index, bob.index) == (2, 1)
+    assert resends(stage.report(bob)) == [], "it is under way"
+    late = resends(stage.wait(REPEAT_S + 1))
+    assert late == [e.Resend(bob.peer, 2, 1)]
+    stage.lose.clear()
+    stage.apply(bob, stage.records[-1])
+    assert stage.member(bob).counted[0]
+    assert resends(stage.wait(20)) == []
+
+
+def test_whoever_is_far_behind_gets_page_after_page_on_its_acknowledgements() -> None:
+    stage, ann, _ = two()
+    stage.state.index = stage.state.step = 150
+    hello = m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1)
+    assert resends(stage.say(ann.peer, hello)) == [e.Resend(ann.peer, 2, PAGE)]
+    beat = m.Heartbeat(run=RUN, index=10)
+    assert resends(stage.say(ann.peer, beat)) == [], "the page is under way"
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=65))) == [e.Resend(ann.peer, 66, PAGE)]
+    stage.now += REPEAT_S
+    stage.say(ann.peer, m.Heartbeat(run=RUN, index=65))
+    stage.now += 0.1
+    again = resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=65)))
+    before = [e.Resend(ann.peer, 66, PAGE)]
+    assert again == before or resends(stage.said)[-1:] == before, "and the same again after a while"
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=129))) == [e.Resend(ann.peer, 130, 21)]
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=150))) == []
+
+
+def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
+    """Of 200 trainers 19 records are a mebibyte: each of 500 pages was followed by five seconds of nothing."""
+    stage, ann, _ = two()
+    stage.state.index = stage.state.step = 150
+    stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
+    stage.take(e.Paged(ann.peer, 20))
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=19))) == []
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=20))) == [e.Resend(ann.peer, 21, PAGE)]
+    assert stage.take(e.Paged(PeerId("ff" * 16), 20)) == [], "it has gone meanwhile"
+
+
+def test_who_has_no_state_yet_is_sent_no_commits() -> None:
+    stage, ann, _ = two()
+    assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=-1))) == []
+
+
+def test_a_lost_lease_shows_and_is_asked_for() -> None:
+    stage = Stage(batch=400)
+    stage.relay()
+    ann, bob = stage.trainer("ann"), stage.trainer("bob")
+    for _ in range(3):
+        stage.wait(1)
+        stage.compute(ann)
+        stage.compute(bob)
+    stage.wait(1)
+    bob.undone = bob.undone[:-5]
+    asked: list[m.Message] = []
+    while not asked and len(bob.done) < 12:
+        stage.wait(1)
+        asked = sent(stage.compute(bob), m.Rehello, bob.peer)
+    assert asked
+    stage.hello(bob)
+    assert stage.state.leases.outstanding(bob.accumulator) == len(bob.undone) + len(bob.done)
+
+
+def test_a_unit_that_nobody_can_compute_is_written_down_as_left_out() -> None:
+    """So that a restart does not deal it again."""
+    stage = Stage(batch=400)
+    stage.relay()
+    ann = stage.trainer("ann")
+    unit = ann.undone[0]
+    told = []
+    for _ in range(GIVE_UP):
+        stage.say(ann.peer, m.UnitsReturned(run=RUN, units=(unit,), reason="non_finite"))
+        told.append([command for command in stage.said if isinstance(command, e.LeftOut)])
+        assert stage.state.leases.holds(ann.accumulator, [unit]) or len(told) == GIVE_UP, "it is leased again"
+    assert told == [[], [], [e.LeftOut((unit,))]]
+
+
+def test_leases_that_are_only_under_way_are_not_asked_for() -> None:
+    stage, _, bob = two()
+    stage.wait(2)
+    for _ in range(8):
+        stage.wait(0.5)
+        assert sent(stage.report(bob, undone=max(0, len(bob.undone) - 1)), m.Rehello) == []
+        stage.report(bob)
+
+
+def test_a_hello_that_crossed_a_lease_does_not_end_it() -> None:
+    """Else its units would be computed by two, and who came second be refused."""
+    stage, _, bob = two()
+    stage.wait(2)
+    units, bob.undone = list(bob.undone), []
+    stage.member(bob).granted, stage.member(bob).granted_at = tuple(units), stage.state.now
+    stage.hello(bob)
+    assert stage.state.leases.holds(bob.accumulator, units)
+    assert not set(bob.undone) & set(units), "they are not leased once more"
+    stage.member(bob).granted_at = stage.state.now - 6
+    bob.undone = []
+    stage.lose.add((bob.peer, m.Lease))
+    before = stage.state.leases.outstanding(bob.accumulator)
+    assert before
+    stage.state.goal = "paused"
+    stage.hello(bob)
+    assert stage.state.leases.outstanding(bob.accumulator) == 0, "later, what it does not hold comes back"
+
+
+def test_nothing_is_leased_between_the_question_and_the_hello() -> None:
+    stage, _, bob = two()
+    stage.wait(2)
+    stage.member(bob).hello_asked_at = stage.state.now
+    bob.done, bob.undone = dict.fromkeys(bob.undone, bob.step), []
+    assert sent(stage.report(bob), m.Lease) == []
+    stage.hello(bob)
+    assert bob.undone
+
+
+def test_a_message_of_somebody_who_is_no_member_is_answered() -> None:
+    stage, *_ = two()
+    stranger = peer_of("eve")
+    answer = stage.say(stranger, m.Heartbeat(run=RUN, index=0))
+    assert sent(answer, m.Rehello, stranger) == [m.Rehello(run=RUN, fence=1)]
+
+
+def test_an_accumulator_that_was_given_up_unheard_is_asked_for() -> None:
+    stage, _, bob = two()
+    assert sent(stage.report(bob, accumulator="e" * 32), m.Rehello, bob.peer)
+    assert sent(stage.report(bob, accumulator="e" * 32), m.Rehello) == [], "not with every report"
+
+
+def test_a_lost_void_is_said_again_to_those_who_may_wait_in_its_round() -> None:
+    stage, ann, bob = two()
+    stage.accumulate()
+    stage.offer(bob, loss_tokens=10**9)
+    stage.offer(ann)
+    assert stage.state.phase is Phase.ACCUMULATE, "what is left is too little"
+    stage.wait(1)
+    stage.compute(ann, 1)
+    again = stage.wait(REPEAT_S + 1)
+    void = sent(again, m.Void)
+    assert len(void) == 1
+    assert sent(again, m.Void, bob.peer) == void
+    assert sent(again, m.Void, ann.peer) == [], "it works, so it knows"
+
+
+def test_who_may_work_and_does_not_is_asked_what_it_holds_ever_more_rarely() -> None:
+    stage, ann, _ = two()
+    stage.wait(1)
+    begun, asked = stage.now, []
+    for _ in range(240):
+        if sent(stage.wait(0.25), m.Rehello, ann.peer):
+            asked.extend([stage.now - begun])
+    assert 2 <= len(asked) <= 5
+    assert asked[0] >= REPEAT_S - 2
+
+
+def test_a_newcomer_that_never_heard_of_its_lease_is_asked() -> None:
+    stage = Stage()
+    stage.relay()
+    stage.lose.add((peer_of("ann"), m.Lease))
+    ann = stage.trainer("ann")
+    stage.wait(2)
+    assert ann.undone == []
+    assert sent(stage.wait(NUDGE_S + 1), m.Rehello, ann.peer)
+    stage.lose.clear()
+    stage.hello(ann)
+    stage.wait(1)
+    assert ann.undone or ann.quota
+
+
+def but(stage: Stage, gone: PeerId) -> None:
+    """A second in which all say that they are there, but one."""
+    for member in list(stage.state.members.values()):
+        if member.peer != gone:
+            stage.say(member.peer, m.Heartbeat(run=RUN, index=stage.index_of(member)))
+    stage.wait(1, alive=False)
+
+
+@pytest.mark.parametrize("kind", ["trainer", "relay"])
+def test_thirty_seconds_without_a_word_are_an_eviction(kind: str) -> None:
+    stage, ann, bob = two()
+    stage.relay("other")
+    gone: PeerId = bob.peer if kind == "trainer" else peer_of("other")
+    held = stage.state.leases.outstanding(bob.accumulator)
+    for _ in range(29):
+        but(stage, gone)
+    assert gone in stage.state.members
+    for _ in range(3):
+        but(stage, gone)
+    assert gone not in stage.state.members
+    assert gone not in stage.state.listening
+    assert ann.peer in stage.state.members
+    assert stage.state.leases.outstanding(bob.accumulator) == held, "its leases have their grace"
+
+
+def test_a_host_that_slept_evicts_nobody() -> None:
+    stage, ann, bob = two()
+    stage.now += 3600
+    stage.tick()
+    stage.wait(2)
+    assert {ann.peer, bob.peer} <= set(stage.state.members)

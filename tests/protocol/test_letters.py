@@ -1,0 +1,120 @@
+"""A trainer learns its own part of a plan and a commit, proved; a reducer and a log keeper learn everything."""
+
+import pytest
+from msgspec import structs
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.letters import (
+    CommitLetters,
+    open_commit,
+    open_plan,
+    open_whole_commit,
+    open_whole_plan,
+    plan_of,
+    planned_for,
+    planned_whole,
+    seal_plan,
+)
+from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal, whole
+from peer_agent.protocol.wire import encode
+from tests.golden import FOLDER
+from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.protocol.log.test_records import SAMPLE
+from tests.protocol.strategies import sample
+
+PEERS = [PeerId(f"{number:032x}") for number in range(5)]
+STRANGER = PeerId("f" * 32)
+SLOTS = tuple(structs.replace(sample(m.Slot), peer=peer, root=bytes([n]) * 32) for n, peer in enumerate(PEERS))
+FACTS = {
+    name: getattr(sample(m.PlanHead), name)
+    for name in m.PlanHead.__struct_fields__
+    if name not in ("contributors", "slots_root")
+}
+PLAN = plan_of(slots=SLOTS, **FACTS)
+PARTS = tuple(structs.replace(sample(Contribution), peer=peer, slot=n, samples=n) for n, peer in enumerate(PEERS))
+MADE = {"version", "contributors", "contributions_root", "contributions"}
+RECORD = whole(
+    contributions=PARTS, **{name: getattr(SAMPLE, name) for name in SAMPLE.__struct_fields__ if name not in MADE}
+)
+ENTRY = seal(SITE_KEY, RECORD)
+
+
+def test_everybody_learns_its_own_slot() -> None:
+    sealed = seal_plan(SITE_KEY, PLAN)
+    for number, peer in enumerate(PEERS):
+        opened = open_plan(planned_for(sealed, peer), SITE_PUBLIC)
+        assert (opened.number, opened.slot) == (number, SLOTS[number])
+    opened = open_plan(planned_for(sealed, STRANGER), SITE_PUBLIC)
+    assert (opened.number, opened.slot) == (-1, None)
+    assert open_whole_plan(planned_whole(sealed), SITE_PUBLIC) == PLAN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"number": 2},
+        {"slot": SLOTS[2]},
+        {"path": ()},
+        {"slot": structs.replace(SLOTS[1], scale=0.5)},
+        {"plan": seal_plan(STRANGERS_KEY, PLAN).signed},
+    ],
+)
+def test_another_slot_or_place_or_signer_is_refused(change: dict[str, object]) -> None:
+    planned = planned_for(seal_plan(SITE_KEY, PLAN), PEERS[1])
+    with pytest.raises(Problem, match="E218"):
+        open_plan(structs.replace(planned, **change), SITE_PUBLIC)
+
+
+@pytest.mark.parametrize("slots", [(), SLOTS[:-1], (*SLOTS[:-1], structs.replace(SLOTS[-1], scale=0.5))])
+def test_a_reducer_takes_no_other_slots(slots: tuple[m.Slot, ...]) -> None:
+    planned = structs.replace(planned_whole(seal_plan(SITE_KEY, PLAN)), slots=slots)
+    with pytest.raises(Problem, match="E218"):
+        open_whole_plan(planned, SITE_PUBLIC)
+
+
+def test_everybody_learns_its_own_contribution() -> None:
+    letters = CommitLetters(ENTRY, RECORD)
+    for number, peer in enumerate(PEERS):
+        assert open_commit(letters.to(peer, 1), SITE_PUBLIC, peer).own == PARTS[number]
+    assert open_commit(letters.to(STRANGER, 1), SITE_PUBLIC, STRANGER).own is None
+    assert open_whole_commit(letters.whole(1), SITE_PUBLIC) == RECORD
+
+
+@pytest.mark.parametrize("change", [{"position": 2}, {"contribution": PARTS[2]}, {"path": ()}])
+def test_another_contribution_is_refused(change: dict[str, object]) -> None:
+    commit = CommitLetters(ENTRY, RECORD).to(PEERS[1], 1)
+    with pytest.raises(Problem, match="E218"):
+        open_commit(structs.replace(commit, **change), SITE_PUBLIC, PEERS[1])
+
+
+def test_a_commit_of_version_1_has_everything_inside() -> None:
+    payload, signature = (FOLDER / "record_1.lines").read_bytes().splitlines()
+    commit = m.Commit(run=RECORD.run, fence=1, record=type(ENTRY.head)(payload, bytes.fromhex(signature.decode())))
+    opened = open_commit(commit, SITE_PUBLIC, PeerId("b" * 32))
+    assert opened.own is not None
+    assert (opened.own.person, opened.head.contributors) == ("Teo", 2)
+    assert len(open_whole_commit(commit, SITE_PUBLIC).contributions) == 2
+
+
+MEMBERS, SPANS, UNITS = 1000, 64, 8
+MOST_BYTES = 20_000_000  # of plan and commit to all trainers, in a step
+
+
+def test_what_a_thousand_trainers_are_told_of_a_step_is_bounded() -> None:
+    """A head of 64 spans, one's own slot or contribution, and ten hashes, for each; not everybody's for everybody."""
+    peers = [PeerId(f"{number:032x}") for number in range(MEMBERS)]
+    units = tuple(Unit(3, 2, 1000 * number, 1000 * number + 4) for number in range(UNITS))
+    slots = tuple(structs.replace(SLOTS[0], peer=peer, weights=(m.Weight(0, 2048, 4000),)) for peer in peers)
+    held = [m.PlannedSpan(span=n, first=32 * n, stop=32 * n + 32, reducer=PEERS[0], attempt=1) for n in range(SPANS)]
+    plan = plan_of(slots=slots, **FACTS | {"spans": tuple(held)})
+    averaged = structs.replace(sample(SpanEntry), reducer=PEERS[0], root="f" * 64, sum_squares=0.123456789)
+    entries = tuple(structs.replace(averaged, span=span.span, first=span.first, stop=span.stop) for span in held)
+    parts = tuple(structs.replace(PARTS[0], peer=peer, slot=n, units=units) for n, peer in enumerate(peers))
+    made = {name: getattr(SAMPLE, name) for name in SAMPLE.__struct_fields__ if name not in MADE}
+    record = whole(contributions=parts, **made | {"spans": entries})
+    sealed, letters = seal_plan(SITE_KEY, plan), CommitLetters(seal(SITE_KEY, record), record)
+    told = sum(len(encode(planned_for(sealed, peer))) + len(encode(letters.to(peer, 1))) for peer in peers)
+    print(f"{told / 1e6:.1f} MB")
+    assert told <= MOST_BYTES
