@@ -1,0 +1,167 @@
+"""Everything that is said on a link: one small immutable struct per message, its limits beside its fields.
+
+Messages travel as MessagePack maps tagged by `type`. All fields of all rules are here from the first version on.
+"""
+
+from peer_agent.protocol.messages.base import (
+    MAX_HANDSHAKE,
+    MAX_MESSAGE,
+    PROTOCOL,
+    Attempted,
+    Clock,
+    Hex,
+    Index,
+    Message,
+    Nats,
+    Norm,
+    Path,
+    Squares,
+    StateDigest,
+    Units,
+    Wait,
+)
+from peer_agent.protocol.messages.data_link import (
+    FetchRecords,
+    FetchSpan,
+    Leaves,
+    Open,
+    Records,
+    SpanLeaves,
+    SpanMissing,
+)
+from peer_agent.protocol.messages.handshake import Authenticate, Challenge, Refusal, Welcome
+from peer_agent.protocol.messages.to_peer import (
+    AccumulatorRevoked,
+    Commit,
+    Cut,
+    Drop,
+    Greeting,
+    Lease,
+    Listener,
+    Listeners,
+    Notice,
+    Plan,
+    PlanHead,
+    Planned,
+    PlannedSpan,
+    Rehello,
+    Reload,
+    Shard,
+    Slot,
+    Snapshot,
+    Snapshotted,
+    State,
+    Void,
+)
+from peer_agent.protocol.messages.to_site import (
+    DoneUnit,
+    Have,
+    Heartbeat,
+    Hello,
+    InDoubt,
+    Leave,
+    Offer,
+    Progress,
+    Report,
+    SlotRefused,
+    SpanDone,
+    StateHash,
+    UnitsReturned,
+    Weight,
+)
+
+HANDSHAKE_TO_SERVER = Authenticate
+HANDSHAKE_TO_CLIENT = Challenge | Welcome
+TO_SITE = (
+    Hello | Report | Heartbeat | StateHash | Offer | UnitsReturned | SpanDone | Have | Progress | SlotRefused | Leave
+)
+TO_PEER = (
+    Greeting
+    | Listeners
+    | Rehello
+    | Lease
+    | AccumulatorRevoked
+    | Cut
+    | Planned
+    | Drop
+    | Void
+    | Commit
+    | Snapshotted
+    | Reload
+    | State
+    | Notice
+)
+TO_RELAY = Leaves | FetchSpan | FetchRecords
+FROM_RELAY = Open | SpanLeaves | SlotRefused | SpanMissing | Records
+AnyMessage = HANDSHAKE_TO_SERVER | HANDSHAKE_TO_CLIENT | Refusal | TO_SITE | TO_PEER | TO_RELAY | FROM_RELAY
+
+__all__ = [
+    "AccumulatorRevoked",
+    "AnyMessage",
+    "Attempted",
+    "Authenticate",
+    "Challenge",
+    "Clock",
+    "Commit",
+    "Cut",
+    "DoneUnit",
+    "Drop",
+    "FROM_RELAY",
+    "FetchRecords",
+    "FetchSpan",
+    "Greeting",
+    "HANDSHAKE_TO_CLIENT",
+    "HANDSHAKE_TO_SERVER",
+    "Have",
+    "Heartbeat",
+    "Hello",
+    "Hex",
+    "InDoubt",
+    "Index",
+    "Lease",
+    "Leave",
+    "Leaves",
+    "Listener",
+    "Listeners",
+    "MAX_HANDSHAKE",
+    "MAX_MESSAGE",
+    "Message",
+    "Nats",
+    "Norm",
+    "Notice",
+    "Offer",
+    "Open",
+    "PROTOCOL",
+    "Path",
+    "Plan",
+    "PlanHead",
+    "Planned",
+    "PlannedSpan",
+    "Progress",
+    "Records",
+    "Refusal",
+    "Rehello",
+    "Reload",
+    "Report",
+    "Shard",
+    "Slot",
+    "SlotRefused",
+    "Snapshot",
+    "Snapshotted",
+    "SpanDone",
+    "SpanLeaves",
+    "SpanMissing",
+    "Squares",
+    "State",
+    "StateDigest",
+    "StateHash",
+    "TO_PEER",
+    "TO_RELAY",
+    "TO_SITE",
+    "Units",
+    "UnitsReturned",
+    "Void",
+    "Wait",
+    "Weight",
+    "Welcome",
+]

@@ -1,0 +1,227 @@
+"""On the control link, from the site to a peer."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.identifiers import (
+    Accumulator,
+    Count,
+    Digest,
+    Medium,
+    Peer,
+    Run,
+    Short,
+    Small,
+    Text,
+)
+from peer_agent.protocol.log.records import Contribution
+from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Message, Norm, Path, Units, Wait
+from peer_agent.protocol.messages.to_site import Weight
+from peer_agent.protocol.recipe import Codec
+
+
+class Listener(Struct, frozen=True):
+    """A peer that can be dialled, and what it does there."""
+
+    peer: Peer
+    url: Short
+    fingerprint: Short = ""
+    reduces: bool = True
+    keeps_log: bool = True
+
+
+class Shard(Struct, frozen=True, array_like=True):
+    """A content-addressed safetensors file with one uint16 tensor `tokens`."""
+
+    digest: Hex
+    tokens: int
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A verified state: parameters and moments at `step`, in safetensors, with the log's digest there."""
+
+    index: int
+    step: int
+    digest: str
+    state_digest: str
+    file: str  # sha256 of the file, hex
+    size: int  # bytes
+
+
+class Greeting(Message, frozen=True, kw_only=True):
+    """Everything a peer needs to become a replica: what the run is, and where its state and log are."""
+
+    run: Run
+    slug: Short
+    title: Short
+    fence: Medium
+    recipe: bytes
+    elements: Count
+    shards: Annotated[tuple[Shard, ...], Meta(max_length=100_000)]
+    snapshot: Snapshot
+    index: Count
+    step: Count
+    digest: Hex
+    listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
+    site_key: bytes
+    reconciled: bool  # its leases were judged; else the hello was said before a commit, and is said again at the head
+
+
+class Listeners(Message, frozen=True, kw_only=True):
+    """Who can be dialled now."""
+
+    run: Run
+    listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
+
+
+class Rehello(Message, frozen=True, kw_only=True):
+    """A new host drives the run: say hello again."""
+
+    run: Run
+    fence: Medium
+
+
+class Lease(Message, frozen=True, kw_only=True):
+    """More units, and how many samples may lie in the accumulator before the trainer rests (rule 22)."""
+
+    run: Run
+    fence: Medium
+    units: Units
+    quota: Count
+
+
+class AccumulatorRevoked(Message, frozen=True, kw_only=True):
+    """The accumulator's leases have ended: forget it and start another (rule 11)."""
+
+    run: Run
+    accumulator: Accumulator
+    reason: Text
+
+
+class Cut(Attempted, frozen=True, kw_only=True):
+    """Stop at the last finished micro-batch and offer. Names the codec and the chunk grid that the root covers."""
+
+    round: Count
+    codec: Codec
+    chunk_elements: Medium
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """One contributor: its place in the frames, its weight, what it committed to, how it is scaled (rule 12)."""
+
+    peer: Peer
+    weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
+    root: Digest
+    norm: Norm  # as offered; the leaves must add up to its square
+    codec: Codec
+    scale: Annotated[float, Meta(ge=0, le=1)] = 1.0
+
+
+class PlannedSpan(Struct, frozen=True, kw_only=True, array_like=True):
+    """Chunks [first, stop), averaged by one reducer. `root` is set where an earlier attempt already held it."""
+
+    span: Small
+    first: Medium
+    stop: Medium
+    reducer: Peer
+    attempt: Small
+    root: Annotated[bytes, Meta(max_length=32)] = b""
+
+
+class PlanHead(Struct, frozen=True, kw_only=True):
+    """What is signed of a plan, encoded once for everybody: spans, grid, and a Merkle root over the slots."""
+
+    run: Run
+    step: Count
+    fence: Medium
+    attempt: Small
+    round: Count
+    elements: Count
+    chunk_elements: Medium
+    spans: Annotated[tuple[PlannedSpan, ...], Meta(max_length=65_536)]
+    contributors: Small  # how many slots there are
+    slots_root: Digest
+    codec_down: Codec
+    duration_s: Wait  # T of the plan; 0 where no bandwidth is known
+
+
+class Plan(PlanHead, frozen=True, kw_only=True):
+    """Who sends what to whom. Frames outside a plan are dropped."""
+
+    slots: tuple[Slot, ...]
+
+
+class Planned(Message, frozen=True, kw_only=True):
+    """A signed plan (MessagePack of `PlanHead`): for reducers with all slots, for a contributor with its own.
+
+    `number` and `path` prove `slot` under the head's root; a peer that contributes nothing gets -1 and no slot.
+    """
+
+    plan: Signed
+    slots: Annotated[tuple[Slot, ...], Meta(max_length=65_536)] = ()
+    number: Annotated[int, Meta(ge=-1, le=65_535)] = -1
+    slot: Slot | None = None
+    path: Path = ()
+
+
+class Drop(Attempted, frozen=True, kw_only=True):
+    """From the next open chunk on, do without this slot."""
+
+    slot: Small
+
+
+class Void(Attempted, frozen=True, kw_only=True):
+    """This attempt makes no update; gradients stay where they are."""
+
+    round: Count
+    reason: Text
+
+
+class Commit(Message, frozen=True, kw_only=True):
+    """The update is committed. `snapshot`: this replica uploads its state at that step; `hash_state`: it hashes it.
+
+    Keepers of the log get all `contributions` (canonical JSON); a contributor its own, proved by `position` and `path`.
+    """
+
+    run: Run
+    fence: Medium
+    record: Signed
+    contributions: Annotated[bytes, Meta(max_length=MAX_MESSAGE)] = b""
+    contribution: Contribution | None = None
+    position: Small = 0
+    path: Path = ()
+    snapshot: bool = False
+    hash_state: bool = False
+
+
+class Snapshotted(Message, frozen=True, kw_only=True):
+    """A newer verified snapshot; relays may drop averaged bytes up to index `keep_after`."""
+
+    run: Run
+    snapshot: Snapshot
+    keep_after: int
+
+
+class Reload(Message, frozen=True, kw_only=True):
+    """This replica differs from the others: load the snapshot and replay."""
+
+    run: Run
+    step: Count
+
+
+class State(Message, frozen=True, kw_only=True):
+    """What the run does, and why it waits."""
+
+    run: Run
+    state: Literal["running", "waiting", "paused", "finishing", "finished"]
+    reason: Text
+
+
+class Notice(Message, frozen=True, kw_only=True):
+    """A numbered message for the person at the other end."""
+
+    run: Run
+    code: Short
+    text: Text

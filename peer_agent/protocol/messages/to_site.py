@@ -1,0 +1,154 @@
+"""On the control link, from a peer to the site."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from peer_agent.protocol.identifiers import (
+    Accumulator,
+    Count,
+    Digest,
+    Medium,
+    Run,
+    Short,
+    Small,
+)
+from peer_agent.protocol.log.records import Included, Unit
+from peer_agent.protocol.messages.base import Attempted, Hex, Index, Message, Nats, Norm, Squares, StateDigest, Units
+
+
+class DoneUnit(Struct, frozen=True, array_like=True, gc=False):
+    """A unit whose gradient is in the accumulator, and the step of the parameters it was computed on."""
+
+    unit: Unit
+    base: Count
+
+
+class InDoubt(Struct, frozen=True, array_like=True):
+    """An attempt whose outcome the peer has not learned (rule 4)."""
+
+    step: Count
+    fence: Medium
+    attempt: Small
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """What a peer holds, whole: saying it twice changes nothing. `step` is -1 without a state.
+
+    Reachable (`url`), reduces, keeps the log: three properties of a peer, each of which it may have without the others.
+    """
+
+    run: Run
+    accumulator: Accumulator
+    done: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)] = ()
+    undone: Units = ()
+    carried: Count = 0  # most tokens in a chunk that earlier updates left out; checked against the records
+    step: Index = -1
+    digest: StateDigest = ""
+    fence: Medium = 0
+    in_doubt: Annotated[tuple[InDoubt, ...], Meta(max_length=64)] = ()
+    url: Short = ""  # where it listens; empty: nobody can dial it
+    reduces: bool = False
+    keeps_log: bool = False
+    fingerprint: Short = ""  # of the listener's certificate (rule 38)
+    log_index: Index = -1  # the last record it holds or has applied
+    upload_bps: Count = 0  # bytes per second, measured; 0 = not measured yet
+    download_bps: Count = 0
+
+
+class Report(Message, frozen=True, kw_only=True):
+    """Progress since the last commit, in absolute terms (never a delta), and the digest of the state at `step`.
+
+    It says enough to notice what was lost on the way: `index` shows a missed commit, `undone` a missed lease.
+    """
+
+    run: Run
+    accumulator: Accumulator
+    done: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]
+    loss_tokens: Count
+    loss_sum: Nats
+    step: Index
+    index: Index  # of the last entry it has applied
+    digest: StateDigest
+    undone: Count = 0  # leased units that are still to be computed
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """Said when nothing else was for a while: it is there, and holds the log up to `index`."""
+
+    run: Run
+    index: Index
+
+
+class StateHash(Message, frozen=True, kw_only=True):
+    """The sha256 of the canonical snapshot at an entry, as this replica has it: what a snapshot is accepted under."""
+
+    run: Run
+    index: Count
+    step: Count
+    sha256: Hex
+    size: Count  # bytes
+
+
+class Weight(Struct, frozen=True, array_like=True, gc=False):
+    """Loss tokens accumulated in chunks [first, stop)."""
+
+    first: Medium
+    stop: Medium
+    tokens: Count
+
+
+class Offer(Attempted, frozen=True, kw_only=True):
+    """What a contributor holds at the cut: the digest first, the bytes later (rules 1 and 9)."""
+
+    accumulator: Accumulator
+    units: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]
+    weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
+    loss_tokens: Count
+    loss_sum: Nats
+    norm: Norm
+    root: Digest
+
+
+class UnitsReturned(Message, frozen=True, kw_only=True):
+    """Leased work that will not be done here."""
+
+    run: Run
+    units: Units
+    reason: Literal["leaving", "non_finite", "stale"]
+
+
+class SpanDone(Attempted, frozen=True, kw_only=True):
+    """A reducer has averaged a span and written it to its disk."""
+
+    span: Small
+    root: Digest
+    sum_squares: Squares
+    included: Annotated[tuple[Included, ...], Meta(max_length=100_000)]
+
+
+class Have(Attempted, frozen=True, kw_only=True):
+    """A peer holds a span durably (rule 5)."""
+
+    span: Small
+    root: Digest
+
+
+class Progress(Attempted, frozen=True, kw_only=True):
+    """How many chunks a reducer has of each slot, so that the coordinator can tell slow from stuck."""
+
+    received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
+
+
+class SlotRefused(Attempted, frozen=True, kw_only=True):
+    """A reducer found a chunk that is not what was offered."""
+
+    slot: Small
+    chunk: Medium
+    code: Short
+
+
+class Leave(Message, frozen=True, kw_only=True):
+    """The peer goes; what it leased comes back by this."""
+
+    run: Run
