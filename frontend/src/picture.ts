@@ -1,4 +1,4 @@
-/** What a run's page shows. `platform/web/feed/picture.py` makes it; the names are the same. */
+/** What a run's page shows. `platform/web/run_picture/picture.py` makes it; the names are the same. */
 
 /** Step, nats per token, seconds of UTC. */
 export type Point = readonly [step: number, loss: number, at: number];

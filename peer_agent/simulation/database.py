@@ -20,7 +20,7 @@ from peer_agent.simulation.faults import NOBODY, Faults
 if TYPE_CHECKING:
     from peer_agent.simulation.host import Host
 
-CLAIM_S = 10.0  # as coordination.claims has it
+CLAIM_S = 10.0  # as coordination.hosts.claims has it
 RENEW_S = 2.0
 
 Fault = Literal["failed", "answer lost", "unknown and not written"]

@@ -1,7 +1,7 @@
 """The site's sockets, and the layer between them and the host of the run: letters are lost, doubled and late.
 
-A socket is what `coordination.consumers` is to a real peer. It knows the host by announcements and by the database;
-both may be old. Within a socket order is kept, as TCP and the layer do; nothing tells anybody of a letter that is lost.
+A socket is what `coordination.sockets.consumer` is to a real peer. It knows the host by announcements and by the
+database; both may be old. Within a socket order is kept, as TCP and the layer do; nobody is told of a lost letter.
 """
 
 from typing import TYPE_CHECKING

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from accounts import closing, services
+from accounts import deactivation, services
 from accounts.models import Machine, Person
 from peer_agent.protocol.errors import Problem
 
@@ -52,14 +52,14 @@ class PersonAdmin(Kept):
     def close(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
         """Nobody closes their own account by a slip, nor the relay's."""
         for person in chosen.exclude(username=request.user.get_username()).exclude(username=services.RELAY_KEEPER):
-            closing.close_account(person=person)
+            deactivation.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")
 
     @admin.action(description="Open again (its owner lets machines back)")
     def open(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Undo closing."""
+        """Undo deactivation."""
         for person in chosen.filter(is_active=False):
-            closing.open_account(person=person)
+            deactivation.open_account(person=person)
             self.message_user(request, f"The account of {person} is open.")
 
     @admin.action(description="Make a link for a new password")
@@ -67,7 +67,7 @@ class PersonAdmin(Kept):
         """Once, within a day; what `manage.py reset_password` prints."""
         for person in chosen:
             try:
-                link = request.build_absolute_uri(closing.reset_path(username=person.username))
+                link = request.build_absolute_uri(deactivation.reset_path(username=person.username))
             except Problem as problem:
                 self.message_user(request, str(problem), messages.ERROR)
             else:

@@ -12,11 +12,11 @@ from django.urls import re_path
 
 http = get_asgi_application()  # sets Django up, before models are imported
 
-from coordination.routing import websocket_urlpatterns  # noqa: E402
+from coordination.sockets.routing import websocket_urlpatterns  # noqa: E402
+from server.body_limits import LengthGuard  # noqa: E402
 from web.feed.routing import websocket_urlpatterns as feed_urlpatterns  # noqa: E402
-from web.lengths import LengthGuard  # noqa: E402
 
-# whitenoise reads a style sheet whole before it is sent; our own downloads are streamed (web.downloads).
+# whitenoise reads a style sheet whole before it is sent; our own downloads are streamed (web.http.files).
 warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
 
 

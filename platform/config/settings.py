@@ -38,7 +38,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",  # the admin pages speak by it
     "django.contrib.staticfiles",
     "django.contrib.humanize",
-    "allauth",  # logins by other sites; of its pages only the way there and back is mounted (web.outside)
+    "allauth",  # logins by other sites; of its pages only the way there and back is mounted
     "allauth.account",  # holds nothing here; allauth asks for it
     "allauth.socialaccount",
     "allauth.socialaccount.providers.github",
@@ -47,12 +47,14 @@ INSTALLED_APPS = [
     "runs",
     "coordination",
     "web",
-    "web.operating.apps.OperatingConfig",
+    "server",
+    "demo",
+    "web.admin_site.apps.OperatingConfig",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "web.headers.content_security_policy",
+    "web.http.headers.content_security_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -70,7 +72,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "web.outside.doors_shown",
+                "web.pages.accounts.external_login.doors_shown",
             ],
         },
     },
@@ -92,7 +94,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
 SOCIALACCOUNT_PROVIDERS = login_providers()
-SOCIALACCOUNT_ADAPTER = "web.outside.OutsideAdapter"
+SOCIALACCOUNT_ADAPTER = "web.pages.accounts.external_login.OutsideAdapter"
 SOCIALACCOUNT_STORE_TOKENS = False  # allauth would keep them in the clear
 SOCIALACCOUNT_LOGIN_ON_GET = True  # a form's redirect to another site is stopped by form-action 'self'
 SOCIALACCOUNT_ONLY = SOCIALACCOUNT_EMAIL_REQUIRED = SOCIALACCOUNT_QUERY_EMAIL = False
@@ -101,13 +103,13 @@ ACCOUNT_USER_MODEL_EMAIL_FIELD = None
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 PASSWORD_RESET_TIMEOUT = 86_400  # seconds that an operator's link for a new password works
 
-# Cookies and headers; the content security policy is in web.headers
+# Cookies and headers; the content security policy is in web.http.headers
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-CSRF_FAILURE_VIEW = "web.failures.csrf_failure"
+CSRF_FAILURE_VIEW = "web.http.error_responses.csrf_failure"
 
 # Uploads go to disk; only short bodies are held in memory
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
@@ -128,7 +130,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 
-# How often the same may be asked before E223: how many times within how many seconds (web.rates).
+# How often the same may be asked before E223: how many times within how many seconds (web.http.rate_limits).
 # An address counts for who is not logged in, and for as many people as may sit behind one: a class signs up within
 # minutes. A code has 34 bits, so ten guesses a quarter are none.
 RATES = {
@@ -147,7 +149,7 @@ RATES = {
     "looks of one person": (600, 60),  # at runs, in a dozen pages
     "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
 }
-# What one person may take of the site; operators have no bounds (runs.quotas)
+# What one person may take of the site; operators have no bounds (runs.lifecycle.quotas)
 QUOTAS = {
     "drafts": environment.number("MANYHANDS_QUOTA_DRAFTS", 20, least=1, most=1_000_000),
     "disk_mb": environment.number("MANYHANDS_QUOTA_DISK_MB", 5_000, least=1, most=1_000_000_000),
@@ -162,9 +164,9 @@ CACHES = {
 
 # Messages between sockets and hosts: how many may wait for one, and why, is said beside the classes
 CHANNEL_LAYERS = {
-    "default": {"BACKEND": "coordination.redis_layer.RedisLayer", "CONFIG": {"hosts": [REDIS_URL]}}
+    "default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": {"hosts": [REDIS_URL]}}
     if REDIS_URL
-    else {"BACKEND": "coordination.layers.ProcessLayer", "CONFIG": {}}
+    else {"BACKEND": "coordination.channel_layer.process.ProcessLayer", "CONFIG": {}}
 }
 
 # Background tasks

@@ -8,11 +8,11 @@ from web.api import api
 urlpatterns = [
     path("api/v1/", api.urls),
     path("admin/", admin.site.urls),
-    path("", include("web.outside_urls")),
+    path("", include("web.pages.accounts.external_login_urls")),
     path("", include("web.urls")),
 ]
 
-handler400 = "web.failures.not_understood"
-handler403 = "web.failures.not_allowed"
-handler404 = "web.failures.nothing_here"
-handler500 = "web.failures.broken"
+handler400 = "web.http.error_responses.not_understood"
+handler403 = "web.http.error_responses.not_allowed"
+handler404 = "web.http.error_responses.nothing_here"
+handler500 = "web.http.error_responses.broken"

@@ -16,9 +16,9 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Admitted, Elected, Replay, Replayed
 from peer_agent.protocol.identifiers import PeerId
 from runs import storage
+from runs.lifecycle.services import request_heldout, request_thinning, request_verification
 from runs.models import LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
-from runs.services import request_heldout, request_thinning, request_verification
-from runs.verification import ask_the_log, verified_up_to
+from runs.snapshots.verification import ask_the_log, verified_up_to
 
 ELECTED = timedelta(minutes=10)  # so long an elected keeper may begin its upload
 PENDING = timedelta(minutes=10)  # so long a file waits for its hash to be admitted

@@ -13,9 +13,9 @@ from coordination.tasks import expire_pending
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs import storage
+from runs.datasets.text_upload import too_long
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
-from runs.offers import Place, Readable, check_state, first_layout, write_body
-from runs.uploads import too_long
+from runs.snapshots.state_check import Place, Readable, check_state, first_layout, write_body
 
 SLOT = timedelta(seconds=60)  # without a byte, and the machine may begin anew
 RENEWED = timedelta(seconds=10)

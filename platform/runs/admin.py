@@ -6,7 +6,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from accounts.admin import Kept
-from runs import drafts
+from runs.lifecycle import drafts
 from runs.models import Dataset, LedgerEntry, LogEntry, Release, Run
 
 

@@ -216,7 +216,7 @@ class LogEntry(models.Model):
 
 
 class SealedRecord(models.Model):
-    """The bulk of a log entry (54 kB with 200 machines). Read and written by `runs.sealed` alone."""
+    """The bulk of a log entry (54 kB with 200 machines). Read and written by `runs.ledger.sealed_records` alone."""
 
     entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
     payload = models.BinaryField()
@@ -276,7 +276,7 @@ class LedgerEntry(models.Model):
 
 
 class MachineTotal(models.Model):
-    """What a machine has given to a run: written with each commit (`runs.totals`), audited against the ledger."""
+    """What a machine has given to a run: written with each commit (`ledger.totals`), audited against the ledger."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="totals")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="totals")
@@ -312,7 +312,7 @@ class LeaseMark(models.Model):
 
 
 class Coverage(models.Model):
-    """Which samples of a shard are in committed updates of an epoch. Written with each commit (`runs.coverage`)."""
+    """Which samples of a shard are in committed updates of an epoch. Written with each commit (`ledger.coverage`)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="coverage")
     epoch = models.BigIntegerField()
@@ -345,7 +345,7 @@ class Snapshot(models.Model):
     file = models.CharField(max_length=64, db_index=True)  # sha256, hex
     size = models.BigIntegerField()  # bytes
     created_at = models.DateTimeField(default=timezone.now)
-    is_stored = models.BooleanField(default=True)  # its file is there (runs.retention)
+    is_stored = models.BooleanField(default=True)  # its file is there (runs.snapshots.retention)
     state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
     verified_at = models.DateTimeField(null=True, blank=True)
     heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured, if it ever is
@@ -414,7 +414,7 @@ class NamedHand(models.Model):
 
 
 class HubAccount(models.Model):
-    """An organizer's account on the Hub. The token is sealed (`accounts.sealing`) and never shown again."""
+    """An organizer's account on the Hub. The token is sealed (`accounts.encryption`) and never shown again."""
 
     person = models.OneToOneField(Person, models.CASCADE, related_name="hub_account")
     name = models.CharField(max_length=100)

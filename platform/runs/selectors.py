@@ -9,8 +9,8 @@ from django.db.models import F, OuterRef, QuerySet, Subquery, Window
 from django.db.models.functions import Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
+from runs.ledger.standings import Hand, Lately, lately, leaderboard, totals
 from runs.models import Dataset, Happening, LedgerEntry, LogEntry, Release, Run, Snapshot
-from runs.standings import Hand, Lately, lately, leaderboard, totals
 from runs.timeline import MEMBER, STEP
 
 POINTS = 360  # of the curve on a page at most

@@ -4,10 +4,12 @@ from uuid import UUID
 
 from celery import Task, shared_task
 
-from runs import heldout, hub, preparation, retention, verification
+from runs.datasets.resumable_upload import forget_stale
+from runs.lifecycle import preparation
 from runs.models import Dataset, Release, Run
-from runs.release_facts import is_card_stale
-from runs.resumable import forget_stale
+from runs.releases import hub
+from runs.releases.card_facts import is_card_stale
+from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
 RETRIES = 5

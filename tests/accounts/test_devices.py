@@ -9,7 +9,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from accounts import devices, services
-from accounts.closing import close_account, open_account
+from accounts.deactivation import close_account, open_account
 from accounts.devices import GRACE, LETTERS, LIFETIME, MEMORY, Asked
 from accounts.models import DeviceRequest, Machine, Person
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign

@@ -15,13 +15,13 @@ import django
 
 django.setup()
 
-from coordination.consumers import AgentConsumer  # noqa: E402
+from coordination.sockets.consumer import AgentConsumer  # noqa: E402
 
 ROUNDS = 10
 LETTER = {"type": "host.said", "run": "", "data": bytes(2_000)}
 BACKENDS = {
     "channels": {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"capacity": 10_000}},
-    "own": {"BACKEND": "coordination.layers.ProcessLayer", "CONFIG": {}},
+    "own": {"BACKEND": "coordination.channel_layer.process.ProcessLayer", "CONFIG": {}},
 }
 
 

@@ -9,9 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from demo.corpus import python_text
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.end_to_end.swarm import Swarm
-from web.demonstration.corpus import python_text
 
 HOURS = 25
 STEPS = 3  # of each run, until it counts as going on

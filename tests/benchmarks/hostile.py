@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from demo.corpus import python_text
 from peer_agent.machine.home import Home
 from peer_agent.protocol.credentials import Role
 from peer_agent.site.credential import RunAccess, log_in
@@ -24,7 +25,6 @@ from tests.benchmarks.rig.strangers import VISITS, Ground, Visit, visit
 from tests.end_to_end.swarm import Swarm
 from tests.hostile.deeds import Deed
 from tests.hostile.table import ROWS
-from web.demonstration.corpus import python_text
 
 HONEST = ("ann", "ben", "cid")
 FIRST_ROWS = ("offers_a_loss_of_1_7e308", "hello_storm", "half_requests")

@@ -70,7 +70,7 @@ def looks(slug: str) -> Figures:
 
     from coordination.models import Presence
     from runs.models import Run
-    from web.feed.looking import look, prepare_looks
+    from web.run_picture.loading import look, prepare_looks
 
     prepare_looks()  # as `serve` does before it answers
     Presence.objects.update(at=timezone.now())

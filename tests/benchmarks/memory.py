@@ -11,8 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec import json as encoder
 
+from demo.corpus import python_text
 from tests.end_to_end.swarm import Swarm
-from web.demonstration.corpus import python_text
 
 STEPS = 2
 MODELS = {

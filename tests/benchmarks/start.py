@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 
+from demo.corpus import python_text
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rig.processes import own_mb, rss_mb, running
 from tests.end_to_end.swarm import Swarm
-from web.demonstration.corpus import python_text
 
 POLL_S = 0.005
 QUIET_S, LONGEST_S = 2.0, 20.0  # at rest: so long without growth

@@ -21,9 +21,9 @@ from peer_agent.protocol.log.records import (
     seal,
     whole,
 )
+from runs.ledger.sealed_records import each_sealed
+from runs.ledger.totals import SUMS
 from runs.models import Head, LedgerEntry, LogEntry, Run, SealedRecord
-from runs.sealed import each_sealed
-from runs.totals import SUMS
 from tests.runs.cast import ELEMENTS, Owned, opened, owned
 
 ACCUMULATOR = AccumulatorId("ac" * 16)

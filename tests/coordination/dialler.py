@@ -12,8 +12,8 @@ from asgiref.testing import ApplicationCommunicator
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounts.keys import site_key
-from coordination.consumers import SITE, AgentConsumer
-from coordination.proof import PROVED
+from coordination.sockets.consumer import SITE, AgentConsumer
+from coordination.sockets.proof import PROVED
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import RunId

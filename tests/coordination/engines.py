@@ -86,11 +86,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def use_layer(kind: str, request: pytest.FixtureRequest, settings: Any) -> None:
     """Messages through memory, or through Redis under names of this test alone."""
     if kind == "memory":
-        backend: dict[str, Any] = {"BACKEND": "coordination.layers.ProcessLayer", "CONFIG": {}}
+        backend: dict[str, Any] = {"BACKEND": "coordination.channel_layer.process.ProcessLayer", "CONFIG": {}}
     else:
         hosts = [request.getfixturevalue("redis_url")]
         backend = {
-            "BACKEND": "coordination.redis_layer.RedisLayer",
+            "BACKEND": "coordination.channel_layer.redis.RedisLayer",
             "CONFIG": {"hosts": hosts, "prefix": f"t{uuid.uuid4().hex[:8]}"},
         }
     settings.CHANNEL_LAYERS = {"default": backend}

@@ -18,8 +18,8 @@ if __name__ == "__main__":
     layers: dict[str, Any] = settings.CHANNEL_LAYERS
     layers["default"]["CONFIG"]["prefix"] = os.environ["LAYER_PREFIX"]
 
-    from coordination.hosting import run_hosts
-    from runs.parent import leave_with_parent
+    from coordination.hosts.supervisor import run_hosts
+    from runs.processes.parent import leave_with_parent
 
     leave_with_parent()
     asyncio.run(run_hosts(asyncio.Event()))

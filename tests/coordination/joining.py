@@ -11,20 +11,20 @@ from typing import Any
 from channels.routing import URLRouter
 from msgspec import Struct
 
-from coordination import writing
-from coordination.consumers import SITE
-from coordination.layers import site_layer
-from coordination.routing import websocket_urlpatterns
+from coordination.channel_layer.process import site_layer
+from coordination.hosts import writer
+from coordination.sockets.consumer import SITE
+from coordination.sockets.routing import websocket_urlpatterns
 from peer_agent.network.link import Connection, LinkLost, Refused, dial
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.relay import events as relays
 from peer_agent.protocol.session import Failed, Identity, Link
 from peer_agent.protocol.wire import encode
+from server.http_server import serve_http
+from server.ports import bound_socket
 from tests.coordination.dialler import Closed
 from tests.coordination.peers import Reducer
-from web.serving.ports import bound_socket
-from web.serving.server import serve_http
 
 
 @asynccontextmanager
@@ -145,7 +145,7 @@ class Seen:
 def watched(replace: Callable[[Any, str, Any], None]) -> Iterator[Seen]:
     """Look at the hosts of this process from here on. `replace`: sets an attribute for as long as it is wanted."""
     seen, layer = Seen(), site_layer()
-    read, send = writing.page_of, layer.send_many
+    read, send = writer.page_of, layer.send_many
 
     def page_of(run: Any, fence: int, command: Any) -> list[bytes]:
         page = read(run, fence, command)
@@ -160,7 +160,7 @@ def watched(replace: Callable[[Any, str, Any], None]) -> Iterator[Seen]:
             seen.most_bytes = max(seen.most_bytes, channel.bytes)
         return lost
 
-    replace(writing, "page_of", page_of)
+    replace(writer, "page_of", page_of)
     replace(layer, "send_many", send_many)
     yield seen
 

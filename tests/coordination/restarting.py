@@ -10,7 +10,7 @@ from typing import Any
 
 from channels.layers import get_channel_layer
 
-from coordination.groups import watchers_of
+from coordination.channel_layer.groups import watchers_of
 from coordination.threads import in_thread
 from runs.models import Run
 from tests.coordination.engines import PATIENCE_S
@@ -40,7 +40,7 @@ class Redis:
 def settings_of(redis: Redis) -> dict[str, Any]:
     """CHANNEL_LAYERS of a site over it."""
     config = {"hosts": [redis.url], "prefix": f"t{uuid.uuid4().hex[:8]}"}
-    return {"default": {"BACKEND": "coordination.redis_layer.RedisLayer", "CONFIG": config}}
+    return {"default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": config}}
 
 
 @asynccontextmanager

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from coordination.hosting import in_thread, run_hosts
+from coordination.hosts.supervisor import in_thread, run_hosts
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.recipe import encode_recipe
-from runs.coverage import settled_units
+from runs.ledger.coverage import settled_units
 from runs.models import Head, LogEntry, Run
 from tests.coordination.cast import Cast, assemble, require_equal_books
 from tests.coordination.dialler import credential_of, identity_of

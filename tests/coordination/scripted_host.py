@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from channels.layers import get_channel_layer
 
-from coordination import host, store
-from coordination.holding import hold
-from coordination.host import Host
-from coordination.layers import HOST
-from coordination.quarantine import Quarantine
+from coordination import store
+from coordination.channel_layer.process import HOST
+from coordination.hosts import host
+from coordination.hosts.held_claim import hold
+from coordination.hosts.host import Host
+from coordination.hosts.quarantine import Quarantine
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e

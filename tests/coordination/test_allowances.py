@@ -1,7 +1,7 @@
 """How much a machine may say."""
 
-from coordination import allowances
-from coordination.allowances import BUDGETS, Allowance, Allowances, Budget
+from coordination.sockets import budgets
+from coordination.sockets.budgets import BUDGETS, Allowance, Allowances, Budget
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.messages import MAX_MESSAGE
 
@@ -44,6 +44,6 @@ def test_a_new_socket_is_no_new_budget() -> None:
 def test_machines_are_forgotten_the_oldest_first() -> None:
     known = Allowances()
     first = known.of("0", "run", Role.TRAINER, 0.0)
-    for number in range(1, allowances.MOST + 1):
+    for number in range(1, budgets.MOST + 1):
         known.of(str(number), "run", Role.TRAINER, 0.0)
     assert known.of("0", "run", Role.TRAINER, 0.0) is not first

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from coordination import host, hosting, store
+from coordination import store
+from coordination.hosts import host, supervisor
 from coordination.threads import in_thread
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import advance
@@ -81,8 +82,8 @@ async def test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts(
         return load(run, fence)
 
     monkeypatch.setattr(store, "load", broken)
-    monkeypatch.setattr(hosting, "LOOK_S", 0.0)
-    monkeypatch.setattr(hosting, "RESTS_S", (0.0, 1e6))
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.0)
+    monkeypatch.setattr(supervisor, "RESTS_S", (0.0, 1e6))
 
     def step() -> int:
         return Head.objects.get(run=cast.run).step

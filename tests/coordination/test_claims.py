@@ -10,7 +10,8 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from coordination import claims, store
+from coordination import store
+from coordination.hosts import claims
 from runs.models import Head, Run
 from tests.coordination.cast import UNIT, Cast, assemble, everything, next_record, sealed
 from tests.coordination.engines import PATIENCE_S, in_other_thread

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from coordination import allowances, claims, consumers, doorway, following, lookout
-from coordination.allowances import Allowances, Budget
-from coordination.doorway import Takeovers
-from coordination.groups import RELAYS
+from coordination.channel_layer.groups import RELAYS
+from coordination.hosts import claims
+from coordination.sockets import budgets, following, polling, strangers
+from coordination.sockets import consumer as consumers
+from coordination.sockets.budgets import Allowances, Budget
+from coordination.sockets.strangers import Takeovers
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
@@ -41,8 +43,8 @@ def noor(cast: Cast) -> Identity:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come at once."""
-    monkeypatch.setattr(lookout, "LOOK_S", 0.01)
-    monkeypatch.setattr(lookout, "HURRY_S", 0.0)
+    monkeypatch.setattr(polling, "LOOK_S", 0.01)
+    monkeypatch.setattr(polling, "HURRY_S", 0.0)
 
 
 async def hosted(layer: Any, cast: Cast) -> tuple[str, int]:
@@ -71,7 +73,7 @@ class TestBudgets:
         self, cast: Cast, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         small = Budget(messages_per_s=0, messages=3, bytes_per_s=1e6, bytes=1e6)
-        monkeypatch.setitem(allowances.BUDGETS, Role.TRAINER, small)
+        monkeypatch.setitem(budgets.BUDGETS, Role.TRAINER, small)
         monkeypatch.setattr(consumers, "ALLOWANCES", Allowances())
         host, _ = await hosted(layer, cast)
         async with linked(teo) as loud, linked(noor) as quiet:
@@ -108,7 +110,7 @@ class TestHosts:
         async with linked(relay) as link:
             now = time.time() + 25 * 3600
             monkeypatch.setattr(time, "time", lambda: now)
-            monkeypatch.setattr(lookout, "LOOK_S", 1e6)
+            monkeypatch.setattr(polling, "LOOK_S", 1e6)
             host = await layer.new_channel("host.")
             note = {"type": "host.announced", "run": cast.run.run_id, "fence": 1, "channel": host}
             await layer.group_send(RELAYS, note)
@@ -117,8 +119,8 @@ class TestHosts:
     async def test_one_that_is_gone_is_looked_up_at_once(
         self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lookout, "HURRY_S", 0.0)
-        monkeypatch.setattr(lookout, "LOOK_S", 1e6)
+        monkeypatch.setattr(polling, "HURRY_S", 0.0)
+        monkeypatch.setattr(polling, "LOOK_S", 1e6)
         old, fence = await hosted(layer, cast)
         async with linked(teo) as link:
             await greeted(link, layer, cast, old)
@@ -145,7 +147,7 @@ class TestHosts:
     async def test_after_a_loss_between_processes_everybody_says_hello(
         self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lookout, "LOOK_S", 1e6)  # else the hello is asked for because it is not answered
+        monkeypatch.setattr(polling, "LOOK_S", 1e6)  # else the hello is asked for because it is not answered
         host, _ = await hosted(layer, cast)
         async with linked(teo) as link:
             await greeted(link, layer, cast, host)
@@ -168,7 +170,7 @@ class TestSessions:
     async def test_two_that_take_it_from_each_other_are_both_told(
         self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(doorway, "TAKEOVERS", 1)
+        monkeypatch.setattr(strangers, "TAKEOVERS", 1)
         monkeypatch.setattr(consumers, "TAKEOVERS", Takeovers())
         async with linked(teo) as one, linked(teo) as two:
             assert await how_it_closes(one) == REPLACED
@@ -181,7 +183,7 @@ class TestStrangers:
     async def test_too_many_make_the_oldest_go(
         self, cast: Cast, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(doorway, "STRANGERS", 1)
+        monkeypatch.setattr(strangers, "STRANGERS", 1)
         async with dialling(noor) as first, linked(teo):
             await first.dial()
             await first.bytes_from_site()

@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from uvicorn.protocols.utils import ClientDisconnected
 
 from accounts.services import revoke_machine
-from coordination import claims, consumers
-from coordination.hosting import RELAYS, group_of, in_thread
+from coordination.hosts import claims
+from coordination.hosts.supervisor import RELAYS, group_of, in_thread
+from coordination.sockets import consumer as consumers
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import RunId

@@ -1,8 +1,9 @@
 """Sockets of strangers, machines that are here twice, and machines that broke a host."""
 
-from coordination import doorway, quarantine
-from coordination.doorway import Strangers, Takeovers
-from coordination.quarantine import Quarantine
+from coordination.hosts import quarantine
+from coordination.hosts.quarantine import Quarantine
+from coordination.sockets import strangers as doorway
+from coordination.sockets.strangers import Strangers, Takeovers
 from peer_agent.protocol.identifiers import PeerId
 
 TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)

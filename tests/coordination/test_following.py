@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordination.following import LONGEST_S, UNANSWERED_S, Following
+from coordination.sockets.following import LONGEST_S, UNANSWERED_S, Following
 
 RUN = "0a" * 16
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from django.db import OperationalError
 
-from coordination import claims, host, store, writing
-from coordination.holding import CLAIM_S, MARGIN_S, Holding
-from coordination.host import Host
-from coordination.hosting import Hosting
+from coordination import store
+from coordination.hosts import claims, host, writer
+from coordination.hosts.held_claim import CLAIM_S, MARGIN_S, Holding
+from coordination.hosts.host import Host
+from coordination.hosts.supervisor import Hosting
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -196,7 +197,7 @@ class TestTheDatabase:
     async def test_that_is_full_for_long_is_asked_again_and_nothing_else_waits(
         self, cast: Cast, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
-        monkeypatch.setattr(writing, "RETRY_S", 0.0)
+        monkeypatch.setattr(writer, "RETRY_S", 0.0)
         record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))
         outcomes = ["failed"] * 500 + ["raises"] * 5
 
@@ -269,7 +270,7 @@ class TestTheDatabase:
             return [sealed(record)] * count
 
         monkeypatch.setattr(store, "sealed_from", sealed_from)
-        monkeypatch.setattr(writing, "PAGE_BYTES", 10 * len(encode(CommitLetters(sealed(record), record).to(TEO, 1))))
+        monkeypatch.setattr(writer, "PAGE_BYTES", 10 * len(encode(CommitLetters(sealed(record), record).to(TEO, 1))))
         script.answer = lambda event: [e.Resend(TEO, 1, 10_000)] if isinstance(event, e.Joined) else []
         async with driving(driven):
             (channel,) = await arrived(driven, TEO)
@@ -278,4 +279,4 @@ class TestTheDatabase:
             await until(lambda: script.count(e.Received))
             assert not driven.layer.channel(channel)._waiting
         assert all(isinstance(page, m.Commit) for page in pages)
-        assert asked == [writing.PAGE]
+        assert asked == [writer.PAGE]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from coordination import host, snapshots, store, wishes
-from coordination.groups import group_of
-from coordination.host import Faulty, Host
-from coordination.hosting import Hosting
+from coordination import snapshots, store
+from coordination.channel_layer.groups import group_of
+from coordination.hosts import host, requests
+from coordination.hosts.host import Faulty, Host
+from coordination.hosts.supervisor import Hosting
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Member
@@ -162,12 +163,12 @@ class TestSessions:
 
     async def test_a_member_that_is_unwanted_is_banned_and_no_ordinary_loss(self, driven: Host, script: Script) -> None:
         driven.state.members[TEO] = Member(TEO, "Teo", "laptop", Role.TRAINER, ACCUMULATOR, heard_at=0.0)
-        await driven._looked(wishes.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E214"}))
+        await driven._looked(requests.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E214"}))
         assert [event for event in script.events if isinstance(event, e.Lost)] == [e.Lost(TEO, banned=True)]
 
     async def test_a_hello_is_judged_by_a_look_that_was_begun_after_it(self, driven: Host, script: Script) -> None:
         """One that was under way may have been answered before the ban was taken back."""
-        banned = wishes.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E324"})
+        banned = requests.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E324"})
         driven.unwanted, driven._looks = banned.unwanted, 1
         channel = await driven.layer.new_channel()
         await driven._heard_peer(said(TEO, hello(driven), channel))

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from coordination import host, snapshots
-from coordination.host import Host
+from coordination import snapshots
+from coordination.hosts import host
+from coordination.hosts.host import Host
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e

@@ -17,20 +17,21 @@ from django.db.models import Sum
 from django.db.models.functions import Now
 
 from accounts.services import revoke_machine
-from coordination import claims, presence, store
-from coordination.hosting import in_thread, watchers_of
+from coordination import presence, store
+from coordination.hosts import claims
+from coordination.hosts.supervisor import in_thread, watchers_of
 from coordination.models import Election
 from coordination.snapshots import admit_hash
 from coordination.uploads import take_snapshot
 from peer_agent.protocol.log.records import Entry
 from peer_agent.protocol.recipe import encode_recipe
 from runs import tasks
-from runs.coverage import settled_units
-from runs.drafts import take_back
-from runs.endings import end_run, extend_run
-from runs.membership import add_member, let_back, remove_member, remove_person
+from runs.ledger.coverage import settled_units
+from runs.lifecycle.drafts import take_back
+from runs.lifecycle.ending import end_run, extend_run
+from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
+from runs.lifecycle.services import pause_run, resume_run
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Member, Release, Run, Snapshot
-from runs.services import pause_run, resume_run
 from tests.coordination.cast import Cast
 from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer

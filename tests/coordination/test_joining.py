@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordination import writing
-from coordination.hosting import in_thread
+from coordination.hosts import writer
+from coordination.hosts.supervisor import in_thread
 from peer_agent.protocol.coordinator.work import reports
 from peer_agent.protocol.credentials import Role
 from tests.coordination.cast import Cast, assemble, require_equal_books
@@ -55,7 +55,7 @@ async def test_it_gets_the_log_page_by_page(
     told = seen.of(owner.machine.peer_id)
     assert [page.first for page in told] == [1 + sum(page.records for page in told[:at]) for at in range(len(told))]
     assert pages <= len(told) <= pages + 1, "the run makes steps meanwhile"
-    assert max(page.records for page in told) <= writing.PAGE
-    assert max(page.bytes for page in told) <= writing.PAGE_BYTES
-    assert seen.most_waiting <= writing.PAGE + 16
+    assert max(page.records for page in told) <= writer.PAGE
+    assert max(page.bytes for page in told) <= writer.PAGE_BYTES
+    assert seen.most_waiting <= writer.PAGE + 16
     await in_thread(require_equal_books)(cast.run)

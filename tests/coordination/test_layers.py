@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from coordination import layers
-from coordination.layers import HOST, OVERFLOWED, Inbox, ProcessLayer, Undelivered
+from coordination.channel_layer import process as layers
+from coordination.channel_layer.process import HOST, OVERFLOWED, Inbox, ProcessLayer, Undelivered
 
 DAY_S = 25 * 3600.0
 

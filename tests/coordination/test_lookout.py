@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordination import claims, lookout
-from coordination.following import Hosts
-from coordination.lookout import Lookout
+from coordination.hosts import claims
+from coordination.sockets import polling
+from coordination.sockets.following import Hosts
+from coordination.sockets.polling import Lookout
 from coordination.threads import in_thread
 from peer_agent.protocol.messages import Snapshotted
 from tests.coordination.engines import PATIENCE_S
@@ -39,8 +40,8 @@ async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.
         return {}
 
     monkeypatch.setattr(claims, "hosts_of", hosts_of)
-    monkeypatch.setattr(lookout, "settled", lambda _: ())
-    monkeypatch.setattr(lookout, "HURRY_S", 1e6)
+    monkeypatch.setattr(polling, "settled", lambda _: ())
+    monkeypatch.setattr(polling, "HURRY_S", 1e6)
     here = Lookout()
     socket = Hurried(here)
     here.add(socket)

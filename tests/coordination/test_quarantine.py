@@ -7,8 +7,8 @@ import pytest
 from django.core.cache import cache
 from redis.exceptions import ConnectionError as RedisIsAway
 
-from coordination import quarantine
-from coordination.quarantine import REST_S, Quarantine
+from coordination.hosts import quarantine
+from coordination.hosts.quarantine import REST_S, Quarantine
 from peer_agent.protocol.identifiers import PeerId
 
 TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from coordination import lookout
-from coordination.groups import group_of
-from coordination.settled import settled
+from coordination.channel_layer.groups import group_of
+from coordination.sockets import polling
+from coordination.sockets.settled import settled
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
@@ -39,7 +39,7 @@ def relay(cast: Cast) -> Identity:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come at once."""
     for name in ("LOOK_S", "HURRY_S", "SETTLED_S"):
-        monkeypatch.setattr(lookout, name, 0.01)
+        monkeypatch.setattr(polling, name, 0.01)
 
 
 def snapshot(run: Run, index: int, state: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_trainer_is_not_told(cast: Cast, layer: Any, quick: None, monkey
         loop.call_soon_threadsafe(looked.put_nowait, len(notes))
         return notes
 
-    monkeypatch.setattr(lookout, "settled", counted)
+    monkeypatch.setattr(polling, "settled", counted)
     async with linked(identity_of(credential_of(cast.teo, cast.run), cast.teo.key)) as link:
         await in_thread(finish)(cast.run)
         async with asyncio.timeout(20):

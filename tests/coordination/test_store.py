@@ -10,17 +10,18 @@ import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from coordination import claims, store
+from coordination import store
+from coordination.hosts import claims
 from coordination.snapshots import news_of
 from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.work.leases import LeaseBook
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
 from peer_agent.protocol.messages import Snapshot as SnapshotMessage
 from peer_agent.protocol.sampling import samples_in
-from runs.audit import audit
-from runs.coverage import settled_units
+from runs.ledger.audit import audit
+from runs.ledger.coverage import settled_units
+from runs.lifecycle.services import pause_run, resume_run
 from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
-from runs.services import pause_run, resume_run
 from tests.coordination.cast import (
     ACCUMULATOR,
     UNIT,

@@ -16,13 +16,15 @@ from django.db.migrations.executor import MigrationExecutor
 from accounts.keys import site_key
 from accounts.models import Machine
 from config.environment import postgresql, sqlite
-from coordination import claims, store
+from coordination import store
+from coordination.hosts import claims
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.protocol.recipe import encode_recipe
-from runs import standings, storage
-from runs.audit import audit
-from runs.coverage import settled_units
+from runs import storage
+from runs.ledger import standings
+from runs.ledger.audit import audit
+from runs.ledger.coverage import settled_units
 from runs.models import Run, SealedRecord
 from runs.selectors import happenings, void_rounds
 from tests.coordination.cast import next_record, record_of, sealed

@@ -29,7 +29,7 @@ def wait_for(done: Callable[[], object]) -> None:
 def draft() -> None:
     """A text and a run that is to be opened; then this process ends, with the work undone."""
     from accounts.models import Person
-    from runs import services
+    from runs.lifecycle import services
     from tests.runs.cast import RECIPE
     from tests.runs.test_preparation import TEXT
 
@@ -44,9 +44,9 @@ def draft() -> None:
 def work() -> dict[str, Any]:
     """What was left undone, each task three times, and what the rows say then."""
     from runs import tasks
+    from runs.lifecycle.services import finish_run
     from runs.models import Release, Run
-    from runs.services import finish_run
-    from web.serving.worker import running_worker
+    from server.worker import running_worker
 
     with running_worker():
         requeued = tasks.requeue_unfinished()
@@ -75,7 +75,7 @@ def main(life: str) -> None:
     from django.core.management import call_command
 
     setup()
-    from runs import preparation
+    from runs.lifecycle import preparation
     from tests.runs.test_preparation import ANSWERS
 
     def answer(arguments: list[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from web.demonstration.corpus import python_text
+from demo.corpus import python_text
 
 
 @pytest.fixture(scope="session")

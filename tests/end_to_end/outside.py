@@ -6,8 +6,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from demo.processes import bare_environment
 from tests.end_to_end.browser import Reader
-from web.demonstration.processes import bare_environment
 
 LIMIT_S = 120
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from demo.corpus import python_text
 from tests.end_to_end.swarm import Swarm
-from web.demonstration.corpus import python_text
 
 SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"
 CUT_S = 25.0  # longer than a link waits for a pong, and than the run waits for a trainer that says nothing

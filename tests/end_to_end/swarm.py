@@ -17,10 +17,10 @@ from typing import IO, Any, Self
 
 import psycopg
 
+from demo.corpus import LICENCE
+from demo.processes import ROOT, bare_environment
+from demo.visitor import TOKEN, Refused, Visitor
 from peer_agent.site.login_token import VARIABLE
-from web.demonstration.corpus import LICENCE
-from web.demonstration.processes import ROOT, bare_environment
-from web.demonstration.visitor import TOKEN, Refused, Visitor
 
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 PASSWORD = "correct horse battery staple"

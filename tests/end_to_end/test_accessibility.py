@@ -18,15 +18,15 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from playwright.sync_api import Browser
 
+from demo.corpus import python_text
+from demo.processes import ROOT, bare_environment
+from demo.visitor import Visitor
 from scripts import build_wheel
 from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in
 from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
 from tests.end_to_end.test_organizer import LINK
 from tests.web.openid_double import environment, openid_double
-from web.demonstration.corpus import python_text
-from web.demonstration.processes import ROOT, bare_environment
-from web.demonstration.visitor import Visitor
-from web.help_pages import TOPICS
+from web.pages.site.help_pages import TOPICS
 
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 

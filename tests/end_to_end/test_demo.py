@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from demo.processes import ROOT
+from demo.visitor import Visitor
 from tests.golden import golden, shape_of
-from web.demonstration.processes import ROOT
-from web.demonstration.visitor import Visitor
 
 LIMIT_S = 240
 USUAL = {"PATH", "HOME", "MANYHANDS_HOME", "MANYHANDS_TOKEN"}  # a command line can be read by others

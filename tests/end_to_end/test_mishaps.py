@@ -14,12 +14,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.sync_api import Browser
 
+from demo.corpus import python_text
+from demo.processes import bare_environment
 from peer_agent.protocol.credentials import public_bytes
 from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in, sign_up
 from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
 from tests.end_to_end.test_live_page import open_page
-from web.demonstration.corpus import python_text
-from web.demonstration.processes import bare_environment
 
 SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)
 # As in real runs: the site looks for revoked machines once a second.

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from runs.verification import MADE
+from demo.visitor import Visitor
+from runs.snapshots.verification import MADE
 from tests.end_to_end.reference import weights_of
 from tests.end_to_end.swarm import Swarm
-from web.demonstration.visitor import Visitor
 
 STEPS = 4
 TRAINERS = ("one", "two")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Download
 
+from demo.corpus import LICENCE
 from scripts import build_wheel
 from tests.end_to_end.browser import LIVE, Reader, chromium, sign_up
 from tests.end_to_end.outside import downloaded_wheel, make_environment
 from tests.end_to_end.swarm import PASSWORD, SMALL, Swarm
 from tests.end_to_end.test_live_page import RECORDER
-from web.demonstration.corpus import LICENCE
 
 PROMISED_S = 60.0
 STEPS = 25

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from demo.processes import ROOT, bare_environment
+from demo.visitor import Visitor
 from tests.benchmarks.memory import peak_of
 from tests.end_to_end.roaming import ALONE, networks_can_be_made
 from tests.end_to_end.swarm import MANYHANDS, Swarm
-from web.demonstration.processes import ROOT, bare_environment
-from web.demonstration.visitor import Visitor
 
 ROAMING = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
 NAP_S, OUTAGE_S = 30.0, 15.0  # what is promised to pass without a word of error

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from demo.visitor import Visitor
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from scripts import build_wheel
 from tests.end_to_end.swarm import PASSWORD, Swarm
-from web.demonstration.visitor import Visitor
 
 LIMIT_S = 120
 

@@ -26,9 +26,9 @@ from peer_agent.protocol.identifiers import ANY_RUN
 from peer_agent.protocol.log.records import GENESIS, Entry
 from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
 from runs import storage
+from runs.ledger.sealed_records import keep_sealed
+from runs.ledger.totals import add_to_totals
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
-from runs.sealed import keep_sealed
-from runs.totals import add_to_totals
 from web.api.identity import encoded
 
 # What the conftest.py of a room with people and runs takes by `*`: its fixtures.

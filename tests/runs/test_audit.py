@@ -20,7 +20,7 @@ from peer_agent.protocol.log.records import (
     seal,
     whole,
 )
-from runs.audit import audit
+from runs.ledger.audit import audit
 from runs.models import Head, Run
 from tests.golden import golden, shape_of
 from tests.runs.cast import ELEMENTS, Owned

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from runs import child
-from runs.child import ChildStopped, child_environment, run_child
+from runs.processes import child
+from runs.processes.child import ChildStopped, child_environment, run_child
 
 
 def test_the_last_line_is_the_answer(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 from django.db import DatabaseError, connection
 
-from runs.disk import disk_fault
+from runs.processes.disk_full import disk_fault
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from django.utils import timezone
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model
-from runs import drafts, services, storage, tasks
+from runs import storage, tasks
+from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
 from tests.runs.cast import RECIPE, Owned, committed, draft
 

@@ -3,7 +3,7 @@
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from runs import endings, services
+from runs.lifecycle import ending, services
 from runs.models import Release, Run
 from tests.runs.cast import Owned, committed
 
@@ -13,7 +13,7 @@ class TestLonger:
     def test_more_steps_and_nothing_else(self, run: Run, state: str) -> None:
         Run.objects.update(state=state)
         before = run.parsed_recipe
-        endings.extend_run(run=run, target_steps=250)
+        ending.extend_run(run=run, target_steps=250)
         after = run.parsed_recipe
         assert after.target_steps == 250
         assert (after.model, after.optimizer, after.seed) == (before.model, before.optimizer, before.seed)
@@ -22,7 +22,7 @@ class TestLonger:
     @pytest.mark.parametrize("steps", [99, 100, 10**8])
     def test_it_is_longer_and_within_bounds(self, run: Run, steps: int) -> None:
         with pytest.raises(Problem, match="E316: The run has 100 steps"):
-            endings.extend_run(run=run, target_steps=steps)
+            ending.extend_run(run=run, target_steps=steps)
         run.refresh_from_db()
         assert run.parsed_recipe.target_steps == 100
 
@@ -30,10 +30,10 @@ class TestLonger:
     def test_not_once_it_is_over(self, run: Run, state: str) -> None:
         Run.objects.update(state=state)
         with pytest.raises(Problem, match=f"E315: .*{state}"):
-            endings.extend_run(run=run, target_steps=250)
+            ending.extend_run(run=run, target_steps=250)
 
     def test_a_coordinator_that_has_not_heard_of_it_does_not_finish_the_run(self, run: Run) -> None:
-        endings.extend_run(run=run, target_steps=250)
+        ending.extend_run(run=run, target_steps=250)
         assert not services.finish_run(run=run, target_steps=100)
         run.refresh_from_db()
         assert run.state == "open"
@@ -45,27 +45,27 @@ class TestEarlier:
     def test_it_ends_where_it_is(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))
         for _ in range(2):
-            endings.end_run(run=run)
+            ending.end_run(run=run)
         assert (run.state, run.wanted) == ("open", "finished")
         assert run.happenings.filter(kind="ending").count() == 1
 
     def test_a_paused_run_too(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))
         services.pause_run(run=run)
-        endings.end_run(run=run)
+        ending.end_run(run=run)
         assert (run.state, run.wanted) == ("open", "finished")
 
     def test_what_was_ended_is_not_paused_or_made_longer(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))
-        endings.end_run(run=run)
+        ending.end_run(run=run)
         services.pause_run(run=run)
         assert (run.state, run.wanted) == ("open", "finished")
         with pytest.raises(Problem, match=r"E315: .*finishing"):
-            endings.extend_run(run=run, target_steps=250)
+            ending.extend_run(run=run, target_steps=250)
 
     def test_without_a_step_there_is_no_model(self, run: Run) -> None:
         with pytest.raises(Problem, match="E320"):
-            endings.end_run(run=run)
+            ending.end_run(run=run)
         run.refresh_from_db()
         assert run.wanted == ""
 
@@ -73,4 +73,4 @@ class TestEarlier:
     def test_only_a_live_run(self, run: Run, state: str) -> None:
         Run.objects.update(state=state)
         with pytest.raises(Problem, match="E315"):
-            endings.end_run(run=run)
+            ending.end_run(run=run)

@@ -7,11 +7,12 @@ import pytest
 from celery.exceptions import Retry
 
 from peer_agent.protocol.errors import Problem
-from runs import heldout, selectors, storage, tasks
-from runs.child import ChildStopped
-from runs.heldout import Outcome, measure_newest
+from runs import selectors, storage, tasks
 from runs.models import Dataset, Release, Run, Snapshot
-from runs.release_facts import release_facts
+from runs.processes.child import ChildStopped
+from runs.releases.card_facts import release_facts
+from runs.snapshots import heldout
+from runs.snapshots.heldout import Outcome, measure_newest
 
 pytestmark = pytest.mark.django_db
 

@@ -10,11 +10,11 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Person
 from runs import selectors
-from runs.audit import audit
-from runs.membership import keep_helpers, members_of
+from runs.ledger.audit import audit
+from runs.lifecycle.membership import keep_helpers, members_of
 from runs.models import NamedHand, Release, Run
-from runs.named import has_given
-from runs.release_facts import facts_at, is_card_stale
+from runs.releases.card_facts import facts_at, is_card_stale
+from runs.releases.card_names import has_given
 from tests.long_run import long_run
 from tests.runs.cast import opened
 

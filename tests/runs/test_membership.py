@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import membership
 from runs.access import access_joinable_run, access_peer_run, access_run, helped_runs, listed_runs, shut_out
-from runs.drafts import change_visibility
+from runs.ledger.standings import leaderboard
+from runs.lifecycle import membership
+from runs.lifecycle.drafts import change_visibility
 from runs.models import Invitation, Member, Run
-from runs.standings import leaderboard
 from tests.runs.cast import Owned, committed, owned
 
 PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.Visibility.PRIVATE

@@ -13,10 +13,12 @@ from celery.exceptions import Retry
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import parse_facts
-from runs import drafts, named, preparation, services, storage, tasks
-from runs.child import ChildStopped
+from runs import storage, tasks
+from runs.lifecycle import drafts, preparation, services
 from runs.models import Dataset, Publication, Release, Run
-from runs.release_facts import release_facts
+from runs.processes.child import ChildStopped
+from runs.releases import card_names
+from runs.releases.card_facts import release_facts
 from tests.runs.cast import RECIPE, Owned, committed, draft
 
 TEXT = ("Many hands make light work. " * 400).encode()
@@ -262,9 +264,9 @@ class TestRelease:
         tasks.remake_release(run.pk.hex)
         assert children == ["release"]
         with django_capture_on_commit_callbacks() as asked:
-            named.set_named(run=run, person=run.organizer, agreed=True)
+            card_names.set_named(run=run, person=run.organizer, agreed=True)
         assert asked == [], "who has given nothing is on no card"
-        named.set_named(run=run, person=laptop.machine.person, agreed=True)
+        card_names.set_named(run=run, person=laptop.machine.person, agreed=True)
         with monkeypatch.context() as patch:
             failing(patch, Problem.of("E312", reason="no memory"))
             tasks.remake_release(run.pk.hex)
@@ -283,7 +285,7 @@ class TestRelease:
         services.finish_run(run=run)
         preparation.make_release(run.pk)
         Publication.objects.create(run=run, repository="a/b", state=Publication.State.PUBLISHED, url="https://hub/a/b")
-        named.set_named(run=run, person=laptop.machine.person, agreed=True)
+        card_names.set_named(run=run, person=laptop.machine.person, agreed=True)
         calls: list[str] = []
         monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append(task.name))
         assert tasks.requeue_unfinished() == 1

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from accounts.encryption import Unreadable, seal, unseal
 from accounts.models import Person
-from accounts.sealing import Unreadable, seal, unseal
 from peer_agent.protocol.errors import Problem
-from runs import child, publishing, storage, tasks
-from runs import hub as hub_room
+from runs import storage, tasks
 from runs.models import HubAccount, Publication, Release, Run
+from runs.processes import child
+from runs.releases import hub as hub_room
+from runs.releases import publishing
 from tests.publishing.hub_double import Hub, running_hub
 
 TOKEN = "hf_of_amina"

@@ -8,9 +8,10 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import parameters
-from runs import drafts, quotas, resumable, services
+from runs.datasets import resumable_upload
+from runs.datasets.text_upload import MEGABYTE
+from runs.lifecycle import drafts, quotas, services
 from runs.models import Dataset, Run, Upload
-from runs.uploads import MEGABYTE
 from tests.runs.cast import RECIPE, draft, opened
 
 
@@ -76,7 +77,7 @@ def test_a_person_has_so_much_disk(organizer: Person, volunteer: Person) -> None
 
 
 def test_a_text_on_its_way_in_counts_whole(organizer: Person) -> None:
-    resumable.begin_upload(person=organizer, filename="words.txt", size=MEGABYTE - 10)
+    resumable_upload.begin_upload(person=organizer, filename="words.txt", size=MEGABYTE - 10)
     for send in (lambda: store(organizer, 11), lambda: begin(organizer, 11)):
         with pytest.raises(Problem, match="E365"):
             send()
@@ -84,14 +85,14 @@ def test_a_text_on_its_way_in_counts_whole(organizer: Person) -> None:
 
 
 def test_one_that_is_given_up_for_the_new_one_does_not_count(organizer: Person) -> None:
-    for _ in range(resumable.A_PERSON):
-        begin(organizer, MEGABYTE // resumable.A_PERSON)
-    begin(organizer, MEGABYTE // resumable.A_PERSON)
-    assert Upload.objects.count() == resumable.A_PERSON
+    for _ in range(resumable_upload.A_PERSON):
+        begin(organizer, MEGABYTE // resumable_upload.A_PERSON)
+    begin(organizer, MEGABYTE // resumable_upload.A_PERSON)
+    assert Upload.objects.count() == resumable_upload.A_PERSON
 
 
 def begin(person: Person, size: int) -> Upload:
-    return resumable.begin_upload(person=person, filename="words.txt", size=size)
+    return resumable_upload.begin_upload(person=person, filename="words.txt", size=size)
 
 
 def test_operators_have_no_bounds(operator: Person) -> None:

@@ -12,19 +12,21 @@ from hypothesis import strategies as st
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import resumable, services, storage
+from runs import storage
+from runs.datasets import resumable_upload
+from runs.lifecycle import services
 from runs.models import Dataset, Upload
 
 TEXT = "Many hands, много рук, 众人拾柴火焰高.\n".encode() * 40
 
 
 def begun(person: Person, text: bytes = TEXT, filename: str = "words.txt") -> Upload:
-    return resumable.begin_upload(person=person, filename=filename, size=len(text))
+    return resumable_upload.begin_upload(person=person, filename=filename, size=len(text))
 
 
 def sent(upload: Upload, text: bytes, *cuts: int) -> Upload:
     for start, stop in pairwise((upload.offset, *cuts, len(text))):
-        upload = resumable.take_piece(upload=upload, offset=start, piece=text[start:stop])
+        upload = resumable_upload.take_piece(upload=upload, offset=start, piece=text[start:stop])
     return upload
 
 
@@ -49,15 +51,15 @@ def test_what_is_kept_says_who_vouched_for_it(organizer: Person, django_capture_
 
 
 def test_a_piece_that_comes_twice_counts_once(organizer: Person) -> None:
-    upload = resumable.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
+    upload = resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
     with pytest.raises(Problem, match="E319: The site has 100 bytes of this upload; 0 were named"):
-        resumable.take_piece(upload=upload, offset=0, piece=TEXT[:100])
+        resumable_upload.take_piece(upload=upload, offset=0, piece=TEXT[:100])
     sent(upload, TEXT)
     assert storage.upload_path(upload).read_bytes() == TEXT
 
 
 def test_what_was_written_and_never_acknowledged_is_written_over(organizer: Person) -> None:
-    upload = resumable.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
+    upload = resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
     with storage.upload_path(upload).open("ab") as file:
         file.write(b"the site was killed here" * 100)
     sent(upload, TEXT)
@@ -66,7 +68,7 @@ def test_what_was_written_and_never_acknowledged_is_written_over(organizer: Pers
 
 def test_more_than_was_announced_is_refused(organizer: Person) -> None:
     with pytest.raises(Problem, match="E319"):
-        resumable.take_piece(upload=begun(organizer), offset=0, piece=TEXT + b"x")
+        resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT + b"x")
 
 
 @pytest.mark.parametrize("cut", [2, 4, 5])
@@ -86,12 +88,12 @@ def test_a_text_that_ends_in_mid_character_is_refused(organizer: Person) -> None
 @pytest.mark.parametrize(("size", "code"), [(0, "E303"), (-1, "E303"), (10**12, "E304")])
 def test_a_size_is_refused_before_a_byte_is_sent(organizer: Person, size: int, code: str) -> None:
     with pytest.raises(Problem, match=code):
-        resumable.begin_upload(person=organizer, filename="words.txt", size=size)
+        resumable_upload.begin_upload(person=organizer, filename="words.txt", size=size)
     assert not Upload.objects.exists()
 
 
 def test_half_a_text_is_no_dataset(organizer: Person) -> None:
-    upload = resumable.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
+    upload = resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
     with pytest.raises(Problem, match="E318"):
         services.store_pieces(organizer=organizer, title="Words", licence="CC0", upload=upload)
     assert not Dataset.objects.exists()
@@ -99,21 +101,21 @@ def test_half_a_text_is_no_dataset(organizer: Person) -> None:
 
 def test_an_upload_is_its_persons_for_a_day(organizer: Person, stranger: Person) -> None:
     upload = begun(organizer)
-    assert resumable.upload_of(organizer, upload.pk) == upload
+    assert resumable_upload.upload_of(organizer, upload.pk) == upload
     with pytest.raises(Problem, match="E318"):
-        resumable.upload_of(stranger, upload.pk)
+        resumable_upload.upload_of(stranger, upload.pk)
     Upload.objects.update(touched_at=timezone.now() - timedelta(days=1, seconds=1))
     with pytest.raises(Problem, match="E318"):
-        resumable.upload_of(organizer, upload.pk)
-    assert resumable.forget_stale() == 1
+        resumable_upload.upload_of(organizer, upload.pk)
+    assert resumable_upload.forget_stale() == 1
     assert not storage.upload_path(upload).exists()
 
 
 def test_nobody_fills_the_disk_with_beginnings(organizer: Person, stranger: Person) -> None:
     theirs = begun(stranger)
-    uploads = [begun(organizer) for _ in range(resumable.A_PERSON + 3)]
-    assert set(Upload.objects.all()) == {theirs, *uploads[-resumable.A_PERSON :]}
-    assert len(list((storage.root() / "uploads").iterdir())) == resumable.A_PERSON + 1
+    uploads = [begun(organizer) for _ in range(resumable_upload.A_PERSON + 3)]
+    assert set(Upload.objects.all()) == {theirs, *uploads[-resumable_upload.A_PERSON :]}
+    assert len(list((storage.root() / "uploads").iterdir())) == resumable_upload.A_PERSON + 1
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs import retention, selectors, storage, tasks
+from runs import selectors, storage, tasks
 from runs.models import LogEntry, Run, Snapshot
-from runs.replay import log_folders
-from runs.verification import ask_the_log, verify_next
+from runs.snapshots import retention
+from runs.snapshots.replay import log_folders
+from runs.snapshots.verification import ask_the_log, verify_next
 from tests.runs.cast import Owned, committed
 
 LONG_AGO = retention.ASKED_FOR_S + 1
@@ -152,7 +153,7 @@ def test_a_replay_begins_at_the_newest_verified_one_which_is_kept_and_needs_the_
     retention.thin_snapshots(long_run.pk, now=time.time() + LONG_AGO)
     assert BEGIN in stored(long_run), "it is where the next replay begins"
     long_run.snapshots.filter(state=Snapshot.State.ADMITTED).update(is_stored=False)
-    monkeypatch.setattr("runs.replay.to_lines", lambda _: b"a record")
+    monkeypatch.setattr("runs.snapshots.replay.to_lines", lambda _: b"a record")
     ask_the_log(long_run, index=BEGIN + 2, step=BEGIN + 2)
     given_to: list[list[str]] = []
 
@@ -161,7 +162,7 @@ def test_a_replay_begins_at_the_newest_verified_one_which_is_kept_and_needs_the_
         assert Path(command[2]).exists()
         raise RuntimeError("seen enough")
 
-    monkeypatch.setattr("runs.replay.run_child", child)
+    monkeypatch.setattr("runs.snapshots.replay.run_child", child)
     verify_next(long_run.pk)
     begin = long_run.snapshots.get(index=BEGIN).file
     path = str(storage.snapshot_path(long_run, begin))

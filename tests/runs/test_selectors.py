@@ -7,8 +7,8 @@ import pytest
 
 from accounts.models import Person
 from runs import selectors
-from runs.drafts import change_visibility
-from runs.membership import add_member, remove_member
+from runs.lifecycle.drafts import change_visibility
+from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Happening, Run
 from tests.runs.cast import Owned, committed, opened, owned
 

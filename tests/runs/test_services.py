@@ -11,7 +11,8 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model, Recipe
-from runs import services, storage, tasks
+from runs import storage, tasks
+from runs.lifecycle import services
 from runs.models import Dataset, Head, Release, Run
 from tests.runs.cast import RECIPE, draft, opened
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounts.models import Machine, Person
-from runs import standings
+from runs.ledger import standings
+from runs.ledger.standings import Place
 from runs.models import LedgerEntry, Run
-from runs.standings import Place
 from tests.runs.cast import Owned, committed, opened, owned
 
 PEOPLE = 4

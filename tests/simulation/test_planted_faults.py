@@ -11,8 +11,7 @@ from peer_agent.protocol.coordinator import advance as advancing
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator import membership
 from peer_agent.protocol.coordinator.phases import Why
-from peer_agent.protocol.coordinator.round import attempt, committing, offers, planning, recording, reducing
-from peer_agent.protocol.coordinator.round import voiding as rounds
+from peer_agent.protocol.coordinator.round import attempt, committing, offers, planning, recording, reducing, voiding
 from peer_agent.protocol.coordinator.state import Phase, Round, RunState
 from peer_agent.protocol.coordinator.work.leases import LeaseBook
 from peer_agent.protocol.grid import Grid
@@ -166,7 +165,7 @@ def test_leases_that_end_in_mid_round_at_once_are_found(monkeypatch: pytest.Monk
 
 
 def test_a_void_round_that_takes_leases_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = rounds.void
+    honest = voiding.void
 
     def void(state: RunState, why: Why, text: str) -> list[e.Command]:
         for member in state.trainers():

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from peer_agent import simulate as simulating
+from peer_agent import simulate as command
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.simulate import command_of, judged, report, setting_of
 from peer_agent.simulation.churn import Weather, all_weathers, only
@@ -140,7 +140,7 @@ def test_an_exception_of_the_coordinator_is_a_finding(
         return []
 
     monkeypatch.setattr("peer_agent.simulation.host.coordinator.advance", advance)
-    figures = simulating.judged(peers=1, rounds=1, churn=0, seed=1, relays=1)
+    figures = command.judged(peers=1, rounds=1, churn=0, seed=1, relays=1)
     assert figures.crash == "ZeroDivisionError: planted"
     assert not figures.is_sound
     assert "Traceback" in capsys.readouterr().err

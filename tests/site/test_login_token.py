@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.site import login_token as tokens
+from peer_agent.site import login_token
 from tests.agent.program import MANYHANDS, Answer, environment, http_site, manyhands, refusal
 from tests.agent.scripted_site import TRAINER
 from tests.protocol.cast import SITE_PUBLIC
@@ -20,25 +20,25 @@ KNOWN: Answer = (200, {"machine": TRAINER, "person": "ann", "site_key": SITE_PUB
 def test_a_token_is_the_first_line_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"  {SECRET} \nmore")
-    assert tokens.token_in(str(path)) == SECRET
-    assert tokens.token_in("") == ""
+    assert login_token.token_in(str(path)) == SECRET
+    assert login_token.token_in("") == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\nmh_second line", b"\xff\xfe"])
 def test_a_file_without_one_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(Problem, match="E133"):
-        tokens.token_in(str(tmp_path / "token"))
+        login_token.token_in(str(tmp_path / "token"))
 
 
 def test_what_was_taken_from_the_environment_is_not_there_for_children() -> None:
-    environ = {tokens.VARIABLE: SECRET, "PATH": "/bin"}
-    tokens.take_variable(environ)
+    environ = {login_token.VARIABLE: SECRET, "PATH": "/bin"}
+    login_token.take_variable(environ)
     try:
         assert environ == {"PATH": "/bin"}
-        assert tokens.token_of_environment() == SECRET
+        assert login_token.token_of_environment() == SECRET
     finally:
-        tokens.take_variable({})
+        login_token.take_variable({})
 
 
 def test_the_command_takes_it_away_before_it_starts_anything(tmp_path: Path) -> None:

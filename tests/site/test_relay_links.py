@@ -16,7 +16,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
-from peer_agent.site import relay_links as data_links
+from peer_agent.site import relay_links
 from peer_agent.site.relay_links import DataLinks
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of
@@ -67,7 +67,7 @@ def logged(chunk: int) -> Frame:
 
 async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cost every span of every try the whole patience."""
-    monkeypatch.setattr(data_links, "FETCH_S", 0.05)
+    monkeypatch.setattr(relay_links, "FETCH_S", 0.05)
     identity = (await a_relay(tmp_path)).identity()
     async with listening(stay, who=identity, identity_of=lambda: identity, **REAL) as server:
         ours = links(tmp_path)
@@ -81,7 +81,7 @@ async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monke
 async def test_whoever_waits_for_a_relay_whose_link_ends_waits_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_links, "FETCH_S", 100 * PATIENCE_S)
+    monkeypatch.setattr(relay_links, "FETCH_S", 100 * PATIENCE_S)
 
     async def leave(link: Connection) -> None:
         await link.receive()

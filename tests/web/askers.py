@@ -19,13 +19,14 @@ from accounts.services import create_machine_token, create_token, revoke_machine
 from coordination.snapshots import elect_keeper
 from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign
 from peer_agent.protocol.messages import PROTOCOL
-from runs import membership, storage
+from runs import storage
 from runs.access import may_see
+from runs.datasets.resumable_upload import begin_upload
+from runs.lifecycle import membership
 from runs.models import Dataset, Release, Run
-from runs.resumable import begin_upload
 from tests.runs.cast import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
-from web.upload_pages import OFFSET
+from web.pages.runs.uploads import OFFSET
 
 API = "/api/v1/"
 PIECE = b"Many hands make light work. " * 40

@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import timezone
 
-from accounts.closing import close_account, open_account
+from accounts.deactivation import close_account, open_account
 from accounts.models import Person, Token
 from accounts.services import create_token, relay_keeper
 from peer_agent.protocol.errors import Problem

@@ -26,7 +26,7 @@ from peer_agent.protocol.credentials import (
 )
 from peer_agent.protocol.messages import PROTOCOL
 from runs.access import shut_out
-from runs.membership import add_member, let_back, remove_member, remove_person
+from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
 from runs.models import Run, Shard, Snapshot
 from tests.runs.cast import Owned, opened, owned
 from tests.web.api_client import API, body, get

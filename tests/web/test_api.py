@@ -17,9 +17,9 @@ from peer_agent import __version__
 from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.publishing.card import parse_facts
 from runs import storage
-from runs.membership import add_member, remove_member
+from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Member, Release, Run, Snapshot
-from runs.named import set_named
+from runs.releases.card_names import set_named
 from tests.runs.cast import Owned, committed, opened, owned
 from tests.web.api_client import API, body, get
 

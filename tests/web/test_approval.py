@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.test import Client
 from django.utils import timezone
 
-from accounts.closing import close_account
+from accounts.deactivation import close_account
 from accounts.keys import site_key
 from accounts.models import DeviceRequest, Machine, Person
 from accounts.services import bar_machine, revoke_machine, unbar_machine

@@ -11,8 +11,8 @@ from django.test import Client
 
 from runs.models import Run
 from tests.runs.cast import Owned, committed
-from web import built
-from web.built import Entry, built_entry
+from web import frontend_build
+from web.frontend_build import Entry, built_entry
 
 MOST_BYTES = 120_000
 
@@ -51,5 +51,5 @@ def test_the_built_page_has_its_script_and_it_is_small(client: Client, run: Run)
     """`make setup` has built it; a page for everybody may not weigh more."""
     text = client.get(f"/runs/{run.slug}/").content.decode()
     (script,) = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', text)
-    parts = [gzip.compress(path.read_bytes()) for path in (built.FOLDER / script).parent.glob("*.js")]
+    parts = [gzip.compress(path.read_bytes()) for path in (frontend_build.FOLDER / script).parent.glob("*.js")]
     assert 10_000 < sum(map(len, parts)) <= MOST_BYTES

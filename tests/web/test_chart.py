@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.selectors import Measured, Point
-from web.chart import MOST_POINTS, NARROW, WIDE, Frame, loss_chart, summary, thinned, ticks
+from web.run_picture.chart import MOST_POINTS, NARROW, WIDE, Frame, loss_chart, summary, thinned, ticks
 
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]
 START = datetime(2026, 11, 21, tzinfo=UTC)

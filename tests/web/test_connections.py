@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from server.stranger_limits import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Strangers
 from tests.web.test_sockets import PATIENCE_S, serving
-from web.serving.strangers import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Strangers
 
 SOON_S = 0.1  # the clock of whoever is ended; nobody else is ended by it
 NEVER_S = 3600.0

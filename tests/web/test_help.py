@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from accounts.models import Person
 from peer_agent.cli import app
 from tests.runs.cast import Owned
-from web.failures import broken
-from web.help_pages import TOPICS, Topic
+from web.http.error_responses import broken
+from web.pages.site.help_pages import TOPICS, Topic
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.slug)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
+from server import housekeeping
 from tests.web.test_serving import serving, wait_until, where
-from web.serving import housekeeping
 
 
 async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

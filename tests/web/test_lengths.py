@@ -10,10 +10,10 @@ from django.test import Client
 from accounts.models import Person
 from coordination.snapshots import elect_keeper
 from runs.models import Run
-from runs.offers import HEADER_BYTES
+from runs.snapshots.state_check import HEADER_BYTES
+from server.body_limits import LARGE_AT_ONCE, LengthGuard
+from server.stranger_limits import STRANGER_BYTES
 from tests.runs.cast import ELEMENTS, Owned
-from web.lengths import LARGE_AT_ONCE, LengthGuard
-from web.serving.strangers import STRANGER_BYTES
 
 STATE_BYTES = ELEMENTS * 12 + HEADER_BYTES
 SNAPSHOT = "/api/v1/runs/proverbs/snapshots/1"

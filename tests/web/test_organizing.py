@@ -9,9 +9,10 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from accounts.models import Person
-from runs import membership, storage
+from runs import storage
+from runs.datasets.resumable_upload import begin_upload, take_piece
+from runs.lifecycle import membership
 from runs.models import Dataset, Invitation, Member, Run, Upload
-from runs.resumable import begin_upload, take_piece
 from tests.runs.cast import PASSWORD, Owned, committed, draft
 from tests.web.test_pages import TEXT, as_, filled, page
 

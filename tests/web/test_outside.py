@@ -14,7 +14,7 @@ from allauth.socialaccount.providers.github.views import GitHubOAuth2Adapter
 from cryptography.hazmat.primitives.asymmetric import rsa
 from django.test import Client
 
-from accounts.closing import close_account
+from accounts.deactivation import close_account
 from accounts.models import Person
 from config.providers import login_providers
 from peer_agent.protocol.errors import Problem
@@ -196,7 +196,7 @@ class TestConnecting:
         theirs = offered(as_(organizer))
         client = as_(stranger)
         own = offered(client)
-        monkeypatch.setattr("web.outside.MARK_S", -1)
+        monkeypatch.setattr("web.pages.accounts.external_login.MARK_S", -1)
         for start in (theirs, own, f"{START}?process=connect", f"{START}?process=connect&mark=guess"):
             assert client.get(start)["Location"] == "/account/"
         assert Client().get(own)["Location"] == "/account/"

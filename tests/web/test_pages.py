@@ -14,7 +14,7 @@ from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
 from runs.models import Dataset, Release, Run
 from tests.runs.cast import PASSWORD, Owned, committed, draft, opened
-from web.operators import operator_secret
+from web.pages.accounts.first_operator import operator_secret
 
 TEXT = b"Many hands make light work. " * 200
 
@@ -88,7 +88,7 @@ class TestComingAndGoing:
 
 class TestTheList:
     def test_older_runs_are_behind_the_newest(self, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("web.runs_pages.ON_A_PAGE", 2)
+        monkeypatch.setattr("web.pages.runs.run.ON_A_PAGE", 2)
         for place in range(5):
             opened(organizer, slug=f"run-{place}")
         client, seen, path = Client(), [], "/"

@@ -14,7 +14,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from accounts.models import Person, Token
 from accounts.services import create_token
-from runs import membership
+from runs.lifecycle import membership
 from tests.runs.cast import opened
 from tests.web.askers import API, WAYS, Asker, World, asking, logged_in, make_world, nobody, revoked
 from tests.web.permission_table import ASKERS, Row, rows

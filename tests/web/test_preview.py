@@ -14,8 +14,8 @@ from PIL import Image, ImageColor
 from runs.models import Run
 from runs.selectors import Measured, Point
 from tests.runs.cast import Owned, committed
-from web import preview
-from web.curve_image import ACCENT, PAPER, SOFT, Shown, curve_png
+from web.pages.runs import preview
+from web.run_picture.curve_image import ACCENT, PAPER, SOFT, Shown, curve_png
 
 SIZE = (1200, 630)
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]

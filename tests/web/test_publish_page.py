@@ -10,7 +10,7 @@ from django.test import Client
 from accounts.models import Person
 from runs import tasks
 from runs.models import HubAccount, NamedHand, Publication, Release, Run
-from runs.release_facts import release_facts
+from runs.releases.card_facts import release_facts
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.cast import Owned, committed
 

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.models import Person, Token
 from accounts.services import create_token
 from coordination.models import Presence
-from runs.membership import add_member, create_invitation
+from runs.lifecycle.membership import add_member, create_invitation
 from runs.models import Run, Snapshot
 from tests.runs.cast import committed, opened, owned
 from tests.web.test_pages import as_

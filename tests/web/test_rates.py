@@ -11,14 +11,14 @@ from django.test import Client, RequestFactory
 from redis.exceptions import ConnectionError as RedisGone
 
 from accounts.models import Person
-from runs.membership import create_invitation, revoke_invitation
+from runs.lifecycle.membership import create_invitation, revoke_invitation
 from runs.models import Run
 from tests.runs.cast import PASSWORD, draft
 from tests.web.test_pages import as_
 from tests.web.test_uploads import announce, send
-from web import rates
-from web.rates import TooOften
-from web.visitors import address_of, ip_of
+from web.http import rate_limits
+from web.http.rate_limits import TooOften
+from web.http.requester import address_of, ip_of
 
 NOW = 1_000_000.0
 
@@ -31,7 +31,7 @@ def lowered(settings: Any) -> None:
 def spent(who: str = "Teo", *, now: float = NOW) -> int:
     """How long one has to wait; 0 where it was not one too many."""
     try:
-        rates.spend("uploads", who, now=now)
+        rate_limits.spend("uploads", who, now=now)
     except TooOften as problem:
         return problem.retry_after_s
     return 0
@@ -43,17 +43,17 @@ class TestCounting:
 
     def test_others_and_other_things_are_counted_apart(self) -> None:
         assert [spent(who) for who in ("Teo", "Teo", "Amina", "Teo")] == [0, 0, 0, 900]
-        rates.spend("sign-ups", "Teo", now=NOW)
+        rate_limits.spend("sign-ups", "Teo", now=NOW)
 
     def test_what_is_forgiven_does_not_count(self) -> None:
         for _ in range(10):
             assert spent() == 0
-            rates.forgive("uploads", "Teo")
+            rate_limits.forgive("uploads", "Teo")
 
     def test_the_words_say_what_and_how_long(self) -> None:
         spent(), spent()
         with pytest.raises(TooOften, match=r"E223: Too many uploads in a short time\. .* Wait 15 minutes"):
-            rates.spend("uploads", "Teo", now=NOW)
+            rate_limits.spend("uploads", "Teo", now=NOW)
 
     def test_people_get_in_while_the_cache_is_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def gone(*_: object) -> None:
@@ -68,7 +68,7 @@ class TestCounting:
         assert isinstance(caches["default"], RedisCache)
         cache.clear()
         assert [spent(now=NOW + passed) for passed in (0, 10, 20)] == [0, 0, 880]
-        rates.forgive("uploads", "Teo")
+        rate_limits.forgive("uploads", "Teo")
         cache.close()
 
 

@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from web.serving.ports import bound_socket, check_port
-from web.serving.relay import advertised
+from server.ports import bound_socket, check_port
+from server.relay import advertised
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60

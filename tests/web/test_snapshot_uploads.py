@@ -19,9 +19,9 @@ from coordination.uploads import Slot
 from peer_agent.protocol.log.digests import state_digest
 from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
+from server.body_limits import LengthGuard
 from tests.runs.cast import ELEMENTS, VECTORS, Owned, committed, opened, owned, state_bytes
 from tests.web.api_client import API
-from web.lengths import LengthGuard
 
 LATER = timedelta(hours=1)
 

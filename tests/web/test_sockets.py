@@ -10,12 +10,12 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from coordination.proof import say_proved
+from coordination.sockets.proof import say_proved
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
-from web.serving.ports import bound_socket
-from web.serving.server import serve_http
-from web.serving.sockets import AGENTS, HANDSHAKE_BYTES, MAX_WORD
-from web.serving.strangers import MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING, PER_CREDENTIAL, Limits
+from server.http_server import serve_http
+from server.ports import bound_socket
+from server.stranger_limits import MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING, PER_CREDENTIAL, Limits
+from server.websocket_connections import AGENTS, HANDSHAKE_BYTES, MAX_WORD
 
 TOO_BIG = 1009  # RFC 6455
 PATIENCE_S = 10

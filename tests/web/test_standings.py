@@ -9,8 +9,8 @@ from django.test import Client
 from accounts.models import Person
 from runs.models import Run
 from tests.runs.cast import committed, owned
-from web import standings
-from web.feed.picture import HANDS, TALLEST
+from web.pages.runs import leaderboard
+from web.run_picture.picture import HANDS, TALLEST
 
 
 def page(answer: Any) -> str:
@@ -71,7 +71,7 @@ def test_what_was_given_lately_is_drawn_and_said(crowd: Run, client: Client) -> 
 
 
 def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standings, "PAGE", 10)
+    monkeypatch.setattr(leaderboard, "PAGE", 10)
     first = page(client.get("/runs/proverbs/hands/"))
     assert first.count("<tr") == 11
     assert "page=2" in first

@@ -14,11 +14,12 @@ import pytest
 from django.test import Client
 
 from accounts.models import Person
-from runs import resumable, storage
+from demo.visitor import CSRF, Visitor
+from runs import storage
+from runs.datasets import resumable_upload
 from runs.models import Upload
 from tests.web.test_pages import as_
 from tests.web.test_serving import serving, where
-from web.demonstration.visitor import CSRF, Visitor
 
 TEXT = "Many hands, много рук.\n".encode() * 200
 
@@ -92,7 +93,7 @@ def test_an_upload_whose_bytes_are_gone_is_begun_anew(organizer: Person) -> None
 def test_an_upload_that_another_tab_forgets_meanwhile_is_gone(
     organizer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, found = as_(organizer), resumable.upload_of
+    client, found = as_(organizer), resumable_upload.upload_of
 
     def forgotten(*who: Any) -> Upload:
         upload = found(*who)
@@ -100,7 +101,7 @@ def test_an_upload_that_another_tab_forgets_meanwhile_is_gone(
         return upload
 
     path = announce(client)["Location"]
-    monkeypatch.setattr(resumable, "upload_of", forgotten)
+    monkeypatch.setattr(resumable_upload, "upload_of", forgotten)
     answer = send(client, path, 0, TEXT)
     assert (answer.status_code, answer.json()["code"]) == (404, "E318")
 
@@ -114,7 +115,7 @@ def test_a_full_disk_is_told_and_the_upload_goes_on_when_there_is_room(
     client = as_(organizer, raise_request_exception=False)
     path = announce(client)["Location"]
     with monkeypatch.context() as patch:
-        patch.setattr(resumable, "_write", full)
+        patch.setattr(resumable_upload, "_write", full)
         answer = send(client, path, 0, TEXT)
     assert (answer.status_code, answer.json()["code"]) == (507, "E328")
     assert "/srv" not in answer.json()["text"]

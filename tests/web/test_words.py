@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from runs.ledger.standings import Place
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
-from runs.standings import Place
-from web.presence import Present
-from web.step_bars import step_bars, tint_of
-from web.words import duration, ordinal, standing, state_word, to_go, trend, truth
+from web.run_picture.presence import Present
+from web.run_picture.status_sentence import duration, ordinal, standing, state_word, to_go, trend, truth
+from web.run_picture.step_bars import step_bars, tint_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TEO, NOOR = (Present("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from peer_agent.protocol import letters as opening
+from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.log.records import Contribution, RecordHead, Unit
@@ -45,7 +45,7 @@ class OpenedRecord(Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def opened_plan(plan: opening.OpenedPlan) -> OpenedPlan:
+def opened_plan(plan: letters.OpenedPlan) -> OpenedPlan:
     """A plan whose signature and path hold."""
     return OpenedPlan(
         step=plan.head.step,
@@ -58,7 +58,7 @@ def opened_plan(plan: opening.OpenedPlan) -> OpenedPlan:
     )
 
 
-def opened_record(commit: opening.OpenedCommit, fence: int) -> OpenedRecord:
+def opened_record(commit: letters.OpenedCommit, fence: int) -> OpenedRecord:
     """A commit whose signature and path hold."""
     return OpenedRecord(
         index=commit.head.index,
@@ -82,9 +82,9 @@ def _own_part(own: Contribution | None) -> OwnPart | None:
 
 def open_plan(planned: m.Planned, site_key: bytes) -> OpenedPlan:
     """Raises Problem E218 where the site has not signed it, or the slot is not under its root."""
-    return opened_plan(opening.open_plan(planned, site_key))
+    return opened_plan(letters.open_plan(planned, site_key))
 
 
 def open_commit(commit: m.Commit, site_key: bytes, me: PeerId) -> OpenedRecord:
     """Raises Problem E218 where the site has not signed it, or our part is not under its root."""
-    return opened_record(opening.open_commit(commit, site_key, me), commit.fence)
+    return opened_record(letters.open_commit(commit, site_key, me), commit.fence)

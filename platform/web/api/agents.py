@@ -9,18 +9,18 @@ from ninja import Router
 
 from accounts.keys import site_key
 from accounts.models import Machine
-from accounts.requests import ASKED_FOR, verified_request
 from accounts.services import enrol_machine, issue_credential
+from accounts.signed_requests import ASKED_FOR, verified_request
 from peer_agent import __version__
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.messages import PROTOCOL
 from runs.access import access_joinable_run, require_unremoved
-from web import rates
+from web.agent_package import install_lines
 from web.api.identity import bearer_secret, encoded, site_of
 from web.api.schemas import AgentOut, CredentialOut, FaultOut, MachineIn, MachineOut
-from web.install import install_lines
+from web.http import rate_limits
 
 router = Router(tags=["agents"])
 SIGNATURE = "X-Manyhands-Signature"
@@ -107,7 +107,7 @@ def _asker(request: HttpRequest) -> tuple[Machine, Role]:
         now=time.time(),
         upgrade=lambda: _upgrade_line(request),
     )
-    rates.spend("credentials", str(machine.pk))
+    rate_limits.spend("credentials", str(machine.pk))
     return machine, role
 
 

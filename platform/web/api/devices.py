@@ -11,9 +11,9 @@ from accounts import devices
 from accounts.keys import site_key
 from accounts.models import Machine
 from peer_agent.protocol.credentials import public_bytes
-from web import rates
 from web.api.schemas import DeviceIn, DeviceOut, FaultOut, MachineOut, PollIn
-from web.visitors import address_of, ip_of
+from web.http import rate_limits
+from web.http.requester import address_of, ip_of
 
 router = Router(tags=["agents"])
 ASKED: dict[Any, Any] = {200: DeviceOut, **dict.fromkeys((400, 403, 422, 429), FaultOut)}
@@ -23,7 +23,7 @@ POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 
 @router.post("devices", response=ASKED)
 def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
     """A code to show to a person, who approves this machine at `verification_uri`."""
-    rates.spend("requests of machines", address_of(request))
+    rate_limits.spend("requests of machines", address_of(request))
     asked = devices.request_approval(
         name=body.name,
         public_key=bytes.fromhex(body.public_key),
@@ -48,7 +48,7 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
     """What became of the request; the machine's name here, once, after a person has approved it."""
     asked = devices.asked_with(body.device_code)
-    rates.spend("polls", str(asked.request.pk))
+    rate_limits.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(
         asked=asked, proof=bytes.fromhex(body.proof), url=approval_url(request), now=timezone.now()
     )

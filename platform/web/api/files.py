@@ -17,11 +17,11 @@ from peer_agent.protocol.identifiers import ANY_RUN
 from runs import storage
 from runs.access import helped_runs
 from runs.models import Dataset, Run, Snapshot
-from runs.retention import was_asked_for
-from web.admission import admit_snapshot
+from runs.snapshots.retention import was_asked_for
 from web.api.identity import credential_in, site_of
 from web.api.schemas import FaultOut, FileDigest, SnapshotTaken, TokenizerOut
-from web.downloads import send_file
+from web.api.snapshot_admission import admit_snapshot
+from web.http.files import send_file
 
 router = Router(tags=["files"])
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")

@@ -8,11 +8,11 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router
 
-from runs import selectors, standings
+from runs import selectors
+from runs.ledger import standings
 from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
-from runs.release_facts import facts_at
+from runs.releases.card_facts import facts_at
 from runs.storage import release_path
-from web import presence
 from web.api.identity import run_for, viewer_of
 from web.api.schemas import (
     ITEMS,
@@ -28,7 +28,8 @@ from web.api.schemas import (
     SnapshotList,
     StepList,
 )
-from web.downloads import send_file
+from web.http.files import send_file
+from web.run_picture import presence
 
 Row = TypeVar("Row")
 router = Router(tags=["runs"])

@@ -9,10 +9,10 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
 from peer_agent.protocol.errors import Fault, Problem
-from runs.disk import disk_fault
+from runs.processes.disk_full import disk_fault
 from web.api import agents, devices, files, public
-from web.faults import answer
-from web.rates import TooOften, refusal
+from web.http.faults import answer
+from web.http.rate_limits import TooOften, refusal
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ A change holds only what differs:
 
 from typing import Any
 
-from web.feed.picture import Picture
+from web.run_picture.picture import Picture
 
 Change = dict[str, Any]
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from django.db import DatabaseError
 
 from coordination.threads import in_thread
 from runs.models import Run
-from web.feed.door import comes_from_here, counted_in, place_of, visible_run
+from web.feed.admission import comes_from_here, counted_in, place_of, visible_run
 from web.feed.messages import AGAIN
 from web.feed.watch import Seat, leave_seat, take_seat
 

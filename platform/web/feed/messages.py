@@ -3,7 +3,7 @@
 import json
 
 from web.feed.changes import Change
-from web.feed.picture import Picture
+from web.run_picture.picture import Picture
 
 AGAIN = "again"  # all that a watcher may say: send me the whole picture
 

@@ -10,12 +10,12 @@ from django.views.decorators.http import condition, require_safe
 
 from runs.access import access_run
 from runs.models import Run
-from web import rates
-from web.feed.looking import seen_of
 from web.feed.messages import picture_message
-from web.feed.picture import picture_of
-from web.runs_pages import found
-from web.visitors import address_of
+from web.http import rate_limits
+from web.http.access import run_or_404
+from web.http.requester import address_of
+from web.run_picture.loading import seen_of
+from web.run_picture.picture import picture_of
 
 KEEP_S = 1.0
 REST_S = 0.25  # between looks at least, however fast steps are made
@@ -34,11 +34,11 @@ class Kept(NamedTuple):
 _kept: dict[UUID, Kept] = {}
 
 
-@rates.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
+@rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
     """The picture as JSON, or 304 where the asker has it."""
-    kept = recent_picture(found(access_run, request, slug))
+    kept = recent_picture(run_or_404(access_run, request, slug))
 
     @condition(etag_func=lambda _: kept.etag)
     def answer(_: HttpRequest) -> HttpResponse:

@@ -13,12 +13,12 @@ from uuid import UUID
 from channels.layers import get_channel_layer
 from django.db import DatabaseError
 
-from coordination.groups import watchers_of
+from coordination.channel_layer.groups import watchers_of
 from coordination.threads import in_thread
 from web.feed.changes import changes
-from web.feed.looking import look
 from web.feed.messages import change_message, picture_message
-from web.feed.picture import Picture
+from web.run_picture.loading import look
+from web.run_picture.picture import Picture
 
 log = logging.getLogger(__name__)
 

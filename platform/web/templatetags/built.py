@@ -5,7 +5,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from web.built import built_entry
+from web.frontend_build import built_entry
 
 register = template.Library()
 

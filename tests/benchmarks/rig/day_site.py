@@ -14,8 +14,8 @@ if __name__ == "__main__":
     from django.core.management import execute_from_command_line
 
     setup()
-    from runs import child
-    from web.serving import relay
+    from runs.processes import child
+    from server import relay
 
     bare = child.child_environment
 

@@ -76,7 +76,7 @@ def test_nothing_else_changes_the_phase() -> None:
     folder = Path(coordinator.__file__).parent
     writers = {
         path.name
-        for path in folder.glob("*.py")
+        for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Assign)
         for target in ast.walk(node)

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from peer_agent.protocol import letters as opening
+from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
@@ -50,12 +50,12 @@ def plan_of(step: int = 7, fence: int = 3, attempt: int = 1, reducer: PeerId = M
         "codec_down": "fp32",
         "duration_s": 0,
     }
-    plan = opening.plan_of(**(facts | changes))
+    plan = letters.plan_of(**(facts | changes))
     return OpenPlan(plan, plan.slots)
 
 
 def planned(plan: m.Plan) -> m.Planned:
-    return opening.planned_whole(opening.seal_plan(SITE_KEY, plan))
+    return letters.planned_whole(letters.seal_plan(SITE_KEY, plan))
 
 
 def entry_of(span: int, reducer: PeerId = OTHER) -> SpanEntry:

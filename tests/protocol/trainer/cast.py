@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from peer_agent.protocol import letters as sealing
+from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
@@ -103,7 +103,7 @@ class Stage:
 
     def plans(self, **changes: Any) -> None:
         """A plan with a slot of ours."""
-        self.take(e.PlanHeard(opened_plan(sealing.own_part(plan(**({"step": self.core.step} | changes)), ME))))
+        self.take(e.PlanHeard(opened_plan(letters.own_part(plan(**({"step": self.core.step} | changes)), ME))))
 
     def hears_commit(self, index: int, **changes: Any) -> None:
         self.take(e.CommitHeard(commit(index, **changes)))
@@ -201,7 +201,7 @@ def plan(*, peer: PeerId = ME, root: bytes = b"r" * 32, **changes: Any) -> m.Pla
         "duration_s": 0.0,
         "spans": (m.PlannedSpan(span=0, first=0, stop=CHUNKS, reducer=RELAY, attempt=1),),
     }
-    return sealing.plan_of(**(usual | changes))
+    return letters.plan_of(**(usual | changes))
 
 
 def record(index: int, own: dict[str, Any] | None = None, **changes: Any) -> Record:
@@ -250,4 +250,4 @@ def commit(index: int, own: dict[str, Any] | None = None, *, fence: int = 1, **f
     """An opened commit."""
     made = record(index, own)
     part = made.contributions[0] if made.contributions else None
-    return opened_record(sealing.OpenedCommit(made, "0" * 64, part, **flags), fence)
+    return opened_record(letters.OpenedCommit(made, "0" * 64, part, **flags), fence)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.golden import golden
 from web.feed.changes import LISTS, POINTS, apply, changes
-from web.feed.picture import Picture
+from web.run_picture.picture import Picture
 
 PLAIN = st.none() | st.integers(-5, 5) | st.text(max_size=3) | st.booleans()
 ROWS = st.lists(

@@ -14,18 +14,18 @@ from channels.routing import URLRouter
 from django.db import OperationalError
 from django.test import Client
 
-from accounts.closing import close_account
+from accounts.deactivation import close_account
 from accounts.models import Person
-from coordination.hosting import in_thread, watchers_of
-from runs.membership import add_member, remove_member
+from coordination.hosts.supervisor import in_thread, watchers_of
+from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run
 from tests.coordination.cast import Cast, assemble
 from tests.coordination.engines import PATIENCE_S, fresh_database
 from tests.runs.cast import committed
-from web.feed import consumer, door, watch
+from web.feed import admission, consumer, watch
 from web.feed.changes import apply
-from web.feed.looking import look
 from web.feed.routing import websocket_urlpatterns
+from web.run_picture.loading import look
 
 communicator: Any = ApplicationCommunicator  # asgiref's testing module has no types
 routes: list[Any] = list(websocket_urlpatterns)  # Channels' stubs want its own kind of pattern
@@ -184,7 +184,7 @@ async def test_nobody_looks_once_all_have_left(cast: Cast, layer: Any) -> None:
         await watcher.message()
         assert cast.run.pk in watch._watches
     assert watch._watches == {}
-    assert not door._sockets
+    assert not admission._sockets
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("watch")] == []
 
 
@@ -297,7 +297,7 @@ class TestTheDoor:
         self, cast: Cast, layer: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings.PEOPLE_PER_ADDRESS = 0
-        monkeypatch.setattr(door, "MOST_OF_PERSON", 1)
+        monkeypatch.setattr(admission, "MOST_OF_PERSON", 1)
         assert not await Watcher(cast.run).connect()
         teo, amina = [await in_thread(cookie_of)(name) for name in ("Teo", "Amina")]
         async with watching(cast.run, cookie=teo), watching(cast.run, cookie=amina):
@@ -305,12 +305,12 @@ class TestTheDoor:
 
     def test_behind_a_proxy_the_address_is_what_the_proxy_saw(self, settings: Any) -> None:
         scope = {"client": ("10.0.0.1", 1), "headers": [(b"x-forwarded-for", b"1.1.1.1, 192.0.2.9")]}
-        assert door.address_of(scope) == "10.0.0.1"
+        assert admission.address_of(scope) == "10.0.0.1"
         settings.TRUSTED_PROXIES = [ipaddress.ip_network("10.0.0.1")]
-        assert door.address_of(scope) == "192.0.2.9"
+        assert admission.address_of(scope) == "192.0.2.9"
 
     def test_a_household_has_one_share_however_many_addresses_it_has(self) -> None:
-        sat = {door.address_of({"client": (f"2001:db8::{place}", 1), "headers": []}) for place in range(9)}
+        sat = {admission.address_of({"client": (f"2001:db8::{place}", 1), "headers": []}) for place in range(9)}
         assert sat == {"2001:db8::/64"}
 
 

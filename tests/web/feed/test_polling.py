@@ -12,7 +12,7 @@ from runs.models import LogEntry, Run
 from tests.golden import golden
 from tests.runs.cast import Owned, committed
 from web.feed import polling
-from web.feed.looking import look
+from web.run_picture.loading import look
 
 
 @pytest.fixture(autouse=True)

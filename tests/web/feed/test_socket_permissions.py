@@ -9,10 +9,10 @@ from django.test import Client
 
 from accounts.models import Machine, Person
 from accounts.services import revoke_machine
-from coordination.hosting import in_thread
+from coordination.hosts.supervisor import in_thread
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.session import Failed, Identity, Opened
-from runs.membership import add_member, remove_member
+from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run
 from tests.coordination.dialler import Closed, credential_of, dialling, identity_of
 from tests.coordination.engines import fresh_database

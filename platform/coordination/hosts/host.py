@@ -1,0 +1,357 @@
+"""The process around a coordinator: takes events from peers, the clock and the database, carries out its commands.
+
+A host drives one run at a time under one claim. It is not responsible for any decision: those are `advance`'s.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, get_args
+
+import msgspec
+from django.db import DatabaseError
+
+from accounts.keys import site_key
+from coordination import snapshots
+from coordination.channel_layer.groups import RELAYS, group_of, watchers_of
+from coordination.channel_layer.process import RESTORED, Letter, site_layer
+from coordination.hosts import claims, requests
+from coordination.hosts.held_claim import Holding
+from coordination.hosts.lost_letters import LostWords
+from coordination.hosts.quarantine import Quarantine
+from coordination.hosts.writer import DRAIN_S, RETRY_S, Listens, Writer
+from coordination.threads import in_thread
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.advance import TICK_S, advance
+from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.letters import planned_for, planned_whole, seal_plan
+from peer_agent.protocol.wire import decode, encode
+from runs.lifecycle.services import finish_run
+from runs.models import Run
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between looks at the database for what people want
+TAKEN_BACK = "E308"
+BROKE_IT = "E371"
+HEARD = get_args(m.TO_SITE)
+
+
+class Faulty(Exception):
+    """The coordinator raised: its state is half-changed and not used any more. `peer`: whose message it was."""
+
+    def __init__(self, peer: PeerId | None) -> None:
+        super().__init__(peer)
+        self.peer = peer
+
+
+class Said(msgspec.Struct):
+    """What a socket forwards: a message of its peer, or that it has ended (`data` is empty)."""
+
+    type: str
+    peer: PeerId
+    channel: str
+    person: str = ""
+    machine: str = ""
+    role: str = Role.TRAINER.value
+    data: bytes = b""
+
+
+class Host:
+    """One claimed run."""
+
+    def __init__(self, run: Run, holding: Holding, state: RunState, quarantine: Quarantine) -> None:
+        self.run, self.holding, self.state, self.quarantine = run, holding, state, quarantine
+        self.layer = site_layer()
+        self.key = site_key()
+        self.channels: dict[PeerId, str] = {}  # where each peer's socket listens
+        self.unwanted: dict[PeerId, str] = {}  # as the last look has it
+        self._looks = 0  # that were begun
+        self._replayed: tuple[e.Replayed, ...] = ()  # as told
+        self._aside: dict[PeerId, tuple[int, Said]] = {}  # hellos of unwanted machines, which a newer look judges
+        self.mailbox = self.layer.inbox(holding.owner)
+        self.lost_words = LostWords(self.mailbox)
+        self.writer = Writer(run, holding, self.key, self.mailbox)
+        self._tick_at = 0.0
+
+    async def drive(self, stop: asyncio.Event) -> None:
+        """Until stopped, deposed or finished. Raises Faulty, and what its database has against it."""
+        writing, looking = asyncio.create_task(self.writer.work()), asyncio.create_task(self._look())
+        try:
+            await self._drive(stop, (writing, looking))
+            self.writer.drain()
+            await asyncio.wait([writing], timeout=DRAIN_S)
+        finally:
+            for task in (writing, looking):
+                task.cancel()
+            await asyncio.wait([writing, looking])
+
+    async def _drive(self, stop: asyncio.Event, beside: Iterable["asyncio.Task[None]"]) -> None:
+        await self.layer.group_add(RESTORED, self.holding.owner)
+        await self.announce()
+        try:
+            while not stop.is_set() and self.holding.is_held() and not self.state.finished:
+                await self._turn()
+                for task in beside:
+                    if task.done():
+                        task.result()
+        except Faulty as fault:
+            await self._blame(fault.peer)
+            raise
+        if self.holding.is_lost and not await in_thread(claims.is_live)(self.run):
+            await self._close()
+
+    async def announce(self, *, again: bool = False) -> None:
+        """Tell every socket of this run, and every relay, who hosts it; `again`: what they said may be lost."""
+        note = {
+            "type": "host.announced",
+            "run": self.state.run,
+            "fence": self.holding.fence,
+            "channel": self.holding.owner,
+            "again": again,
+        }
+        for group in (group_of(self.state.run), RELAYS):
+            await self.layer.group_send(group, note)
+
+    async def _turn(self) -> None:
+        """The clock where it is time, and one letter: neither waits for the other, nor anybody else for both."""
+        if time.monotonic() >= self._tick_at:
+            await self.take(e.Ticked())
+            for note in self.lost_words.notes(self.state):
+                self.writer.ask(note)
+            self._tick_at = time.monotonic() + TICK_S
+        if (letter := await self._next(self._tick_at - time.monotonic())) is not None:
+            await self._heard(letter)
+        await asyncio.sleep(0)
+
+    async def _next(self, wait_s: float) -> Letter | None:
+        """None where none comes in time; one that is there is taken however late it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                letter: Letter = await self.mailbox.get()
+                return letter
+        return None
+
+    async def _heard(self, letter: Letter) -> None:
+        match letter["type"]:
+            case "host.answered":
+                await self._answered(letter["event"])
+            case "host.page":
+                for data in letter["page"]:
+                    await self._take_all(await self._say((letter["peer"],), data))
+                if letter["is_cut"]:
+                    await self.take(e.Paged(letter["peer"], letter["last"]))
+            case "host.looked":
+                await self._looked(letter["wishes"])
+            case "layer.restored":
+                await self.announce(again=True)
+            case _:
+                await self._heard_peer(letter)
+
+    async def _heard_peer(self, letter: Letter) -> None:
+        try:
+            said = msgspec.convert(letter, Said)
+            role = Role(said.role)
+        except (msgspec.ValidationError, ValueError):
+            log.warning("run %s: a letter was not understood", self.run.slug, exc_info=True)
+            return
+        if said.type == "peer.lost":
+            if self.channels.get(said.peer) == said.channel:
+                del self.channels[said.peer]
+                await self.take(e.Lost(said.peer))
+            return
+        body = decode(said.data)
+        if isinstance(body, m.Hello):
+            await self._greet(said, role, body)
+        elif isinstance(body, HEARD):
+            await self._received(said, body)
+        else:
+            log.warning("run %s: %s said what is none of the protocol", self.run.slug, said.peer)
+
+    async def _greet(self, said: Said, role: Role, hello: m.Hello) -> None:
+        rest_s = self.quarantine.left_s(said.peer, time.monotonic())
+        if rest_s:
+            await self._turn_away(said.channel, BROKE_IT, rest_s)
+        elif said.peer in self.unwanted:
+            self._aside[said.peer] = self._looks, said
+        else:
+            self.channels[said.peer] = said.channel
+            if role is Role.RELAY:
+                self.writer.ask(Listens(said.peer, hello))
+            await self.take(e.Joined(said.peer, said.person, said.machine, role, hello))
+
+    async def _received(self, said: Said, body: Any) -> None:
+        """A socket that was replaced is not heard; one whose hello was lost is asked for it."""
+        known = self.channels.get(said.peer)
+        if known == said.channel:
+            await self.take(e.Received(said.peer, body))
+        elif known is None:
+            rehello = encode(m.Rehello(run=self.state.run, fence=self.holding.fence))
+            await self.layer.send_many((said.channel,), self._letter(rehello))
+
+    # What people want
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            asked = requests.asked_of(self.state, self.unwanted)
+            self._looks += 1
+            try:
+                found = await in_thread(requests.look)(self.run, asked)
+            except DatabaseError:
+                log.warning("run %s: the database is away", self.run.slug, exc_info=True)
+            else:
+                self.mailbox.put_first({"type": "host.looked", "wishes": found})
+
+    async def _looked(self, found: requests.Wishes) -> None:
+        """A machine that was revoked, or whose person was removed, is cut off; the round goes on."""
+        await self.take(found.directed)
+        self.unwanted = found.unwanted
+        await self._judge()
+        for peer, code in found.unwanted.items():
+            await self._send_away(peer, code)
+            if peer in self.state.members:
+                await self.take(e.Lost(peer, banned=True))
+        await self._tell(found.news)
+
+    async def _tell(self, news: snapshots.News) -> None:
+        """What the site has stored and verified since, and what it found by replay."""
+        if news.snapshot is not None and news.snapshot != self.state.snapshot:
+            await self.take(e.SnapshotStored(news.snapshot))
+        if news.verified > self.state.verified:
+            await self.take(e.Verified(news.verified))
+        for replayed in news.replays:
+            if replayed not in self._replayed:
+                await self.take(replayed)
+        self._replayed = news.replays
+
+    async def _judge(self) -> None:
+        """Whoever said hello before this look was begun, and was unwanted then: let back meanwhile, or not."""
+        judged = {peer: said for peer, (looks, said) in self._aside.items() if looks < self._looks}
+        for peer, said in judged.items():
+            del self._aside[peer]
+            if peer in self.unwanted:
+                await self._turn_away(said.channel, self.unwanted[peer])
+            else:
+                await self._heard_peer(msgspec.structs.asdict(said))
+
+    async def _send_away(self, peer: PeerId, code: str, retry_after_s: float = -1.0) -> None:
+        channel = self.channels.pop(peer, None)
+        if channel is not None:
+            await self._turn_away(channel, code, retry_after_s)
+
+    async def _turn_away(self, channel: str, code: str, retry_after_s: float = -1.0) -> None:
+        note = {"type": "machine.revoked", "code": code, "retry_after_s": retry_after_s}
+        await self.layer.send_many((channel,), note)
+
+    async def _blame(self, peer: PeerId | None) -> None:
+        """Whoever's message broke this host is not heard for a while, and told so."""
+        if peer is not None:
+            rest_s = self.quarantine.add(peer, time.monotonic())
+            await in_thread(self.quarantine.share)(peer, time.monotonic())
+            await self._send_away(peer, BROKE_IT, rest_s)
+
+    async def _close(self) -> None:
+        """The run was taken back to a draft: its volunteers are sent away, its relays let go of what is open."""
+        ended = encode(m.State(run=self.state.run, state="finished", reason=""))
+        await self._say(tuple(member.peer for member in self.state.listening.values()), ended)
+        for member in self.state.trainers():
+            await self._send_away(member.peer, TAKEN_BACK)
+
+    # Events in, commands out
+
+    async def take(self, event: e.Event) -> None:
+        """One event through the coordinator, then those that follow from it. Raises Faulty."""
+        await self._take_all([event])
+
+    async def _take_all(self, events: Iterable[e.Event]) -> None:
+        waiting = deque(events)
+        while waiting and self.holding.is_held():
+            event = waiting.popleft()
+            try:
+                for command in merged(advance(self.state, event, time.monotonic(), secrets.randbits(32))):
+                    waiting += await self._carry_out(command)
+            except Exception as error:  # whatever it is: the state is half-changed
+                raise Faulty(sender_of(event)) from error
+
+    async def _answered(self, event: e.Event) -> None:
+        await self.take(event)
+        if isinstance(event, e.Persisted) and event.outcome == "committed":
+            await self.layer.group_send(watchers_of(self.state.run), {"type": "run.moved"})
+
+    async def _carry_out(self, command: e.Command) -> list[e.Event]:
+        """Nothing where the run is not held any more. What follows from it."""
+        if not self.holding.is_held():
+            return []
+        match command:
+            case e.Send():
+                return await self._say(command.peers, encode(command.message))
+            case e.Announce():
+                return await self._announce_plan(command)
+            case e.Finish():
+                await self._finish()
+            case e.Abdicate():
+                log.warning("run %s: another host has the claim", self.state.slug)
+                self.holding.is_lost = True
+            case _:
+                self.writer.ask(command)
+        return []
+
+    async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
+        """Whole to those who reduce or keep the log; to others the head, which is signed once, and their part."""
+        plan = seal_plan(self.key, command.plan)
+        lost = await self._say(command.keepers, encode(planned_whole(plan)))
+        for peer in command.peers:
+            lost += await self._say((peer,), encode(planned_for(plan, peer)))
+        return lost
+
+    async def _finish(self) -> None:
+        """Extended at the last moment: nobody is told that it ended, and the next host goes on."""
+        while self.holding.is_held():
+            try:
+                if not await in_thread(finish_run)(run=self.run, target_steps=self.state.recipe.target_steps):
+                    self.holding.is_lost = True
+            except DatabaseError:
+                log.warning("run %s: the database is away", self.run.slug, exc_info=True)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _say(self, peers: Iterable[PeerId], data: bytes) -> list[e.Event]:
+        """The same to all of them. A socket that does not take it is lost, and that alone."""
+        channels = {self.channels[peer]: peer for peer in peers if peer in self.channels}
+        lost = [channels[channel] for channel in await self.layer.send_many(channels, self._letter(data))]
+        for peer in lost:
+            del self.channels[peer]
+        return [e.Lost(peer) for peer in lost]
+
+    def _letter(self, data: bytes) -> Letter:
+        return {"type": "host.said", "run": self.state.run, "data": data}
+
+
+def sender_of(event: e.Event) -> PeerId | None:
+    """Whose message it is."""
+    return event.peer if isinstance(event, e.Joined | e.Received) else None
+
+
+def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
+    """The same message to one peer after another is one message to them all: it is encoded once."""
+    for _, same in groupby(commands, key=_message_of):
+        first, *others = same
+        if isinstance(first, e.Send) and others:
+            peers = tuple(peer for send in (first, *others) if isinstance(send, e.Send) for peer in send.peers)
+            first = e.Send(peers, first.message)
+        yield first
+
+
+def _message_of(command: e.Command) -> object:
+    """Only messages are told together."""
+    return command.message if isinstance(command, e.Send) else object()

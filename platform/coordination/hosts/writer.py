@@ -1,0 +1,165 @@
+"""What a coordinator asks of the database, done beside it, one thing after another: its answers are events.
+
+A database that is away or full is asked again after a pause, as long as the run is held; messages and ticks go on.
+"""
+
+import asyncio
+import logging
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.db import DatabaseError
+from msgspec import Struct
+
+from coordination import snapshots, store
+from coordination.channel_layer.process import Channel
+from coordination.hosts.held_claim import Holding
+from coordination.threads import in_thread
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.letters import CommitLetters
+from peer_agent.protocol.log.records import read_record, seal
+from peer_agent.protocol.messages import Hello
+from peer_agent.protocol.wire import encode
+from runs.models import Run
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0  # before a database that did not answer, or wrote nothing, is asked again
+WAITING = 1_000  # things to be written; words for people beyond that are left out
+DRAIN_S = 5.0  # for what is still to be written when a host ends
+PAGE, PAGE_BYTES = 64, 1024 * 1024  # of the log, for one peer at a time
+
+
+class Listens(Struct, frozen=True):
+    """A relay said hello: where it can be dialled."""
+
+    peer: PeerId
+    hello: Hello
+
+
+Write = (
+    e.Persist
+    | e.Reserve
+    | e.LeftOut
+    | e.Resend
+    | e.Agreed
+    | e.Note
+    | e.Waiting
+    | e.Replay
+    | e.Elected
+    | e.Admitted
+    | Listens
+)
+
+
+class Writer:
+    """The hand of one host in the database."""
+
+    def __init__(self, run: Run, holding: Holding, key: Ed25519PrivateKey, mailbox: Channel) -> None:
+        self.run, self.holding, self.key, self.mailbox = run, holding, key, mailbox
+        self._asked: asyncio.Queue[Write | None] = asyncio.Queue()
+        self._persisting: int | None = None  # the index that is on its way
+        self._resending: set[PeerId] = set()
+
+    def ask(self, command: Write) -> None:
+        """Take it down. What is asked for again while it is on its way is done once."""
+        match command:
+            case e.Persist(record=record):
+                if self._persisting == record.index:
+                    return
+                self._persisting = record.index
+            case e.Resend(peer=peer):
+                if peer in self._resending:
+                    return
+                self._resending.add(peer)
+            case e.Note() | e.Waiting() | e.Agreed() | e.Replay() | Listens() if self._asked.qsize() >= WAITING:
+                log.warning("run %s: not written, since too much waits: %s", self.run.slug, command)
+                return
+        self._asked.put_nowait(command)
+
+    async def work(self) -> None:
+        """Until `drain`, or cancelled."""
+        while (command := await self._asked.get()) is not None:
+            await self._do(command)
+
+    def drain(self) -> None:
+        """After what was asked for, there is nothing more."""
+        self._asked.put_nowait(None)
+
+    async def _do(self, command: Write) -> None:
+        while self.holding.is_held():
+            try:
+                await self._write(command)
+            except DatabaseError:
+                log.warning("run %s: the database is away", self.run.slug, exc_info=True)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _write(self, command: Write) -> None:
+        match command:
+            case e.Persist():
+                await self._persist(command)
+            case e.Reserve():
+                await self._reserve(command)
+            case e.LeftOut():
+                if not await in_thread(store.abandon)(self.run, self.holding.fence, command.units):
+                    self.holding.is_lost = True
+            case e.Resend():
+                await self._resend(command)
+            case e.Agreed():
+                await in_thread(store.agree)(self.run, command.step, command.digest)
+            case e.Note():
+                await in_thread(store.tell)(self.run, command.kind, command.text)
+            case e.Waiting():
+                await in_thread(store.set_waiting)(self.run, command.reason)
+            case e.Replay() | e.Elected() | e.Admitted():
+                await in_thread(snapshots.carry_out)(self.run, command)
+            case Listens():
+                await in_thread(snapshots.note_listener)(command.peer, command.hello)
+
+    async def _persist(self, command: e.Persist) -> None:
+        try:
+            sealed = seal(self.key, command.record)
+        except Problem:
+            log.exception("run %s: a round is void", self.run.slug)
+            self._persisting = None
+            self._answer(e.Persisted("refused"))
+            return
+        outcome = await in_thread(store.commit)(
+            self.run, sealed, command.record, duration_s=command.duration_s, attempts=command.attempts
+        )
+        if outcome == "failed":
+            await asyncio.sleep(RETRY_S)
+        self._persisting = None
+        self._answer(e.Persisted(outcome, sealed))
+
+    async def _reserve(self, command: e.Reserve) -> None:
+        if await in_thread(store.raise_marks)(self.run, self.holding.fence, command.marks):
+            self._answer(e.Reserved(command.marks))
+        else:
+            self.holding.is_lost = True
+
+    async def _resend(self, command: e.Resend) -> None:
+        """A page of at most PAGE records and PAGE_BYTES, one record at least."""
+        page = await in_thread(page_of)(self.run, self.holding.fence, command)
+        self._resending.discard(command.peer)
+        last, is_cut = command.first + len(page) - 1, len(page) < command.count
+        letter = {"type": "host.page", "peer": command.peer, "page": page, "last": last, "is_cut": is_cut}
+        self.mailbox.put_first(letter)
+
+    def _answer(self, event: e.Event) -> None:
+        self.mailbox.put_first({"type": "host.answered", "event": event})
+
+
+def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
+    """Commits as they are said: at most PAGE of them and about PAGE_BYTES, one at least where there is one."""
+    page: list[bytes] = []
+    for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
+        letters = CommitLetters(entry, read_record(entry))
+        data = encode(letters.whole(fence) if command.whole else letters.to(command.peer, fence))
+        if page and sum(map(len, page)) + len(data) > PAGE_BYTES:
+            break
+        page.append(data)
+    return page

@@ -1,0 +1,304 @@
+"""A peer's control link at the site: a session, and a post box to the host of its run. Decides nothing."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from channels.consumer import get_handler_name
+from channels.exceptions import ChannelFull, StopConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
+from django.db import DatabaseError
+from django.db.models import Q
+
+from accounts.keys import site_key
+from accounts.selectors import working_machine
+from coordination.channel_layer.groups import RELAYS, group_of, sessions_of
+from coordination.channel_layer.process import RESTORED, Letter
+from coordination.hosts import claims
+from coordination.sockets import strangers
+from coordination.sockets.budgets import REST_S, Allowance, Allowances
+from coordination.sockets.following import Following, Hosts
+from coordination.sockets.polling import Lookout
+from coordination.sockets.proof import say_proved
+from coordination.sockets.settled import settled
+from coordination.sockets.strangers import Strangers, Takeovers
+from coordination.threads import in_thread
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Credential, Role, public_bytes
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.identifiers import ANY_RUN, RunId
+from peer_agent.protocol.session import Failed, Identity, Link, Opened, Received, Session, Side
+from peer_agent.protocol.wire import Frame, encode
+from runs.access import access_peer_run, require_open
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S = 10.0
+SAY_S = 20.0  # for a socket to take what is said to it, while its buffers are full
+BUSY_S = 5.0  # until somebody comes back for whom the database was away
+SITE = "site"  # what a challenge calls this end
+TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # codes of closed sockets
+
+ALLOWANCES = Allowances()
+STRANGERS: Strangers["AgentConsumer"] = Strangers()
+TAKEOVERS = Takeovers()
+LOOKOUT = Lookout()
+
+
+class AgentConsumer(AsyncWebsocketConsumer):
+    """One agent or relay."""
+
+    session: Session
+    allowance: Allowance
+    credential: Credential | None = None
+    patience: asyncio.TimerHandle | None = None
+    person = machine = ""
+
+    async def __call__(self, *arguments: Any) -> None:
+        """However it ends, nothing of it stays, and its hosts are told."""
+        self.following = Following()
+        self.is_over = False
+        try:
+            await super().__call__(*arguments)
+        finally:
+            await self._leave()
+            layer: Any = self.channel_layer
+            layer.forget(self.channel_name)
+
+    async def dispatch(self, message: Letter) -> None:
+        """As Channels does it, but for a thread each time that looks after database connections: none is used here."""
+        handler = getattr(self, get_handler_name(message), None)
+        if handler is None:
+            log.warning("a socket does not know what %s is", message["type"])
+        else:
+            await handler(message)
+
+    async def connect(self) -> None:
+        """Challenge whoever dials; the answer must come in time. A browser's page has nothing to say here."""
+        scope: Any = self.scope
+        if any(name == b"origin" for name, _ in scope["headers"]):
+            await self.close()
+            return
+        key = site_key()
+        identity = Identity(SITE, key, None, public_bytes(key))
+        nonce = secrets.token_bytes(32)
+        self.session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server=SITE, version="")
+        await self.accept()
+        self.session.start(time.time())
+        await self._flush()
+        self.patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.give_up)
+        if (oldest := STRANGERS.enter(self)) is not None:
+            oldest.give_up()
+
+    def give_up(self) -> None:
+        """It did not prove who it is in time, or others wait to."""
+        self.giving_up = asyncio.ensure_future(self._hang_up(TOO_LATE))
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """Bytes of the peer. Text is no message of the protocol."""
+        del text_data
+        data = bytes_data or b""
+        if self.credential is not None and not self.allowance.take(len(data), time.monotonic()):
+            await self._refuse(Fault.of("E370", limit=self.allowance.budget), REST_S)
+            return
+        event = self.session.receive(data, time.time())
+        match event:
+            case Opened(credential=Credential() as credential):
+                await self._opened(credential)
+            case Received(body=body):
+                await self._forward(body, data)
+        await self._flush()
+        if isinstance(event, Failed):
+            await self._hang_up(REFUSED)
+
+    async def _opened(self, credential: Credential) -> None:
+        self._is_known()
+        scope: Any = self.scope
+        say_proved(scope, f"{credential.peer} {credential.run}")
+        try:
+            fault = await in_thread(self._look_up)(credential)
+            hosts = await in_thread(claims.hosts_of)(None if credential.role is Role.RELAY else credential.run)
+            notes = await in_thread(settled)() if credential.role is Role.RELAY else []
+        except DatabaseError:
+            log.warning("the database is away", exc_info=True)
+            await self._refuse(Fault.of("E374"), BUSY_S)
+            return
+        if fault is not None:
+            await self._refuse(fault)
+            return
+        self.credential = credential
+        self.allowance = ALLOWANCES.of(credential.peer, credential.run, credential.role, time.monotonic())
+        await self._join(credential)
+        await self.find(hosts, time.monotonic())
+        for note in notes:
+            self.session.send(note)
+
+    def _is_known(self) -> None:
+        STRANGERS.leave(self)
+        if self.patience is not None:
+            self.patience.cancel()
+
+    def _look_up(self, credential: Credential) -> Fault | None:
+        try:
+            machine = working_machine(credential.machine, site=settings.PUBLIC_URL)
+            if credential.run != ANY_RUN:
+                run = access_peer_run(Q(pk=credential.run), person=machine.person, address=credential.run)
+                require_open(run)
+        except Problem as problem:
+            return problem.fault
+        self.person, self.machine = machine.person.username, machine.name
+        return None
+
+    async def _join(self, credential: Credential) -> None:
+        """A machine has one socket in a run: an older one makes room."""
+        sessions = sessions_of(credential.peer, credential.run)
+        for group in (RESTORED, sessions, RELAYS if credential.role is Role.RELAY else group_of(credential.run)):
+            await self.channel_layer.group_add(group, self.channel_name)
+        LOOKOUT.add(self)
+        await self.channel_layer.group_send(sessions, {"type": "session.replaced", "by": self.channel_name})
+
+    async def session_replaced(self, note: Letter) -> None:
+        """The machine has a newer socket. Two that take the session from each other are told what that means (E131)."""
+        if self.credential is None or self.is_over or note["by"] == self.channel_name:
+            return
+        if TAKEOVERS.count(self.credential.peer, self.credential.run, time.monotonic()):
+            with contextlib.suppress(ChannelFull):
+                await self.channel_layer.send(note["by"], {"type": "session.contested"})
+            await self.session_contested(note)
+        else:
+            await self._hang_up(REPLACED)
+        await self._leave()  # it is not replaced twice
+
+    async def session_contested(self, _: Letter) -> None:
+        """Another agent works with this machine's key."""
+        await self._refuse(Fault.of("E131"), strangers.REST_S)
+
+    # To the host
+
+    async def _forward(self, body: m.AnyMessage | Frame, data: bytes) -> None:
+        run = getattr(body, "run", "")
+        if self.credential is None or not self.credential.covers(RunId(run)):
+            await self._refuse(Fault.of("E213"))
+        elif run not in self.following.hosts:
+            LOOKOUT.hurry()
+        else:
+            if isinstance(body, m.Hello):
+                self.following.said_hello(run, time.monotonic())
+            await self._post(run, self._letter("peer.said", data=data))
+
+    async def _post(self, run: str, letter: Letter) -> None:
+        """What does not reach the host is lost; who has the run is asked at once."""
+        try:
+            await self.channel_layer.send(self.following.hosts[run], letter)
+        except ChannelFull:
+            self.following.unfollow(run)
+            LOOKOUT.hurry()
+
+    def _letter(self, kind: str, **details: Any) -> Letter:
+        assert self.credential is not None
+        return {
+            "type": kind,
+            "peer": self.credential.peer,
+            "person": self.person,
+            "machine": self.machine,
+            "role": self.credential.role.value,
+            "channel": self.channel_name,
+            **details,
+        }
+
+    # Which host it is
+
+    async def host_announced(self, note: Letter) -> None:
+        """A run has a new host, or one that may have missed something: the peer says hello to it."""
+        now = time.monotonic()
+        if self.following.follow(note["run"], note["channel"], note["fence"], now, again=note.get("again", False)):
+            await self._ask_for_hello([note["run"]])
+
+    async def layer_restored(self, _: Letter) -> None:
+        """What was said to this process or by it may be lost."""
+        LOOKOUT.hurry()
+        await self._ask_for_hello(list(self.following.hosts))
+
+    async def find(self, hosts: Hosts, asked_at: float) -> None:
+        """What the database says; found in another task, so it is told by way of our own channel."""
+        mine = {run: host for run, host in hosts.items() if self.credential and self.credential.covers(RunId(run))}
+        runs = self.following.look(mine, asked_at, time.monotonic())
+        if runs:
+            with contextlib.suppress(ChannelFull):
+                await self.channel_layer.send(self.channel_name, {"type": "hosts.found", "runs": runs})
+
+    async def settle(self, notes: Sequence[m.Snapshotted]) -> None:
+        """Likewise from another task: runs that were finished meanwhile, whose bytes a relay may let go."""
+        if self.credential is not None and self.credential.role is Role.RELAY:
+            for note in notes:
+                with contextlib.suppress(ChannelFull):
+                    await self.channel_layer.send(self.channel_name, {"type": "host.said", "data": encode(note)})
+
+    async def hosts_found(self, note: Letter) -> None:
+        """In these runs, there is a host that waits for a hello."""
+        await self._ask_for_hello(note["runs"])
+
+    async def _ask_for_hello(self, runs: list[str]) -> None:
+        for run in runs:
+            self.session.send(m.Rehello(run=RunId(run), fence=self.following.fences[run]))
+        await self._flush()
+
+    # To the peer
+
+    async def host_said(self, letter: Letter) -> None:
+        """What the coordinator says to this peer, encoded once by the host."""
+        self.following.answered(letter.get("run", ""))
+        await self._say(letter["data"])
+
+    async def machine_revoked(self, note: Letter) -> None:
+        """The owner (E214) or the organizer (E308, E324) has cut it off, or it broke its host (E371)."""
+        await self._refuse(Fault.of(note["code"]), note.get("retry_after_s", -1.0))
+
+    async def channel_overflowed(self, _: Letter) -> None:
+        """More waited for this socket than may; what is lost comes with the next hello."""
+        await self._refuse(Fault.of("E373", reason="too much of it waited here"), 0.0)
+
+    async def _refuse(self, fault: Fault, retry_after_s: float = -1.0) -> None:
+        self.session.refuse(fault, retry_after_s)
+        await self._flush()
+        await self._hang_up(REFUSED)
+
+    async def _flush(self) -> None:
+        for data in self.session.outgoing():
+            await self._say(data)
+
+    # A peer that has gone meanwhile hears nothing. An error here would end this before `disconnect` tells the hosts.
+
+    async def _say(self, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(SAY_S):
+                with contextlib.suppress(OSError):
+                    await self.send(bytes_data=data)
+        except TimeoutError:
+            raise StopConsumer from None  # it does not read, so it could not be told either
+
+    async def _hang_up(self, code: int) -> None:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(SAY_S):
+                await self.close(code=code)
+
+    async def disconnect(self, code: int) -> None:
+        """Its hosts are told at once."""
+        del code
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Tell the hosts; they decide what it means. Once."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._is_known()
+        LOOKOUT.discard(self)
+        if self.credential is not None:
+            for run in list(self.following.hosts):
+                await self._post(run, self._letter("peer.lost"))

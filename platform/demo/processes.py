@@ -1,0 +1,70 @@
+"""The demo's children. Each leaves when its standard input ends, and so with this process, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 4.0
+
+
+class Children:
+    """Processes that end with the block."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._files: list[IO[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        """Start one; what it says goes to `logs/<name>.log`."""
+        file = (self.logs / f"{name}.log").open("wb")
+        self._files.append(file)
+        self.running[name] = subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
+        )
+
+    def gone(self) -> list[str]:
+        """Names of those that have ended."""
+        return [name for name, child in self.running.items() if child.poll() is not None]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self.running.values():
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        for child in self.running.values():
+            try:
+                child.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+        for file in self._files:
+            file.close()
+
+
+def serve_command(port: int) -> list[str]:
+    """The whole platform."""
+    return [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port)]
+
+
+def agent_command(run_url: str) -> list[str]:
+    """One volunteer's agent."""
+    agent = str(Path(sys.executable).with_name("manyhands"))
+    return [agent, "join", run_url, "--threads", "1", "--attached"]
+
+
+def bare_environment(home: Path) -> dict[str, str]:
+    """What a volunteer's agent gets, and no more."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), "MANYHANDS_HOME": str(home / "manyhands")}

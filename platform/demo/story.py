@@ -1,0 +1,212 @@
+"""What happens in the demo: people sign up, a run is opened on real text, volunteers train it, the model comes back."""
+
+import json
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from demo.corpus import LICENCE, python_text
+from demo.processes import Children, agent_command, bare_environment, serve_command
+from demo.visitor import TOKEN, Refused, Visitor
+from peer_agent.protocol.errors import Problem
+from peer_agent.site.login_token import VARIABLE
+
+PASSWORD = "many hands make light work"  # noqa: S105 (of accounts that live in the demo's own folder)
+NAMES = ("Amina", "Teo", "Noor", "Ines", "Bao", "Lena", "Kofi", "Yuki")
+SHORT = 100  # steps
+START_S, RELEASE_S = 60.0, 240.0
+RECIPE = {
+    "family": "gpt2",
+    "layers": "2",
+    "width": "96",
+    "heads": "4",
+    "context": "64",
+    "vocab": "4096",
+    "target_batch": "64",
+    "micro_batch": "4",
+    "optimizer": "lamb",
+    "decay": "cosine",
+    "final_ratio": "0.1",
+    "beta1": "0.9",
+    "beta2": "0.98",
+    "epsilon": "1e-6",
+    "weight_decay": "0.01",
+    "clip_norm": "1.0",
+    "snapshot_every": "20",
+    "codec_up": "fp16",
+    "codec_down": "fp16",
+    "seed": "0",
+}
+
+
+@dataclass
+class Demo:
+    """One demo in its own folder."""
+
+    root: Path
+    peers: int
+    steps: int
+    port: int
+    say: Callable[[str], None]
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+        self.folder = self.root / stamp
+        self.data, self.site = self.folder / "site", ""
+        self.slug, self.step = "", 0
+
+    def run(self, children: Children, environment: dict[str, str], *, forever: bool) -> dict[str, Any] | None:
+        """Tell the story. With `forever` it stays until interrupted. Raises Problem E403."""
+        self._start_site(children, environment)
+        organizer = self._sign_up(NAMES[0])
+        self._open_run(organizer)
+        self._start_volunteers(children, organizer)
+        self._watch(organizer, children, forever=forever)
+        result = self._result(organizer)
+        if forever:
+            self.say(f"Finished. The model is in {result['model_path']}. The page stays up; Ctrl-C ends it.")
+            while True:
+                time.sleep(1.0)
+        return result
+
+    def epilogue(self) -> str:
+        """Words for somebody who has stopped it: how far it came, and how to look at it again."""
+        far = f"Stopped after step {self.step} of {self.steps}. " if self.step else "Stopped. "
+        return f"{far}To look at it again: MANYHANDS_DATA={self.data} .venv/bin/python manage.py serve"
+
+    def _start_site(self, children: Children, environment: dict[str, str]) -> None:
+        own = {**environment, "MANYHANDS_DATA": str(self.data), "MANYHANDS_DIE_WITH_PARENT": "1"}
+        children.start("site", serve_command(self.port), own, self.folder)
+        ready = self.data / "serve.json"
+        self._wait_for(ready.exists, START_S, "the site did not start", children)
+        self.site = json.loads(ready.read_text())["url"]
+        visitor = Visitor(self.site)
+        self._wait_for(lambda: _answers(visitor), START_S, "the site does not answer", children)
+        self.say(f"The site is at {self.site}/ (log in as {NAMES[0]}, password: {PASSWORD})")
+
+    def _sign_up(self, name: str) -> Visitor:
+        person = Visitor(self.site)
+        person.submit("/signup/", {"username": name, "password": PASSWORD})
+        return person
+
+    def _open_run(self, organizer: Visitor) -> None:
+        text = python_text()
+        self.say(f"{NAMES[0]} uploads {len(text.encode()) / 1e6:.1f} MB of English: what Python says about itself.")
+        fields = {
+            **RECIPE,
+            "title": "A small model of Python's own words",
+            "purpose": "It learns how Python's documentation speaks, from the text that every Python carries.",
+            "visibility": "public",
+            "licence": LICENCE,
+            "may_share": "on",
+            "target_steps": str(self.steps),
+            "learning_rate": "0.03" if self.steps <= SHORT else "0.02",  # a short run can take larger steps
+            "warmup_steps": str(max(1, min(20, self.steps // 8))),
+            "minimum_trainers": str(self.peers),
+        }
+        organizer.submit("/runs/new/", fields, {"text": ("python.txt", text.encode())})
+        self.slug = organizer.slug
+        organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
+        self.say(f"The run is at {self.site}/runs/{self.slug}/")
+        ready = "the text could not be prepared"
+        self._wait_for(lambda: self._state(organizer) in ("open", "finished"), RELEASE_S, ready, None)
+
+    def _start_volunteers(self, children: Children, organizer: Visitor) -> None:
+        for number in range(self.peers):
+            name = NAMES[number % len(NAMES)] + (str(number // len(NAMES) + 1) if number >= len(NAMES) else "")
+            person = organizer if number == 0 else self._sign_up(name)
+            token = TOKEN.search(person.submit("/machines/", {}))
+            if token is None:
+                raise Problem.of("E403", reason="the machines page gave no token", folder=self.folder)
+            home = self.folder / "agents" / name
+            home.mkdir(parents=True)
+            command = agent_command(f"{self.site}/runs/{self.slug}/")
+            children.start(f"agent-{name}", command, bare_environment(home) | {VARIABLE: token[0]}, home)
+        self.say(f"{self.peers} volunteers have started their agents.")
+
+    def _watch(self, organizer: Visitor, children: Children, *, forever: bool) -> None:
+        told = -1
+        while True:
+            facts = organizer.read_json(f"runs/{self.slug}")
+            if facts["step"] != told and facts["loss"] is not None:
+                told = self.step = facts["step"]
+                self.say(
+                    f"step {facts['step']:4d} of {facts['target_steps']}   loss {facts['loss']:.3f}"
+                    f"   (guessing by word frequency: {facts['unigram_entropy']:.3f})"
+                )
+            if facts["state"] == "finished":
+                return
+            gone = [name for name in children.gone() if facts["state"] != "finishing"]
+            if gone and not forever and self._state(organizer) != "finished":
+                raise Problem.of("E403", reason=f"{gone[0]} ended early", folder=self.folder)
+            time.sleep(0.5)
+
+    def _result(self, organizer: Visitor) -> dict[str, Any]:
+        model = self._fetch_model(organizer)
+        steps = organizer.read_items(f"runs/{self.slug}/steps")
+        ledger = organizer.read_items(f"runs/{self.slug}/ledger")
+        hands = organizer.read_items(f"runs/{self.slug}/leaderboard")
+        losses = [step["loss"] for step in steps]
+        result = {
+            "run": self.slug,
+            "steps": len(steps),
+            "first_loss": losses[0],
+            "final_loss": sum(losses[-5:]) / len(losses[-5:]),
+            "seconds": time.monotonic() - self.began,
+            "peers": [{"name": hand["name"], "samples": hand["samples"], "rounds": hand["rounds"]} for hand in hands],
+            "ledger_samples": sum(row["samples"] for row in ledger),
+            "committed_samples": committed_samples(self.data / "relay"),
+            "model_path": str(model),
+        }
+        if result["ledger_samples"] != result["committed_samples"]:
+            reason = (
+                f"{result['ledger_samples']} samples in the ledger, {result['committed_samples']} in the relay's log"
+            )
+            raise Problem.of("E402", reason=reason)
+        return result
+
+    def _fetch_model(self, organizer: Visitor) -> Path:
+        archive, model = self.folder / f"{self.slug}.zip", self.folder / "model"
+        path = f"/api/v1/runs/{self.slug}/release/{self.slug}.zip"
+
+        def fetched() -> bool:
+            try:
+                organizer.download(path, archive)
+            except Refused:
+                return False
+            return True
+
+        self._wait_for(fetched, RELEASE_S, "there is no release", None)
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(model)
+        return next(model.rglob("config.json")).parent.resolve()
+
+    def _state(self, visitor: Visitor) -> str:
+        return str(visitor.read_json(f"runs/{self.slug}")["state"])
+
+    def _wait_for(self, done: Callable[[], bool], limit_s: float, reason: str, children: Children | None) -> None:
+        until = time.monotonic() + limit_s
+        while not done():
+            if time.monotonic() > until or (children is not None and children.gone()):
+                raise Problem.of("E403", reason=reason, folder=self.folder)
+            time.sleep(0.1)
+
+
+def committed_samples(relay: Path) -> int:
+    """Samples in all commit records of a relay's log, read as anyone can: a record's first line is JSON."""
+    return sum(
+        json.loads(path.read_bytes().split(b"\n", 1)[0])["samples"] for path in sorted(relay.glob("**/records/*.json"))
+    )
+
+
+def _answers(visitor: Visitor) -> bool:
+    try:
+        visitor.read("/healthz")
+    except Refused:
+        return False
+    return True

@@ -1,0 +1,122 @@
+"""A text that comes in pieces and goes on where it stopped: at the offset in its row, whatever the connection did.
+
+The row is the truth: a piece counts once it is on disk and the row says so, in one transaction.
+"""
+
+import hashlib
+import os
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from runs.datasets.text_upload import MEGABYTE, too_long, upload_limit, utf8_piece
+from runs.lifecycle import quotas
+from runs.models import Dataset, Upload
+from runs.storage import upload_path
+
+PIECE_BYTES = MEGABYTE  # of one request, at most
+KEPT = timedelta(days=1)
+A_PERSON = 4  # uploads at a time; a fifth takes the place of the one that was not touched for longest
+
+
+def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
+    """A place for a text of the announced size. Raises Problem E303, E304, E365 before a byte of it is sent."""
+    if size <= 0:
+        raise Problem.of("E303")
+    if size > upload_limit():
+        raise Problem(too_long(size, upload_limit()))
+    forget_stale()
+    with transaction.atomic():
+        quotas.held(person)
+        given_up = list(person.uploads.order_by("-touched_at")[A_PERSON - 1 :])
+        quotas.require_disk(person, size, given_up=sum(old.size for old in given_up))
+        upload = Upload.objects.create(person=person, filename=last_part(filename), size=size)
+    for old in given_up:
+        forget_upload(old)
+    path = upload_path(upload)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return upload
+
+
+def last_part(filename: str) -> str:
+    """A name without folders and without what cannot be printed."""
+    name = filename.replace("\\", "/").rsplit("/", 1)[-1]
+    return "".join(letter for letter in name if letter.isprintable())[-200:] or "text.txt"
+
+
+def upload_of(person: Person, upload_id: UUID) -> Upload:
+    """One of the person's own uploads. Raises Problem E318."""
+    upload = person.uploads.filter(pk=upload_id, touched_at__gt=timezone.now() - KEPT).first()
+    if upload is None:
+        raise Problem.of("E318")
+    return upload
+
+
+@transaction.atomic
+def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
+    """Write a piece at its place.
+
+    Raises Problem E318 (it is gone), E319 (not its place, or beyond the size), E302 (not UTF-8).
+    """
+    now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
+    if now is None:
+        raise Problem.of("E318")
+    if offset != now.offset:
+        raise Problem.of("E319", offset=now.offset, given=offset)
+    end = offset + len(piece)
+    if end > now.size:
+        raise Problem.of("E319", offset=now.size, given=end)
+    now.pending = utf8_piece(piece, pending=bytes(now.pending), start=offset, is_last=end == now.size)
+    _write(upload_path(now), offset, piece)
+    now.offset, now.touched_at = end, timezone.now()
+    now.save(update_fields=["offset", "pending", "touched_at"])
+    return now
+
+
+def _write(path: Path, offset: int, piece: bytes) -> None:
+    """What lies beyond `offset` is of a piece that was never acknowledged. Raises Problem E318."""
+    try:
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(piece)
+            file.truncate()
+    except FileNotFoundError as error:
+        raise Problem.of("E318") from error
+
+
+@transaction.atomic
+def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
+    """The whole text becomes a dataset's, as the file `target`. Raises Problem E318 where some is missing."""
+    now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
+    if now is None or now.offset != now.size:
+        raise Problem.of("E318")
+    with upload_path(now).open("rb") as file:
+        dataset.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(upload_path(now), target)
+    except OSError:  # this disk has no hard links
+        shutil.copyfile(upload_path(now), target)
+    dataset.save(force_insert=True)
+    transaction.on_commit(lambda: forget_upload(upload))
+
+
+def forget_upload(upload: Upload) -> None:
+    """Delete an upload and what came of it."""
+    upload_path(upload).unlink(missing_ok=True)
+    Upload.objects.filter(pk=upload.pk).delete()
+
+
+def forget_stale(now: datetime | None = None) -> int:
+    """Delete what nobody has touched for a day; how many there were."""
+    stale = list(Upload.objects.filter(touched_at__lte=(now or timezone.now()) - KEPT))
+    for upload in stale:
+        forget_upload(upload)
+    return len(stale)

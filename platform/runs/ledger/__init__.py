@@ -1,0 +1,1 @@
+"""What is committed, as rows: records, coverage, credit; and whether they agree."""

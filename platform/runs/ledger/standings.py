@@ -1,0 +1,122 @@
+"""Who has given how much, read from the totals that commits write (`runs.ledger.totals`).
+
+The ledger of a long run has millions of rows, and a page looks every second: of them only the newest are read.
+"""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from django.db.models import Count, F, Min, Sum, Window
+from django.db.models.functions import Rank
+
+from accounts.models import Person
+from runs.models import Run
+
+BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
+
+
+class Hand(NamedTuple):
+    """One row of the leaderboard. Equal samples share a rank."""
+
+    rank: int
+    name: str
+    samples: int
+    tokens: int
+    rounds: int
+    machines: int
+
+
+class MachineHand(NamedTuple):
+    """One machine's row."""
+
+    rank: int
+    name: str
+    machine: str
+    samples: int
+    tokens: int
+    rounds: int
+
+
+class Totals(NamedTuple):
+    """All rows together."""
+
+    people: int
+    machines: int
+    samples: int
+    tokens: int
+
+
+class Place(NamedTuple):
+    """Where somebody stands. `short`: samples that are missing to be level with the next rank; None at the top."""
+
+    rank: int
+    next_rank: int
+    short: int | None
+
+
+class Lately(NamedTuple):
+    """What people gave in the last `steps` steps, in samples: sums of equal stretches by name, oldest first."""
+
+    steps: int
+    given: dict[str, list[int]]
+
+
+def totals(run: Run) -> Totals:
+    """What everybody gave."""
+    found = run.totals.aggregate(
+        people=Count("person", distinct=True),
+        machines=Count("pk"),
+        samples_given=Sum("samples", default=0),
+        tokens_read=Sum("tokens", default=0),
+    )
+    return Totals(found["people"], found["machines"], found["samples_given"], found["tokens_read"])
+
+
+def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[Hand]:
+    """People by samples; among equals whoever gave first."""
+    ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
+    sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk")).order_by("-given", "first")
+    rows = sums.values_list("rank", "person__username", "given", "read", "made", "machines")
+    return [Hand(*row) for row in rows[offset : offset + limit]]
+
+
+def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineHand]:
+    """Machines by samples; among equals the one that gave first."""
+    ranked = run.totals.annotate(rank=Window(Rank(), order_by=F("samples").desc())).order_by("-samples", "pk")
+    rows = ranked.values_list("rank", "person__username", "machine__name", "samples", "tokens", "rounds")
+    return [MachineHand(*row) for row in rows[offset : offset + limit]]
+
+
+def place_of(run: Run, person: Person) -> Place | None:
+    """Where somebody stands among the people of a run; None without a sample."""
+    own = run.totals.filter(person=person).aggregate(given=Sum("samples"))["given"]
+    if own is None:
+        return None
+    above = _people(run).filter(given__gt=own).aggregate(people=Count("given"), least=Min("given"))
+    if not above["people"]:
+        return Place(1, 1, None)
+    beyond = _people(run).filter(given__gt=above["least"]).count()
+    return Place(above["people"] + 1, beyond + 1, above["least"] - own)
+
+
+def lately(run: Run, names: Collection[str]) -> Lately:
+    """Of the named people: sums of their rows of the last sixty steps, made by the database."""
+    last = run.head.step
+    stretch = max(1, -(-min(last, BARS * BAR_STEPS) // BARS))
+    newest = (last - 1) // stretch
+    oldest = max(0, newest - BARS + 1)
+    given = {name: [0] * (newest - oldest + 1) for name in names}
+    people = dict(Person.objects.filter(username__in=names).values_list("pk", "username"))
+    recent = run.ledger.filter(person__in=list(people), step__gt=oldest * stretch, step__lte=last).order_by()
+    parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person", "part")
+    for person, part, samples in parts.annotate(given=Sum("samples")):
+        given[people[person]][part - oldest] = samples
+    return Lately(last - oldest * stretch, given)
+
+
+def _people(run: Run) -> Any:
+    """A row for each person of the run, with the samples of all their machines as `given`.
+
+    A query set whose annotations the type checker would only follow within one function.
+    """
+    return run.totals.order_by().values("person").annotate(given=Sum("samples"))

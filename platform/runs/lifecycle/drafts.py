@@ -1,0 +1,121 @@
+"""What can be changed of a run: its words and its doors at any time, its recipe and text while it is a draft.
+
+An open run becomes a draft again while its log is empty.
+"""
+
+import shutil
+
+from django.db import transaction
+from django.db.models import F
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
+from runs import storage
+from runs.datasets.batches import require_batch, require_text
+from runs.lifecycle import quotas
+from runs.lifecycle.ending import LIVE
+from runs.lifecycle.membership import keep_helpers
+from runs.lifecycle.services import prepare_anew
+from runs.models import Dataset, Head, Run
+from runs.timeline import quoted, tell
+
+DOORS = {
+    Run.Visibility.PUBLIC: "public",
+    Run.Visibility.UNLISTED: "unlisted: seen by whoever knows the address",
+    Run.Visibility.PRIVATE: "by invitation",
+}
+
+
+@transaction.atomic
+def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
+    """Another title and purpose; the address stays. `who`: where it is not the organizer."""
+    if (run.title, run.purpose) == (title, purpose):
+        return
+    renamed = f" It is called {quoted(title)} now." if run.title != title else ""
+    run.title, run.purpose = title, purpose
+    run.save(update_fields=["title", "purpose"])
+    tell(run=run, kind="edited", text=f"{who or run.organizer.username} changed the description.{renamed}")
+
+
+@transaction.atomic
+def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
+    """Open or close the doors. Whoever has helped stays a member of a run that is by invitation from now on."""
+    if run.visibility == visibility:
+        return
+    run.visibility = visibility
+    run.save(update_fields=["visibility"])
+    if visibility == Run.Visibility.PRIVATE:
+        keep_helpers(run)
+    tell(run=run, kind="edited", text=f"The run is {DOORS[visibility]} now.")
+
+
+@transaction.atomic
+def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None) -> None:
+    """Another recipe or licence, and another text where one is given. Raises Problem E315, E301, E307, E317, E366."""
+    draft = require_draft(run)
+    checked(recipe)
+    quotas.require_model(run.organizer, recipe)
+    text = dataset or draft.dataset
+    require_batch(recipe, tokens=text.size)  # a token is at least one byte
+    is_known = text.state != Dataset.State.FAILED and recipe.vocab == text.vocab
+    if is_known and text.state == Dataset.State.READY:
+        require_text(recipe, text)
+    Dataset.objects.filter(pk=text.pk).update(licence=licence)
+    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode(), dataset=text, waiting_for="")
+    if dataset is not None:
+        forget_text(draft.dataset)
+    if not is_known:
+        prepare_anew(text, vocab=recipe.vocab)
+    if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
+        tell(run=run, kind="edited", text=f"{run.organizer.username} changed the {'text' if dataset else 'recipe'}.")
+    run.refresh_from_db()
+
+
+@transaction.atomic
+def delete_draft(*, run: Run) -> None:
+    """Forget a draft, and its text where no other run uses it. Raises Problem E315."""
+    draft = require_draft(run)
+    Head.objects.filter(run=draft).delete()
+    dataset = draft.dataset
+    draft.delete()
+    forget_text(dataset)
+
+
+@transaction.atomic
+def take_back(*, run: Run) -> None:
+    """Make an open run a draft again, as long as no step was made. Raises Problem E315, E323.
+
+    Its host is fenced off here, so that a commit under way finds no head to move, and sends the machines away within
+    a second or two.
+    """
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state not in LIVE:
+        raise Problem.of("E315", state=now.state)
+    if not Head.objects.filter(run=run, index=0).update(fence=F("fence") + 1, owner="", claim_expires=None):
+        raise Problem.of("E323")
+    now.snapshots.all().delete()
+    now.marks.all().delete()
+    now.coverage.all().delete()
+    closed = {"state": Run.State.DRAFT, "wanted": Run.Wanted.NOTHING, "waiting_for": ""}
+    Run.objects.filter(pk=run.pk).update(**closed, opened_at=None, elements=0)
+    run.refresh_from_db()
+    tell(run=run, kind="taken back", text=f"{run.organizer.username} took the run back to a draft.")
+    folder = storage.snapshots_folder(run)
+    transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def forget_text(dataset: Dataset) -> None:
+    """Delete a text that no run uses, with its files once that is certain."""
+    if dataset.runs.exists():
+        return
+    folder = storage.text_path(dataset).parent
+    dataset.delete()
+    transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def require_draft(run: Run) -> Run:
+    """The run as it is now, locked. Raises Problem E315."""
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state != Run.State.DRAFT:
+        raise Problem.of("E315", state=now.state)
+    return now

@@ -1,0 +1,103 @@
+"""How much one person may take of the site: drafts, disk, the size of a model, runs at once. Operators have no bounds.
+
+`settings.QUOTAS` has the numbers. What two requests at once could take twice is checked while the person's row is held.
+"""
+
+from typing import NamedTuple
+
+from django.conf import settings
+from django.db.models import Sum
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe, parameters
+from runs.datasets.text_upload import MEGABYTE
+from runs.models import Run
+
+UNDER_WAY = (Run.State.PREPARING, Run.State.OPEN, Run.State.PAUSED, Run.State.FINISHING)
+
+
+class Quotas(NamedTuple):
+    """Of one person; `parameters` of one run, `disk_mb` in megabytes."""
+
+    drafts: int
+    disk_mb: int
+    parameters: int
+    runs: int
+
+
+class Use(NamedTuple):
+    """What a person has now, and may have. `most` is None for operators."""
+
+    drafts: int
+    disk_mb: int
+    runs: int
+    most: Quotas | None
+
+
+def quotas_of(person: Person) -> Quotas | None:
+    """None where there are no bounds."""
+    return None if person.is_staff else Quotas(**settings.QUOTAS)
+
+
+def use_of(person: Person) -> Use:
+    """For the pages on which people meet the bounds."""
+    return Use(
+        drafts=drafts_of(person),
+        disk_mb=-(-disk_of(person) // MEGABYTE),
+        runs=under_way(person),
+        most=quotas_of(person),
+    )
+
+
+def drafts_of(person: Person) -> int:
+    """How many runs of theirs have not been opened."""
+    return person.runs.filter(state=Run.State.DRAFT).count()
+
+
+def under_way(person: Person) -> int:
+    """How many of their runs take part in rounds, or are about to."""
+    return person.runs.filter(state__in=UNDER_WAY).count()
+
+
+def disk_of(person: Person) -> int:
+    """Bytes of their texts, those on their way in counted whole."""
+    kept = person.datasets.aggregate(total=Sum("size"))["total"] or 0
+    coming = person.uploads.aggregate(total=Sum("size"))["total"] or 0
+    return int(kept + coming)
+
+
+def require_draft_left(person: Person) -> None:
+    """Raises Problem E364."""
+    most = quotas_of(person)
+    if most is not None and (count := drafts_of(person)) >= most.drafts:
+        raise Problem.of("E364", count=count, most=most.drafts)
+
+
+def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
+    """Room for `size` more bytes, where `given_up` of those counted will go. Raises Problem E365."""
+    most = quotas_of(person)
+    if most is None:
+        return
+    total = disk_of(person) + size - given_up
+    if total > most.disk_mb * MEGABYTE:
+        raise Problem.of("E365", size=f"{-(-total // MEGABYTE):,}", most=f"{most.disk_mb:,}")
+
+
+def require_model(person: Person, recipe: Recipe) -> None:
+    """Raises Problem E366."""
+    most = quotas_of(person)
+    if most is not None and parameters(recipe) > most.parameters:
+        raise Problem.of("E366", parameters=f"{parameters(recipe):,}", most=f"{most.parameters:,}")
+
+
+def require_run_left(person: Person) -> None:
+    """Raises Problem E367."""
+    most = quotas_of(person)
+    if most is not None and (count := under_way(person)) >= most.runs:
+        raise Problem.of("E367", count=count, most=most.runs)
+
+
+def held(person: Person) -> None:
+    """Hold the person's row until the caller's transaction ends, so that what is counted stays true until then."""
+    Person.objects.select_for_update().filter(pk=person.pk).values_list("pk").first()

@@ -1,0 +1,131 @@
+"""What needs torch runs in a child process: `peer_agent.publishing`, a list of arguments in, one JSON object out."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from peer_agent.protocol.errors import Fault, Problem
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 6 * 3600
+BEAT_S = 5.0
+KILLED = -9
+BOOTSTRAP = (
+    "import runpy; from runs.processes.parent import leave_with_parent; leave_with_parent(); "
+    "runpy.run_module('peer_agent.publishing', run_name='__main__', alter_sys=True)"
+)
+
+_running: set["subprocess.Popen[str]"] = set()
+_lock = threading.Lock()
+_is_stopping = threading.Event()
+
+
+class ChildStopped(Exception):
+    """The site is going down; the task is done again at the next start."""
+
+
+def run_child(
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    secret: str = "",
+    more: Mapping[str, str] | None = None,
+    beat: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """The JSON object on the last line of the child's output. It reads `secret` from its standard input.
+
+    `beat` is called every few seconds while it works; where that raises, the child is ended. Raises Problem with the
+    fault that the child names, or E327 where it dies without one; ChildStopped.
+    """
+    command = [sys.executable, "-c", BOOTSTRAP, *arguments]
+    child = _start(command, {**child_environment(), **(more or {})})
+    try:
+        output, errors = _waited_for(child, secret, timeout_s, beat)
+    except subprocess.TimeoutExpired as error:
+        raise Problem.of("E327", reason=f"it took longer than {timeout_s:g} s") from error
+    finally:
+        with _lock:
+            _running.discard(child)
+    if _is_stopping.is_set() and child.returncode:
+        raise ChildStopped
+    if child.returncode:
+        raise Problem(_fault_in(errors, child.returncode))
+    return msgspec.json.decode(_last_line(output), type=dict[str, Any])
+
+
+def _waited_for(
+    child: "subprocess.Popen[str]", secret: str, timeout_s: float, beat: Callable[[], None] | None
+) -> tuple[str, str]:
+    """Its output and errors. Raises TimeoutExpired, and whatever `beat` raises."""
+    until, said = time.monotonic() + timeout_s, secret
+    try:
+        while True:
+            left_s = until - time.monotonic()
+            try:
+                return child.communicate(said or None, timeout=left_s if beat is None else min(BEAT_S, left_s))
+            except subprocess.TimeoutExpired:
+                if beat is None or left_s <= BEAT_S:
+                    raise
+                said = ""  # it was said; what the child has answered so far is kept
+                beat()
+    except BaseException:
+        child.kill()
+        child.communicate()
+        raise
+
+
+def stop_children() -> None:
+    """End what runs now and start nothing more: the process is about to leave."""
+    _is_stopping.set()
+    with _lock:
+        for child in _running:
+            child.kill()
+
+
+def child_environment() -> dict[str, str]:
+    """No secrets of the site: only what programs need to be found and not to fight over cores."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "SYSTEMROOT", "TMPDIR") if name in os.environ}
+    paths = (str(settings.ROOT), str(settings.ROOT / "platform"))
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": threads}
+
+
+def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    with _lock:
+        if _is_stopping.is_set():
+            raise ChildStopped
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        _running.add(child)
+        return child
+
+
+def _fault_in(errors: str, status: int) -> Fault:
+    try:
+        return msgspec.json.decode(_last_line(errors), type=Fault)
+    except msgspec.DecodeError:
+        logger.exception("a child ended with %s: %s", status, errors[-2000:])
+        reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
+        return Fault.of("E327", reason=reason)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

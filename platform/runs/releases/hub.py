@@ -1,0 +1,148 @@
+"""A release on its way to the Hugging Face Hub, and what is known of it there.
+
+The organizer's token leaves the database only into the standard input of the child that pushes.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from accounts.encryption import Unreadable, unseal
+from accounts.models import Person
+from peer_agent.protocol.errors import Fault, Problem
+from runs import storage
+from runs.models import HubAccount, Publication, Release, Run
+from runs.processes.child import ChildStopped, run_child
+from runs.processes.disk_full import disk_fault
+from runs.timeline import tell
+
+logger = logging.getLogger(__name__)
+
+PUSH_S = 6 * 3600.0
+UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
+AWAY: Literal["away"] = "away"
+PASSED_ON = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE")
+
+
+def account_of(person: Person) -> HubAccount | None:
+    """Where this person publishes."""
+    return HubAccount.objects.filter(person=person).first()
+
+
+def waiting() -> QuerySet[Publication]:
+    """Publications that are to be sent, and whose release is there."""
+    return Publication.objects.filter(state__in=UNSENT, run__release__state=Release.State.READY)
+
+
+def progress_of(run: Run) -> dict[str, Any] | None:
+    """How far the push is: `stage`, `done` and `total` bytes; None before it began."""
+    try:
+        return msgspec.json.decode(_progress_path(run).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def push_release(run_id: UUID) -> Literal["away", "done"]:
+    """Send it. Doing it again sends nothing twice; `AWAY`: the Hub did not answer, and it is worth trying again."""
+    publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release").first()
+    if publication is None:
+        return "done"
+    Publication.objects.filter(pk=publication.pk).update(state=Publication.State.SENDING)
+    try:
+        made = _push(publication)
+    except ChildStopped:
+        logger.info("stopped with the site; sent at the next start")
+    except Problem as problem:
+        return _failed(publication, problem.fault)
+    except OSError as error:
+        logger.exception("run %s was not sent", publication.run.slug)
+        return _failed(publication, disk_fault(error) or Fault.of("E327", reason=type(error).__name__))
+    else:
+        _published(publication, made)
+    return "done"
+
+
+def _push(publication: Publication) -> dict[str, Any]:
+    run = publication.run
+    token = _token_of(run.organizer)
+    with storage.workspace() as home:
+        return run_child(
+            _command(publication, run.release),
+            timeout_s=PUSH_S,
+            secret=token,
+            more=hub_environment(home),
+        )
+
+
+def _command(publication: Publication, release: Release) -> list[str]:
+    run = publication.run
+    names = [file["name"] for file in release.files if file["name"] != release.archive]
+    where = ["--endpoint", settings.HUB_ENDPOINT, "--repository", publication.repository]
+    flags = [f"--{name}" for name in ("private", "replace") if getattr(publication, name)]
+    known = [f"--known={publication.commit}"] if publication.commit else []
+    told = [f"--message=Manyhands: {run.slug}, step {run.head.step}", "--progress", str(_progress_path(run))]
+    files = [f"--name={name}" for name in names]
+    return ["hub-push", str(storage.root() / release.folder), *where, *flags, *known, *told, *files]
+
+
+def _token_of(person: Person) -> str:
+    account = account_of(person)
+    if account is None:
+        raise Problem.of("E351")
+    try:
+        return unseal(account.sealed_token)
+    except Unreadable as error:
+        raise Problem.of("E352") from error
+
+
+@transaction.atomic
+def _published(publication: Publication, made: dict[str, Any]) -> None:
+    there = Publication.objects.filter(pk=publication.pk, repository=publication.repository)
+    there.update(commit=made["commit"], url=made["url"], published_at=timezone.now())
+    if _settle(publication, Publication.State.PUBLISHED):
+        where = "in a repository that its owner alone sees" if publication.private else made["repository"]
+        tell(run=publication.run, kind="published", text=f"The model is on the Hub: {where}.")
+
+
+def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
+    is_away = fault.code == "E346"
+    state = Publication.State.WAITING if is_away else Publication.State.FAILED
+    is_settled = _settle(publication, state, fault=str(fault))
+    return AWAY if is_away and is_settled else "done"
+
+
+def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
+    """Note the outcome, unless the organizer has asked anew meanwhile: then it is of no interest any more."""
+    sent = Publication.objects.filter(
+        pk=publication.pk, repository=publication.repository, state=Publication.State.SENDING
+    )
+    return bool(sent.update(state=state, fault=fault))
+
+
+def _progress_path(run: Run) -> Path:
+    return storage.root() / "runs" / run.id.hex / "publishing.json"
+
+
+def give_up(run_id: UUID) -> None:
+    """The Hub has been away for too long: the organizer may ask again."""
+    Publication.objects.filter(run=run_id, state=Publication.State.WAITING).update(state=Publication.State.FAILED)
+
+
+def send_again(run_id: UUID) -> bool:
+    """The release was made anew: what is on the Hub, or on its way there, follows. Whether anything is."""
+    told = (Publication.State.PUBLISHED, Publication.State.SENDING)
+    published = Publication.objects.filter(run=run_id, state__in=told)
+    return bool(published.update(state=Publication.State.WAITING, fault=""))
+
+
+def hub_environment(home: Path) -> dict[str, str]:
+    """What the client needs beside a token: a folder of its own, and the way through a proxy."""
+    return {"HF_HOME": str(home), **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}

@@ -1,0 +1,55 @@
+"""What an organizer decides about the Hugging Face Hub: which token this site holds, and where a release goes."""
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.encryption import seal
+from accounts.models import Person
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.publishing.repository import check_name
+from runs import storage, tasks
+from runs.models import HubAccount, Publication, Run
+from runs.processes.child import run_child
+from runs.releases.hub import account_of, hub_environment
+
+CHECK_S = 60.0  # a Hub that takes longer to say whose token it is counts as away
+
+
+def save_token(*, person: Person, token: str) -> HubAccount:
+    """Keep a token that may write, in place of the one before. Raises Problem E343, E346, E347."""
+    with storage.workspace() as home:
+        said = run_child(
+            ["hub-check", "--endpoint", settings.HUB_ENDPOINT],
+            timeout_s=CHECK_S,
+            secret=token,
+            more=hub_environment(home),
+        )
+    facts = {"name": said["name"], "namespaces": said["namespaces"], "saved_at": timezone.now()}
+    account, _ = HubAccount.objects.update_or_create(person=person, defaults={**facts, "sealed_token": seal(token)})
+    return account
+
+
+@transaction.atomic
+def remove_token(*, person: Person) -> None:
+    """Forget it. What waits for it is not sent; what is on the Hub stays there."""
+    HubAccount.objects.filter(person=person).delete()
+    Publication.objects.filter(run__organizer=person, state=Publication.State.WAITING).update(
+        state=Publication.State.FAILED, fault=str(Fault.of("E351"))
+    )
+
+
+@transaction.atomic
+def ask_to_publish(*, run: Run, repository: str, private: bool, replace: bool) -> None:
+    """Send the release there, now or as soon as it is made. Raises Problem E348, E351."""
+    check_name(repository)
+    if account_of(run.organizer) is None:
+        raise Problem.of("E351")
+    before = Publication.objects.filter(run=run).first()
+    is_elsewhere = before is not None and before.repository != repository
+    facts = {"private": private, "replace": replace, "state": Publication.State.WAITING, "fault": ""}
+    moved = {"commit": "", "url": "", "published_at": None} if is_elsewhere else {}
+    Publication.objects.update_or_create(
+        run=run, defaults={"repository": repository, "asked_at": timezone.now(), **facts, **moved}
+    )
+    transaction.on_commit(lambda: tasks.enqueue(tasks.publish_release, run.pk))

@@ -1,0 +1,1 @@
+"""States of the model: looked at when handed in, replayed, measured, thinned out."""

@@ -1,0 +1,74 @@
+"""The held-out loss of snapshots: measured when nothing else is to be done, one at a time, only of the newest.
+
+Nothing waits for it. A snapshot that a newer one has overtaken is never measured.
+"""
+
+import logging
+from enum import StrEnum
+from uuid import UUID
+
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from peer_agent.protocol.errors import Fault
+from runs import storage
+from runs.lifecycle.preparation import faults_to, recipe_file
+from runs.models import Release, Run, Snapshot
+from runs.processes import turns
+from runs.processes.child import run_child
+from runs.snapshots.verification import unverified
+
+TIMEOUT_S = 1800
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(StrEnum):
+    """How it went."""
+
+    DONE = "done"  # or there is nothing to do
+    BUSY = "busy"  # ask again later
+
+
+def unmeasured() -> QuerySet[Snapshot]:
+    """The newest snapshot of every run, where it waits for its held-out loss."""
+    newest = Snapshot.objects.filter(run=OuterRef("run")).order_by("-index").values("pk")[:1]
+    waiting = Snapshot.objects.filter(pk=Subquery(newest), heldout_loss=None, step__gt=0)
+    return waiting.filter(run__dataset__heldout__isnull=False)
+
+
+def measure_newest(run_id: UUID) -> Outcome:
+    """Measure a run's newest snapshot where that is not done yet. A release comes first, and so does another run."""
+    if not unmeasured().filter(run=run_id).exists():
+        return Outcome.DONE
+    packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())
+    if packing.exists() or not turns.measuring.acquire(blocking=False):
+        return Outcome.BUSY
+    try:
+        snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
+        if snapshot is not None:
+            _measure(snapshot)
+    finally:
+        turns.measuring.release()
+    return Outcome.DONE
+
+
+def _measure(snapshot: Snapshot) -> None:
+    run = snapshot.run
+    with faults_to(lambda fault: _log(run, snapshot, fault), "E360"), storage.workspace() as work:
+        made = run_child(
+            [
+                "evaluate",
+                str(recipe_file(run, work)),
+                str(storage.snapshot_path(run, snapshot.file)),
+                str(storage.heldout_path(run.dataset)),
+            ],
+            timeout_s=TIMEOUT_S,
+            more=ONE_THREAD,
+        )
+        Snapshot.objects.filter(pk=snapshot.pk, heldout_loss=None).update(heldout_loss=made["loss"])
+
+
+def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:
+    """For the operator: a run lacks nothing without it. It is tried once more when the site starts."""
+    logger.warning("run %s, step %s: %s", run.slug, snapshot.step, fault)

@@ -1,0 +1,126 @@
+"""A child process replays a run's log from a snapshot: what it is given, and what it answers.
+
+Averaged bytes are read from the folders of relays on this machine, and fetched from all others over data links, with a
+key made for this one child and a credential that the site renews while it works.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from django.conf import settings
+
+from accounts.keys import site_key
+from accounts.services import issue_reader
+from peer_agent.protocol.credentials import LIFETIME_S, public_bytes
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Entry, to_lines
+from peer_agent.protocol.messages import Listener
+from peer_agent.publishing.reach import MOST_RELAYS, Reach, write_reach
+from runs import storage
+from runs.ledger.sealed_records import AT_ONCE, sealed_of, with_records
+from runs.lifecycle.preparation import recipe_file
+from runs.models import RelayAddress, Run, Snapshot
+from runs.processes.child import run_child
+
+RENEW_S = LIFETIME_S / 2
+TIMEOUT_S = 7 * 24 * 3600  # between two snapshots of a large model on a busy site
+
+Tell = Callable[[int], None]
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A state out of the log; `file` is the sha256 of its canonical snapshot, `size` in bytes."""
+
+    file: str
+    size: int
+    index: int
+    step: int
+    log_digest: str
+    state_digest: str
+
+
+def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: str, tell: Tell) -> Made:
+    """Replay from a snapshot up to an entry. `tell` is told the step every few seconds.
+
+    The state lies in `<work>/out/<file>.safetensors`, unless it is the `expected` one. Raises Problem E341, E342, E218,
+    E310, E327, E106; ChildStopped.
+    """
+    reader = Reader(run, work / "reach")
+    progress = work / "progress"
+
+    def beat() -> None:
+        reader.renew()
+        tell(_read_step(progress, start.step))
+
+    command = [*_paths(run, start, index, work), *_options(run, start, expected, reader.path, progress)]
+    made = run_child(["replay", *command], timeout_s=TIMEOUT_S, secret=reader.secret, beat=beat)
+    return msgspec.convert(made, Made)
+
+
+def log_folders(run: Run) -> list[Path]:
+    """This run's log on each relay of this site's own, and on those whose folders the operator has named."""
+    homes = [*sorted(Path(settings.DATA).glob("relay*")), *settings.RELAY_FOLDERS]
+    return [log for home in homes if (log := home / "log" / run.run_id).is_dir()]
+
+
+class Reader:
+    """What lets one child read a run's log at relays: a key of its own, and a credential in a file of its workspace."""
+
+    def __init__(self, run: Run, path: Path) -> None:
+        self.run, self.path = run, path
+        self._key, self._peer = Ed25519PrivateKey.generate(), PeerId(uuid.uuid4().hex)
+        self._renewed_at = -RENEW_S
+        self.renew()
+
+    @property
+    def secret(self) -> str:
+        """The key, for the child's standard input."""
+        return self._key.private_bytes_raw().hex()
+
+    def renew(self) -> None:
+        """Write credential and addresses anew, once half of the credential's life is over."""
+        if time.monotonic() - self._renewed_at < RENEW_S and self.path.exists():
+            return
+        self._renewed_at = time.monotonic()
+        key = public_bytes(self._key)
+        credential = issue_reader(key=key, peer=self._peer, run=self.run.run_id, now=int(time.time()))
+        reach = Reach(run=self.run.run_id, peer=self._peer, credential=credential, relays=_known_relays())
+        write_reach(self.path, reach)
+
+
+def _known_relays() -> tuple[Listener, ...]:
+    rows = RelayAddress.objects.order_by("-heard_at")[:MOST_RELAYS]
+    return tuple(Listener(peer=PeerId(row.peer), url=row.url, fingerprint=row.fingerprint) for row in rows)
+
+
+def _paths(run: Run, start: Snapshot, index: int, work: Path) -> list[str]:
+    paths = (recipe_file(run, work), storage.snapshot_path(run, start.file), _records(run, start, index, work))
+    return [*map(str, paths), str(work / "out")]
+
+
+def _options(run: Run, start: Snapshot, expected: str, reach: Path, progress: Path) -> list[str]:
+    logs = [part for folder in log_folders(run) for part in ("--log", str(folder))]
+    known = ["--site-key", public_bytes(site_key()).hex(), "--begins", start.file, "--expected", expected]
+    return [*known, "--reach", str(reach), "--progress", str(progress), *logs]
+
+
+def _records(run: Run, start: Snapshot, index: int, work: Path) -> Path:
+    """What the site has committed from the snapshot up to the entry, a file each."""
+    folder = work / "records"
+    folder.mkdir()
+    entries = with_records(run, first=start.index + 1).filter(index__lte=index)
+    for entry in entries.iterator(chunk_size=AT_ONCE):
+        sealed = Entry(sealed_of(entry).head)  # it is replayed by its head alone
+        (folder / f"{entry.index:012d}.json").write_bytes(to_lines(sealed))
+    return folder
+
+
+def _read_step(path: Path, otherwise: int) -> int:
+    try:
+        return int(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return otherwise

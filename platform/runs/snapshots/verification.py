@@ -1,0 +1,241 @@
+"""The site replays the log from a verified snapshot to the next one, in the background, and compares their hashes.
+
+One replay at a time a run; each snapshot that is verified is where the next replay begins, so a restart costs one of
+them at most. A majority of people only admits a snapshot; nothing is released that was not verified here.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
+from msgspec import Struct
+
+from peer_agent.protocol.errors import Fault
+from runs import storage
+from runs.lifecycle.preparation import faults_to
+from runs.models import LogEntry, RefusedSnapshot, Release, ReplayRequest, Run, Snapshot, Verification
+from runs.processes import turns
+from runs.processes.child import ChildStopped
+from runs.snapshots import replay
+from runs.snapshots.replay import Made
+from runs.timeline import tell, tell_once
+
+STALE = timedelta(seconds=60)  # a worker that has said nothing for so long is gone
+FIRST_RETRY_S, LONGEST_RETRY_S = 5, 300
+
+MADE = "No copy of the model was taken from a volunteer, so it was made from the log."
+CHECKING = "The model is being checked: {done:,} of {whole:,} steps are replayed from the log."
+REFUSED = (
+    "The copy of the model that was handed in at step {step:,} is not what the log gives; it was deleted, and the "
+    "site's own copy stands in its place."
+)
+
+
+class Outcome(StrEnum):
+    """How it went."""
+
+    DONE = "done"  # nothing is left to do now
+    MORE = "more"  # one was verified, and another may wait
+    BUSY = "busy"  # somebody is at it
+    FAILED = "failed"  # to be tried again later
+
+
+class Goal(Struct, frozen=True):
+    """From a verified snapshot up to an entry; `snapshot` is what was admitted there, where something was."""
+
+    start: Snapshot
+    index: int
+    step: int
+    snapshot: Snapshot | None
+
+
+# --- what is known
+
+
+def newest_verified(run: Run) -> Snapshot | None:
+    """Where a replay can begin: the newest verified snapshot that is on the disk; none in a draft."""
+    return _trusted(run).first()
+
+
+def verified_up_to(run: Run) -> int:
+    """The index of that one; 0 where there is none."""
+    last: int | None = _trusted(run).values_list("index", flat=True).first()
+    return last or 0
+
+
+def _trusted(run: Run) -> QuerySet[Snapshot]:
+    return run.snapshots.filter(state__in=Snapshot.TRUSTED, is_stored=True).order_by("-index")
+
+
+def anchor_of(run: Run) -> Snapshot | None:
+    """The snapshot of version 1 that is taken on the word of the replicas of then."""
+    return run.snapshots.filter(state=Snapshot.State.ANCHOR).first()
+
+
+def next_goal(run: Run) -> Goal | None:
+    """What is to be verified next: in the order of the log, so that each begins where the last one ended.
+
+    Nothing in a run that was taken back to a draft: it has no snapshot to begin with.
+    """
+    start = newest_verified(run)
+    if start is None:
+        return None
+    admitted = _waiting(run).filter(index__gt=start.index).order_by("index").first()
+    asked = run.replays.filter(index__gt=start.index, state_digest="").order_by("index").first()
+    if admitted is not None and (asked is None or admitted.index <= asked.index):
+        return Goal(start, admitted.index, admitted.step, admitted)
+    return Goal(start, asked.index, asked.step, None) if asked is not None else None
+
+
+def _waiting(run: Run) -> QuerySet[Snapshot]:
+    return run.snapshots.filter(state=Snapshot.State.ADMITTED, is_stored=True)
+
+
+def unverified() -> QuerySet[Run]:
+    """Runs in which something waits to be verified."""
+    trusted = Snapshot.objects.filter(
+        run=OuterRef("run"), state__in=Snapshot.TRUSTED, is_stored=True, index__gt=OuterRef("index")
+    )
+    waiting = Snapshot.objects.filter(run=OuterRef("pk"), state=Snapshot.State.ADMITTED, is_stored=True)
+    asked = ReplayRequest.objects.filter(run=OuterRef("pk"), state_digest="")
+    return Run.objects.filter(Q(Exists(waiting.filter(~Exists(trusted)))) | Q(Exists(asked)))
+
+
+def is_release_ready(run_id: UUID) -> bool:
+    """Whether a release waits, and its model is verified by now."""
+    newest = Snapshot.objects.filter(run=run_id).order_by("-index").first()
+    waits = Release.objects.filter(run=run_id).exclude(state=Release.State.READY).exists()
+    return waits and newest is not None and newest.state in Snapshot.TRUSTED
+
+
+# --- what is asked for
+
+
+def ask_the_log(run: Run, *, index: int, step: int) -> None:
+    """Note that the state of an entry is to be made from the log; answered at once where it is verified already."""
+    ReplayRequest.objects.get_or_create(run=run, index=index, defaults={"step": step})
+    for known in run.snapshots.filter(index=index, state__in=Snapshot.TRUSTED):
+        _answer(run, known)
+    # Votes on older states than a verified one are of no interest any more.
+    run.replays.filter(index__lt=verified_up_to(run), state_digest="").delete()
+
+
+def forget_delays() -> None:
+    """Try everything at once again: for a site that starts."""
+    Verification.objects.exclude(retry_at=None).update(retry_at=None)
+
+
+# --- the work
+
+
+def verify_next(run_id: UUID) -> Outcome:
+    """Replay up to the next snapshot that waits, or that was asked for."""
+    run = Run.objects.select_related("head").get(pk=run_id)
+    goal = next_goal(run)
+    if goal is None:
+        return Outcome.DONE
+    if not turns.replaying.acquire(blocking=False):
+        return Outcome.BUSY
+    try:
+        return _claimed(run, goal)
+    finally:
+        turns.replaying.release()
+
+
+def _claimed(run: Run, goal: Goal) -> Outcome:
+    """Under a claim that holds for all workers of the site."""
+    Verification.objects.get_or_create(run=run)
+    mine, now = Verification.objects.filter(run=run), timezone.now()
+    if mine.filter(retry_at__gt=now).exists():
+        return Outcome.DONE  # whoever failed comes back by himself
+    free = mine.filter(Q(touched_at=None) | Q(touched_at__lt=now - STALE))
+    if not free.update(touched_at=now, first_step=goal.start.step, step=goal.start.step, last_step=goal.step):
+        return Outcome.BUSY
+    try:
+        return _verify(run, goal)
+    finally:
+        mine.update(touched_at=None)
+
+
+def _verify(run: Run, goal: Goal) -> Outcome:
+    expected = goal.snapshot.file if goal.snapshot is not None else ""
+    with faults_to(lambda fault: _failed(run, fault), "E312"), storage.workspace() as work:
+        _touch(run, goal, goal.start.step)
+        try:
+            tell = partial(_touch, run, goal)
+            made = replay.replay_to(run, goal.start, goal.index, work, expected=expected, tell=tell)
+        except ChildStopped:
+            return Outcome.DONE  # the site goes down; it is done at the next start
+        if made.file != expected:
+            storage.put(work / "out" / f"{made.file}.safetensors", storage.snapshot_path(run, made.file))
+        _keep(run, goal, made)
+        Verification.objects.filter(run=run).update(fault="", failures=0, retry_at=None)
+        _say(run, "")
+        return Outcome.MORE
+    return Outcome.FAILED
+
+
+def _touch(run: Run, goal: Goal, step: int) -> None:
+    """Hold the claim, and say how far it is."""
+    Verification.objects.filter(run=run).update(touched_at=timezone.now(), step=step)
+    done, whole = step - goal.start.step, goal.step - goal.start.step
+    _say(run, CHECKING.format(done=done, whole=whole))
+
+
+def _say(run: Run, text: str) -> None:
+    """On the page of a run that waits for nothing else."""
+    Run.objects.filter(pk=run.pk, state=Run.State.FINISHING).update(waiting_for=text)
+
+
+@transaction.atomic
+def _keep(run: Run, goal: Goal, made: Made) -> None:
+    """The log's word on an entry, in rows."""
+    entry = LogEntry.objects.get(run=run, index=goal.index)
+    facts = {"step": made.step, "digest": entry.digest, "state_digest": made.state_digest, "size": made.size}
+    verified = {"state": Snapshot.State.VERIFIED, "verified_at": timezone.now(), "file": made.file, "is_stored": True}
+    before = run.snapshots.select_for_update().filter(index=goal.index).first()
+    snapshot, _ = Snapshot.objects.update_or_create(run=run, index=goal.index, defaults={**facts, **verified})
+    LogEntry.objects.filter(pk=entry.pk).update(state_digest=made.state_digest)
+    if before is not None and before.file != made.file:
+        _refuse(run, before)
+    elif before is None and goal.index == run.head.index:
+        tell_once(run=run, kind="replayed", text=MADE)
+    _answer(run, snapshot)
+
+
+def _refuse(run: Run, before: Snapshot) -> None:
+    """Another state was admitted than the log gives: its file goes, and it is told."""
+    RefusedSnapshot.objects.get_or_create(
+        run=run, file=before.file, defaults={"index": before.index, "step": before.step}
+    )
+    Snapshot.objects.filter(pk=before.pk).update(heldout_loss=None)
+    ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})  # to be told
+    path = storage.snapshot_path(run, before.file)
+    transaction.on_commit(lambda: path.unlink(missing_ok=True))
+    tell(run=run, kind="refused", text=REFUSED.format(step=before.step))
+
+
+def _answer(run: Run, snapshot: Snapshot) -> None:
+    asked = run.replays.filter(index=snapshot.index)
+    asked.update(state_digest=snapshot.state_digest, answered_at=timezone.now())
+
+
+def _failed(run: Run, fault: Fault) -> None:
+    row = Verification.objects.get(run=run)
+    delay_s = min(FIRST_RETRY_S * 2 ** min(row.failures, 16), LONGEST_RETRY_S)
+    later: datetime = timezone.now() + timedelta(seconds=delay_s)
+    Verification.objects.filter(run=run).update(fault=str(fault), failures=row.failures + 1, retry_at=later)
+    _say(run, str(fault))
+    tell_once(run=run, kind="failed", text=str(fault))
+
+
+def retry_in_s(run_id: UUID) -> int:
+    """Seconds until a failed replay is to be tried again."""
+    row = Verification.objects.filter(run=run_id).first()
+    if row is None or row.retry_at is None:
+        return FIRST_RETRY_S
+    return max(int((row.retry_at - timezone.now()).total_seconds()) + 1, 1)

@@ -1,0 +1,187 @@
+"""The guard before Django: a body is refused before a byte of it is read, where it is too long, or longer than a little
+and nobody is known to have sent it, or more than its sender may keep here.
+
+Django itself would first write every body to disk, and ask then who it is from.
+"""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponse
+
+from accounts.models import Person
+from coordination.uploads import Slot
+from peer_agent.protocol.errors import Problem
+from runs.access import person_of
+from runs.datasets.text_upload import FORM_ALLOWANCE, length_fault, upload_limit
+from runs.lifecycle.quotas import require_disk
+from server.stranger_limits import STRANGER_BYTES
+from web.api.snapshot_admission import admit_snapshot
+from web.feed.admission import viewer_of
+from web.http.faults import answer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGE_AT_ONCE = 4  # longer bodies of one person
+BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
+WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/edit)/\Z")  # forms that may carry a whole text
+SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/(?P<step>\d{1,15})\Z")
+
+
+class LengthGuard:
+    """Lets requests of a known, fitting length through to `inner`."""
+
+    def __init__(self, inner: Application) -> None:
+        self.inner = inner
+        self.sending: Counter[int] = Counter()  # large bodies under way, by person
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self.inner(scope, receive, send)
+            return
+        try:
+            sender = await check(scope)
+            with self._counted(sender):
+                async with _held(sender, receive) as renewing:
+                    await self.inner(scope, renewing, send)
+        except Refused as refused:
+            await _send(await sync_to_async(refusal)(scope, refused.problem), send)
+
+    @contextmanager
+    def _counted(self, sender: Person | Slot | None) -> Iterator[None]:
+        """While a large body comes in and is worked on. Raises Refused E363."""
+        if not isinstance(sender, Person):
+            yield
+            return
+        if self.sending[sender.pk] >= LARGE_AT_ONCE and not sender.is_staff:
+            raise Refused(Problem.of("E363", most=LARGE_AT_ONCE))
+        self.sending[sender.pk] += 1
+        try:
+            yield
+        finally:
+            self.sending[sender.pk] -= 1
+            if not self.sending[sender.pk]:
+                del self.sending[sender.pk]
+
+
+class Refused(Exception):
+    """The body is not read. Not a Problem, which `inner` might let through by mistake when the answer has begun."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@asynccontextmanager
+async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator[Receive]:
+    """A machine's slot, as long as bytes come; what the request receives meanwhile."""
+    if not isinstance(sender, Slot):
+        yield receive
+        return
+    try:
+        yield _renewing(sender, receive)
+    finally:
+        await sync_to_async(_with_database(sender.release))()
+
+
+async def check(scope: Scope) -> Person | Slot | None:
+    """Who sends a large body, or the slot that a snapshot's upload takes; None where it is short.
+
+    Raises Refused with the reason why the body is not read.
+    """
+    try:
+        return await _checked(scope, headers_of(scope))
+    except Problem as problem:
+        raise Refused(problem) from problem
+
+
+async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | None:
+    method, path, length = scope["method"], scope["path"], headers.get("content-length")
+    if match := SNAPSHOT.match(path) if method == "PUT" else None:
+        return await sync_to_async(_with_database(_admit))(match["slug"], int(match["step"]), headers)
+    if "transfer-encoding" not in headers and (length is None or method in BODILESS):
+        length = length or "0"  # no body at all
+    has_text = WITH_TEXT.match(path) is not None
+    limit, allowance = (upload_limit(), FORM_ALLOWANCE) if has_text else (FORM_ALLOWANCE, 0)
+    if fault := length_fault(length, limit=limit, allowance=allowance):
+        raise Problem(fault)
+    if int(length or 0) <= STRANGER_BYTES:
+        return None
+    return await sync_to_async(_with_database(_sender))(scope, int(length or 0) if has_text else 0)
+
+
+def _sender(scope: Scope, size: int) -> Person:
+    """Who is logged in, and may keep `size` more bytes here but for what a form adds. Raises Problem E362, E365."""
+    person = person_of(viewer_of(scope))
+    if person is None:
+        raise Problem.of("E362", limit=STRANGER_BYTES // 1024)
+    require_disk(person, max(0, size - FORM_ALLOWANCE))
+    return person
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """The request's headers by their names in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def refusal(scope: Scope, problem: Problem) -> HttpResponse:
+    """The answer to a request whose body is not read."""
+    request = HttpRequest()
+    request.method, request.path = scope["method"], scope["path"]
+    return answer(request, problem.fault)
+
+
+def _admit(slug: str, step: int, headers: Mapping[str, str]) -> Slot:
+    length, authorization, site = headers.get("content-length"), headers.get("authorization"), headers.get("host", "")
+    asked = admit_snapshot(slug=slug, step=step, authorization=authorization, content_length=length, site=site)
+    return Slot(asked.machine)
+
+
+def _renewing(slot: Slot, receive: Receive) -> Receive:
+    """The same bytes; as long as they come, the slot is held."""
+
+    async def renewed() -> Any:
+        message = await receive()
+        if slot.is_old:
+            await sync_to_async(_with_database(slot.renew))()
+        return message
+
+    return renewed
+
+
+def _with_database(function: Callable[P, T]) -> Callable[P, T]:
+    """Outside of Django's own requests connections are let go of by hand."""
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_old_connections()
+
+    return called
+
+
+async def _send(response: HttpResponse, send: Send) -> None:
+    # The connection goes too: what the client is still sending would be taken for its next request.
+    headers = [(b"connection", b"close"), (b"content-length", str(len(response.content)).encode())]
+    kept = [(name.lower().encode(), value.encode()) for name, value in response.items()]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status_code,
+            "headers": [*kept, *headers],
+            "trailers": False,
+        }
+    )
+    await send({"type": "http.response.body", "body": response.content, "more_body": False})

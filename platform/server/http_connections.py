@@ -1,0 +1,141 @@
+"""HTTP connections as uvicorn has them, with an end to heads, bodies and answers that would last for ever."""
+
+import asyncio
+from collections.abc import Callable
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from server.stranger_limits import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Owners, Strangers
+
+REASON = f"The head of a request has up to {HEAD_BYTES} bytes here.\n".encode()
+TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(REASON),
+    REASON,
+)
+
+
+class Config(uvicorn.Config):
+    """uvicorn's settings, and what all connections of a server share."""
+
+    limits: Limits
+    strangers: Strangers
+    owners: Owners
+
+
+class TooManyRequests(Exception):
+    """More requests wait on one connection than anybody sends who reads the answers."""
+
+
+class Requests(HttpToolsProtocol):
+    """One connection. A head and a short body have seconds, a long body has a pace.
+
+    An answer that nobody reads is given up. uvicorn itself bounds none of these.
+    """
+
+    config: Config
+    timer: asyncio.TimerHandle | None = None
+    unread: asyncio.TimerHandle | None = None
+    head_left = HEAD_BYTES
+    is_in_head = True
+    body_bytes = 0  # since the last look
+
+    def turn_out(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Count it, and give it seconds for its head."""
+        super().connection_made(transport)
+        if len(self.connections) > self.config.limits.connections:
+            self.turn_out()
+        else:
+            self._await_head()
+
+    def _await_head(self) -> None:
+        self.config.strangers.enter(self, self.client[0] if self.client else "")
+        self._set_timer(self.config.limits.head_s, self.turn_out)
+
+    def data_received(self, data: bytes) -> None:
+        """No more of a head than it may have; the parser would keep all of it."""
+        while data and self.parser is not None and not self.transport.is_closing():
+            part = data[: self.head_left] if self.is_in_head else data
+            if not part:
+                self.transport.write(TOO_LONG)
+                self.transport.close()
+                return
+            if self.is_in_head:
+                self.head_left -= len(part)
+                if self.timer is None:
+                    self._await_head()
+            else:
+                self.body_bytes += len(part)
+            data = data[len(part) :]
+            super().data_received(part)
+            if self.transport.get_protocol() is not self:
+                return  # it is a WebSocket now
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: what follows is a body, or nothing."""
+        self.is_in_head = False
+        self._forget()
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise TooManyRequests
+        super().on_headers_complete()
+        limits, length = self.config.limits, _length_of(self.headers)
+        self.body_bytes = 0
+        if length > STRANGER_BYTES:
+            self._set_timer(limits.body_s, self._look_at_pace)
+        else:
+            self._set_timer(limits.body_s, self.turn_out)
+
+    def _look_at_pace(self) -> None:
+        limits = self.config.limits
+        if self.body_bytes < limits.slowest * limits.body_s and not self.flow.read_paused:
+            self.turn_out()
+            return
+        self.body_bytes = 0
+        self._set_timer(limits.body_s, self._look_at_pace)
+
+    def on_message_complete(self) -> None:
+        """The request is whole, so the next byte begins another."""
+        super().on_message_complete()
+        self._forget()
+        self.is_in_head, self.head_left = True, HEAD_BYTES
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection gets another protocol, which counts for itself."""
+        self._forget()
+        super().handle_websocket_upgrade()
+
+    def pause_writing(self) -> None:
+        """Too much of the answer lies here: somebody has to take some of it."""
+        super().pause_writing()
+        self.unread = self.loop.call_later(self.config.limits.unread_s, self.turn_out)
+
+    def resume_writing(self) -> None:
+        """Some of it was taken."""
+        super().resume_writing()
+        if self.unread is not None:
+            self.unread.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing of it is left."""
+        self._forget()
+        if self.unread is not None:
+            self.unread.cancel()
+        super().connection_lost(exc)
+
+    def _set_timer(self, seconds: float, then: Callable[[], None]) -> None:
+        self.timer = self.loop.call_later(seconds, then)
+
+    def _forget(self) -> None:
+        self.config.strangers.leave(self)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+def _length_of(headers: list[tuple[bytes, bytes]]) -> int:
+    """As the head says; 0 where it says none. The parser has refused what is no number."""
+    return next((int(value) for name, value in headers if name == b"content-length"), 0)

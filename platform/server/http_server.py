@@ -1,0 +1,88 @@
+"""uvicorn inside our own loop, and who asks it to stop: a signal, or the end of the process that started us."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from server.http_connections import Config, Requests
+from server.stranger_limits import Limits, Owners, Strangers, usual_limits
+from server.websocket_connections import Sockets
+
+GRACE_S = 2
+PARENT_POLL_S = 0.5
+
+
+class Server(uvicorn.Server):
+    """Leaves signals alone: uvicorn would raise them again after serving, and nothing behind it would be cleared up."""
+
+    def __init__(self, config: uvicorn.Config, started: asyncio.Event) -> None:
+        super().__init__(config)
+        self.is_up = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self.is_up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture nothing."""
+        yield
+
+
+async def serve_http(
+    application: object,
+    bound: socket.socket,
+    stop: asyncio.Event,
+    started: asyncio.Event,
+    *,
+    limits: Limits | None = None,
+) -> None:
+    """Serve until `stop`; `started` is set once the first request can come."""
+    limits = limits or usual_limits()
+    config = Config(
+        application,  # type: ignore[arg-type]  # uvicorn's own description of ASGI is narrower
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]  # only ever handed to call_later
+        http=Requests,
+        ws=Sockets,
+        proxy_headers=False,
+        server_header=False,
+    )
+    config.limits, config.strangers, config.owners = limits, Strangers(limits), Owners()
+    server = Server(config, started)
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    stopping.cancel()
+    await serving
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """SIGINT and SIGTERM ask to stop; a second one ends at once."""
+    loop = asyncio.get_running_loop()
+
+    def ask(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        loop.call_soon_threadsafe(stop.set)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+
+
+async def stop_with_parent(stop: asyncio.Event) -> None:
+    """Ask to stop when the process that started us is gone, also by SIGKILL."""
+    parent = os.getppid()
+    while os.getppid() == parent and not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), PARENT_POLL_S)
+    stop.set()

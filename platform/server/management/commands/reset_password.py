@@ -1,0 +1,27 @@
+"""`manage.py reset_password NAME`: a link with which somebody who forgot their password sets a new one."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from accounts.deactivation import reset_path
+from server.announcement import announced_url
+
+
+class Command(BaseCommand):
+    """Prints the link; whoever has it can log in as this person, so it is handed over in private."""
+
+    help = "Print a one-time link with which a person sets a new password."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Who."""
+        parser.add_argument("name", help="the person's name on this site")
+
+    def handle(self, **options: Any) -> None:
+        """Print it. Raises Problem E331, E332."""
+        site = announced_url() or settings.PUBLIC_URL
+        path = reset_path(username=options["name"])
+        self.stdout.write(f"{site}{path}")
+        self.stdout.write("It works once, within a day. Give it to nobody else: it logs in.")

@@ -1,0 +1,148 @@
+"""`manage.py serve`: site, coordinator, worker and relay in one command."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from argparse import ArgumentParser
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+
+from accounts.selectors import has_operator
+from config import environment
+from config.public import public_settings
+from coordination.hosts.claims import forget_the_dead
+from coordination.snapshots import expire_pending
+from runs.storage import clear_workspaces
+from runs.tasks import requeue_unfinished
+from server.backup import back_up_before_changes
+from server.housekeeping import keep_house
+from server.http_server import serve_http, stop_on_signals, stop_with_parent
+from server.lock import Place, own_place
+from server.ports import bound_socket
+from server.reachability import checked_public, hint_for_neighbours, relay_port_for
+from server.relay import advertised, keep_relay
+from server.worker import running_worker
+from web.pages.accounts.first_operator import operator_secret
+from web.run_picture.loading import prepare_looks
+
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104  (how to reach ourselves when bound to every address)
+
+
+class Command(BaseCommand):
+    """Everything a site needs; outside services where DATABASE_URL and REDIS_URL name them."""
+
+    help = "Run the whole platform: pages, API, coordinator, worker and a relay."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """What can be chosen."""
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
+        parser.add_argument("--port", type=int, default=8000, help="port of the pages; 0: any free one (default 8000)")
+        parser.add_argument("--relay-port", type=int, default=0, help="port of the relay; 0: any free one (default)")
+        parser.add_argument("--public-url", default="", help="the site's address as people type it")
+
+    def handle(self, **options: Any) -> None:
+        """Serve until asked to stop. Raises Problem E334, E401, E404, E405."""
+        os.umask(0o077)  # tables, texts and logs are for this account alone, as the keys are
+        data = Path(settings.DATA)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            is_alone = settings.DATABASES["default"]["ENGINE"].endswith("sqlite3") or not settings.REDIS_URL
+            place = stack.enter_context(own_place(data, alone=is_alone))
+            bound = stack.enter_context(bound_socket(options["host"], options["port"]))
+            inner = f"http://{LOOPBACK.get(options['host'], options['host'])}:{bound.getsockname()[1]}"
+            public = public_address(options["public_url"], inner)
+            warning = checked_public(public)
+            for name, value in public_settings(public).items():
+                setattr(settings, name, value)
+            if copy := back_up_before_changes(data):
+                self.stdout.write(f"The tables change with this version; as they were, they are kept in {copy}")
+            call_command("migrate", verbosity=0, interactive=False)
+            ready = stack.enter_context(announced(place, public))
+            if is_alone:
+                clear_workspaces()
+            stack.enter_context(running_worker())
+            requeue_unfinished()
+            expire_pending()
+            if is_alone:
+                forget_the_dead()
+            prepare_looks()
+            hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
+            self._greet(public, data, [line for line in (warning, hint) if line])
+            relay_port = relay_port_for(public, options["host"], options["relay_port"])
+            asyncio.run(serve(bound, ready, inner=inner, host=options["host"], relay_port=relay_port))
+
+    def _greet(self, public: str, data: Path, warnings: list[str]) -> None:
+        self.stdout.write(f"Manyhands is at {public}/")
+        for line in warnings:
+            self.stdout.write(line)
+        self.stdout.write(f"Everything is kept in {data}")
+        if not has_operator():
+            self.stdout.write(f"The first operator takes charge at {public}/operator/{operator_secret()}/")
+        self.stdout.write("Ctrl-C stops it.")
+        self.stdout.flush()
+
+
+class Announcement:
+    """The file that tells other programs where this site is; it is there while the site answers."""
+
+    def __init__(self, place: Place, url: str) -> None:
+        self.place, self.url = place, url
+
+    def write(self) -> None:
+        """Say it."""
+        draft = self.place.announcement.with_suffix(".new")
+        draft.write_text(json.dumps({"url": self.url, "pid": os.getpid()}))
+        draft.replace(self.place.announcement)
+
+
+@contextlib.contextmanager
+def announced(place: Place, url: str) -> Iterator[Announcement]:
+    """An announcement that is withdrawn at the end."""
+    place.announcement.unlink(missing_ok=True)
+    try:
+        yield Announcement(place, url)
+    finally:
+        place.announcement.unlink(missing_ok=True)
+
+
+def public_address(asked: str, inner: str) -> str:
+    """The address people use: what the command says, the environment, or the one we listen at. Raises Problem E405."""
+    return environment.address("--public-url", asked or environment.text("MANYHANDS_PUBLIC_URL") or inner, environ={})
+
+
+async def serve(bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int) -> None:
+    """All parts until one ends or somebody asks to stop; then all of them end."""
+    from config.asgi import application
+    from coordination.hosts.supervisor import run_hosts
+
+    stop, started = asyncio.Event(), asyncio.Event()
+    stop_on_signals(stop)
+    where = advertised(ready.url, relay_port)
+
+    async def relay() -> None:
+        await started.wait()
+        ready.write()
+        address = host if where else "127.0.0.1"
+        await keep_relay(inner, ready.place, host=address, port=relay_port, advertise=where, stop=stop)
+
+    parts = [serve_http(application, bound, stop, started), run_hosts(stop), relay(), keep_house(stop)]
+    if os.environ.get("MANYHANDS_DIE_WITH_PARENT") == "1":
+        parts.append(stop_with_parent(stop))
+    async with asyncio.TaskGroup() as group:
+        for part in parts:
+            group.create_task(_until_stopped(part, stop))
+
+
+async def _until_stopped(part: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """One part; when it ends, for whatever reason, the others are asked to stop."""
+    try:
+        await part
+    finally:
+        stop.set()

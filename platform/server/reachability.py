@@ -1,0 +1,70 @@
+"""Who reaches this site: this machine alone, a local network, or the world; and what has to be said about it."""
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+import psutil
+
+from peer_agent.protocol.errors import Problem
+from server.ports import bound_socket
+
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (what people write for every address of this machine)
+IN_THE_CLEAR = (
+    "It is not encrypted: good for a class or a home, where everybody may be trusted with everybody's passwords. "
+    "For anything else put a TLS proxy in front."
+)
+UNREACHED = "Other computers do not reach it under this address. For them: --public-url http://{address}:{port}"
+
+
+def checked_public(url: str) -> str:
+    """A warning about the address, empty where there is none to give. Raises Problem E334 in the open internet."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "https" or is_loopback(host):
+        return ""
+    if any(not address.is_private for address in addresses_of(host)):
+        raise Problem.of("E334", url=url)
+    return IN_THE_CLEAR
+
+
+def hint_for_neighbours(host: str, port: int, public: str) -> str:
+    """What to type so that a class can come in, where the site listens for it but does not know its own address."""
+    if host not in EVERYWHERE or not is_loopback(urlsplit(public).hostname or ""):
+        return ""
+    address = next(iter(own_addresses()), "")
+    return UNREACHED.format(address=address, port=port) if address else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches a host of this name. 127.0.0.2 is a second machine in tests."""
+    return host in ("127.0.0.1", "localhost", "::1")
+
+
+def addresses_of(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """What a name or an address stands for; nothing where nobody knows it."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+
+
+def own_addresses() -> list[str]:
+    """This machine's IPv4 addresses in local networks."""
+    entries = [entry for found in psutil.net_if_addrs().values() for entry in found if entry.family == socket.AF_INET]
+    return [entry.address for entry in entries if is_of_network(ipaddress.ip_address(entry.address))]
+
+
+def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether neighbours may have addresses like this one."""
+    return address.is_private and not address.is_loopback and not address.is_link_local
+
+
+def relay_port_for(public: str, host: str, asked: int) -> int:
+    """The relay's port: what was asked for; a free one where others must be told it; else 0, the relay's own choice."""
+    if asked or is_loopback(urlsplit(public).hostname or ""):
+        return asked
+    with bound_socket(host, 0) as free:
+        port: int = free.getsockname()[1]
+        return port

@@ -1,0 +1,98 @@
+"""The site's own relay: a child process that is started again when it dies."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.utils import timezone
+
+from accounts.services import create_machine_token, relay_keeper
+from peer_agent.protocol.errors import Fault
+from peer_agent.site.login_token import VARIABLE
+from runs.processes.child import child_environment
+from server.lock import Place
+
+logger = logging.getLogger(__name__)
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+STEADY_S = 60.0  # after so long it is taken to work, and a death is a new one
+PATIENCE_S = 2.0
+
+
+async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event) -> None:
+    """Run the relay until `stop`; between deaths wait longer and longer."""
+    pause_s = FIRST_PAUSE_S
+    while not stop.is_set():
+        began = time.monotonic()
+        status = await _run_once(_command(site, host, port, advertise), place, stop)
+        if stop.is_set():
+            return
+        pause_s = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
+        logger.warning("%s", Fault.of("E406", reason=f"it ended with {status}", log=place.relay_log))
+        await _pause(stop, pause_s)
+
+
+def enrolment() -> dict[str, str]:
+    """The relay's environment has a token at each start; it is spent where the relay does not know this address.
+
+    Its key keeps its machine. In the environment nobody else on this computer reads it, as arguments are read.
+    """
+    keeper = relay_keeper()
+    keeper.tokens.exclude(used_at=None).delete()
+    keeper.tokens.filter(expires_at__lte=timezone.now()).delete()  # an unused one may be on its way to another relay
+    return {VARIABLE: create_machine_token(person=keeper).secret}
+
+
+def advertised(public_url: str, port: int) -> str:
+    """Under which address peers beyond this machine reach the relay; empty where there are none, or it is unknown."""
+    parts = urlsplit(public_url)
+    if not port or parts.hostname in ("127.0.0.1", "localhost", "::1"):
+        return ""
+    return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.hostname}:{port}"
+
+
+def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
+    address = ["--advertise", advertise] if advertise else []
+    place = ["--host", host, "--port", str(port)]
+    return [sys.executable, "-m", "peer_agent.cli", "relay", site, *place, *address, "--attached"]
+
+
+async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> int:
+    """The relay's exit status. Its standard input is a pipe of ours, so it leaves however we end."""
+    place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    token = await sync_to_async(enrolment)()
+    environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home), **token}
+    with place.relay_log.open("ab") as log:
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            cwd=settings.ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            process_group=0 if os.name == "posix" else None,  # Ctrl-C is for us; we end it
+        )
+    ended, asked = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
+    await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not ended.done():
+        await _end(child, child.terminate, ended)
+    return ended.result()
+
+
+async def _end(child: asyncio.subprocess.Process, ask: Callable[[], None], ended: "asyncio.Task[int]") -> None:
+    ask()
+    await asyncio.wait({ended}, timeout=PATIENCE_S)
+    if not ended.done():
+        child.kill()
+        await ended
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    await asyncio.wait({waiting := asyncio.create_task(stop.wait())}, timeout=seconds)
+    waiting.cancel()

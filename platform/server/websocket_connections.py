@@ -1,0 +1,104 @@
+"""WebSockets as uvicorn has them, with an end to what they may send before and after it is known who they are."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+from websockets.http11 import Request
+
+from config.proxies import visitor_of
+from coordination.sockets.proof import PROVED
+from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
+from server.http_connections import Config
+from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING
+
+AGENTS = "/ws/agents/"
+MAX_WORD = 256  # bytes that a page says at once: all that it ever says is `again`
+HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # in all, before the proof
+
+
+class Sockets(WebSocketsSansIOProtocol):
+    """Takes of a message no more than whoever sends it may need by now; a longer one ends the socket with 1009."""
+
+    config: Config
+    owner = ""
+    is_agent = is_known = False
+    taken = 0  # bytes
+    timer: asyncio.TimerHandle | None = None
+
+    def turn_out(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
+    def handle_connect(self, event: Request) -> None:
+        """The path is known, and nothing has been sent yet."""
+        self.is_agent = event.path.partition("?")[0] == AGENTS
+        self.conn.max_message_size = MAX_HANDSHAKE if self.is_agent else MAX_WORD
+        super().handle_connect(event)
+        if self.response.status_code != 101:
+            return
+        extensions: dict[str, Any] = self.scope["extensions"]
+        if self.is_agent:
+            extensions[PROVED] = self._prove
+            peer = self.client[0] if self.client else ""
+            forwarded = ",".join(event.headers.get_all("X-Forwarded-For"))
+            self.config.strangers.enter(self, visitor_of(peer, forwarded))
+            self.timer = self.loop.call_later(self.config.limits.proof_s, self.turn_out)
+
+    def _prove(self, owner: str) -> None:
+        """It is somebody's: from now on it may say what a peer says."""
+        if self.disconnected or self.is_known:
+            return
+        self._forget()
+        self.is_known, self.owner = True, owner
+        self.conn.max_message_size = MAX_MESSAGE
+        self.config.owners.enter(self, owner)
+
+    async def send(self, message: Any) -> None:
+        """A page is let in by being accepted."""
+        await super().send(message)
+        if message["type"] == "websocket.accept" and not self.is_agent:
+            self.is_known = True
+
+    def data_received(self, data: bytes) -> None:
+        """As much as a stranger may send in all; from whoever is known, anything."""
+        self.taken += len(data)
+        if self.is_known or self.taken <= HANDSHAKE_BYTES:
+            super().data_received(data)
+        else:
+            self.turn_out()
+
+    def handle_cont(self, event: Frame) -> None:
+        """A message in pieces; pieces with nothing in them could come for ever."""
+        if len(self.frames) >= MOST_FRAGMENTS:
+            self.turn_out()
+        else:
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        """Answered, as long as the answers are read."""
+        if self.transport.get_write_buffer_size() > MOST_UNREAD:
+            self.turn_out()
+        else:
+            super().handle_ping()
+
+    def send_receive_event_to_app(self) -> None:
+        """A page has few words to say, and not many at once."""
+        if not self.is_agent and self.queue.qsize() >= MOST_WAITING:
+            self.turn_out()
+        else:
+            super().send_receive_event_to_app()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing of it is left."""
+        self._forget()
+        if self.owner:
+            self.config.owners.leave(self, self.owner)
+        super().connection_lost(exc)
+
+    def _forget(self) -> None:
+        self.config.strangers.leave(self)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

@@ -1,0 +1,126 @@
+"""How to get the agent: the wheel that setup has built, and lines to copy for every system."""
+
+import hashlib
+import ipaddress
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.urls import reverse
+
+PYTORCH_CPU = "https://download.pytorch.org/whl/cpu"
+
+
+class Wheel(NamedTuple):
+    """The agent's package."""
+
+    path: Path
+    size: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """Its file name, which pip reads the version from."""
+        return self.path.name
+
+    @property
+    def version(self) -> str:
+        """The second part of its name (PEP 427)."""
+        return self.name.split("-")[1]
+
+
+class System(NamedTuple):
+    """One kind of computer. `torch` comes before `pip` where a smaller torch than the usual one will do.
+
+    Every line names the environment's own programs, so that it means the same in a new terminal.
+    """
+
+    name: str
+    environment: str
+    pip: str
+    torch: str
+    call: str  # what `manyhands` is called where it was installed with pip
+
+
+class Install(NamedTuple):
+    """Everything to copy. `requirement` is what pip and uv are told: the full address with its digest."""
+
+    wheel: Wheel
+    url: str
+    requirement: str
+    uv: str
+    systems: tuple[System, ...]
+    likely: str  # the name of the visitor's own system
+
+    @property
+    def upgrade_pip(self) -> str:
+        """Replaces an older agent, in the environment in which it was installed."""
+        return f"pip install --force-reinstall --no-deps {self.requirement}"
+
+    @property
+    def upgrade_uv(self) -> str:
+        """The same where uv has installed it."""
+        return self.uv.replace("install", "install --reinstall", 1)
+
+
+def current_wheel() -> Wheel | None:
+    """The newest wheel in the folder of downloads."""
+    try:
+        stats = [(path.stat(), path) for path in Path(settings.DOWNLOADS).glob("manyhands-*.whl")]
+    except FileNotFoundError:  # it was replaced just now; the next look finds the other
+        return None
+    if not stats:
+        return None
+    newest, path = max(stats, key=lambda found: found[0].st_mtime_ns)
+    return Wheel(path, newest.st_size, _sha256(path, newest.st_mtime_ns, newest.st_size))
+
+
+@lru_cache(maxsize=4)
+def _sha256(path: Path, changed_at_ns: int, size: int) -> str:  # noqa: ARG001  (they say when to look again)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def install_lines(request: HttpRequest) -> Install | None:
+    """Lines with this site's own address in them; None where there is no wheel."""
+    wheel = current_wheel()
+    if wheel is None:
+        return None
+    url = request.build_absolute_uri(reverse("web:wheel", args=[wheel.name]))
+    requirement = f'"manyhands[train] @ {url}#sha256={wheel.sha256}"'
+    systems = tuple(_systems(requirement))
+    likely = likely_system(request.headers.get("User-Agent", ""))
+    return Install(wheel, url, requirement, f"uv tool install --torch-backend auto {requirement}", systems, likely)
+
+
+def _systems(requirement: str) -> list[System]:
+    unix, windows = "~/manyhands/bin/{}", '& "$HOME\\manyhands\\Scripts\\{}"'
+    make, cpu = "python3 -m venv ~/manyhands", f"{unix.format('pip')} install torch --index-url {PYTORCH_CPU}"
+    return [
+        System(
+            name, environment, f"{programs.format('pip')} install {requirement}", torch, programs.format("manyhands")
+        )
+        for name, environment, programs, torch in (
+            ("Linux", make, unix, cpu),
+            ("macOS", make, unix, ""),
+            ("Windows", "py -m venv $HOME\\manyhands", windows, ""),
+        )
+    ]
+
+
+def is_near(request: HttpRequest) -> bool:
+    """Whether the site is called by an address that only its own network knows."""
+    host = request.get_host().rpartition(":")[0] or request.get_host()
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_private
+    except ValueError:
+        return host == "localhost"
+
+
+def likely_system(agent: str) -> str:
+    """What the visitor's browser says it runs on; it opens that block and decides nothing else."""
+    if "Windows" in agent:
+        return "Windows"
+    return "macOS" if "Macintosh" in agent else "Linux"

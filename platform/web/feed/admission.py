@@ -1,0 +1,90 @@
+"""Who may sit down before a run: from which page, from which address, and how many."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.http import HttpRequest, parse_cookie
+from django.http.request import split_domain_port, validate_host
+
+from config.proxies import visitor_of
+from peer_agent.protocol.errors import Problem
+from runs.access import Viewer, access_run, person_of
+from runs.models import Run
+from web.http.requester import household
+
+MOST_OF_PERSON = 40  # sockets of somebody who is logged in; others count by their address
+MOST = 5000  # sockets of this process
+
+Scope = dict[str, Any]
+_sockets: Counter[str] = Counter()
+
+
+def visible_run(scope: Scope) -> Run | None:
+    """The run that the scope's person asks for, None where it is not for them."""
+    try:
+        return access_run(slug=scope["url_route"]["kwargs"]["slug"], viewer=viewer_of(scope))
+    except Problem:
+        return None
+
+
+def viewer_of(scope: Scope) -> Viewer:
+    """The person whose session cookie the socket brings; reads the database."""
+    sessions = import_module(settings.SESSION_ENGINE)
+    request = HttpRequest()
+    request.session = sessions.SessionStore(parse_cookie(header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME))
+    viewer: Viewer = get_user(request)
+    return viewer
+
+
+def comes_from_here(scope: Scope) -> bool:
+    """Whether a page of this site opened the socket. Programs send no Origin and no cookie of a person either."""
+    host = header(scope, b"host")
+    name, _ = split_domain_port(host)
+    if not validate_host(name, settings.ALLOWED_HOSTS):
+        return False
+    origin = header(scope, b"origin")
+    return not origin or origin == settings.PUBLIC_URL or urlsplit(origin).netloc == host
+
+
+class Place(NamedTuple):
+    """Whom a watcher counts as, and how many sockets there may be of one."""
+
+    who: str
+    most: int
+
+
+def place_of(scope: Scope) -> Place:
+    """A person counts as one, wherever they sit; a school or a proxy is many people at one address."""
+    if (person := person_of(viewer_of(scope))) is not None:
+        return Place(f"person {person.pk}", MOST_OF_PERSON)
+    return Place(address_of(scope), settings.PEOPLE_PER_ADDRESS)
+
+
+def address_of(scope: Scope) -> str:
+    """Where the watcher sits, as pages count it."""
+    peer = str(scope["client"][0]) if scope.get("client") else ""
+    return household(visitor_of(peer, header(scope, b"x-forwarded-for")))
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """A header's last value, empty without one."""
+    return next((value.decode("latin-1") for key, value in reversed(scope["headers"]) if key == name), "")
+
+
+@contextmanager
+def counted_in(place: Place) -> Iterator[bool]:
+    """Whether there is room for one more of this place; it is taken for as long as the block lasts."""
+    has_room = _sockets[place.who] < place.most and _sockets.total() < MOST
+    _sockets[place.who] += has_room
+    try:
+        yield has_room
+    finally:
+        _sockets[place.who] -= has_room
+        if not _sockets[place.who]:
+            del _sockets[place.who]

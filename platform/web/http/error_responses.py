@@ -1,0 +1,43 @@
+"""Answers where no view answers: nothing there, not allowed, broken. In words for people, as JSON under /api/.
+
+Their arguments are Django's, wanted or not.
+"""
+
+import sys
+
+from django.http import HttpRequest, HttpResponse
+
+from peer_agent.protocol.errors import Fault
+from runs.processes.disk_full import disk_fault
+from web.http.faults import answer
+
+
+def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """404. A numbered reason is told where there is one."""
+    fault = getattr(exception, "fault", None) or Fault("404", "Check the address, or start from the list of runs.")
+    return answer(request, fault, status=404)
+
+
+def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """403. A reason is told where there is one."""
+    text = str(exception or "") or "Only the organizer of the run can do this. Nothing was changed."
+    return answer(request, Fault("403", text), status=403)
+
+
+def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:  # noqa: ARG001
+    """400."""
+    return answer(request, Fault("400", "The request was malformed. Nothing was changed."), status=400)
+
+
+def broken(request: HttpRequest) -> HttpResponse:
+    """500, or 507 where the disk is full. The cause is in the site's log."""
+    if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
+        return answer(request, fault)
+    text = "Your work is safe: what was committed stays. Try again; if it comes again, tell the operator."
+    return answer(request, Fault("500", text), status=500)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
+    """A form that came from elsewhere, or from a page that lay open too long."""
+    text = "The form was too old or came from another site. Go back, load the page again and repeat."
+    return answer(request, Fault("403", text), status=403)

@@ -1,0 +1,127 @@
+"""How often the same may be asked. `settings.RATES` has the limits; the counts are in Django's cache.
+
+A window begins with the first use and ends by itself, so that nobody waits longer than it is long.
+"""
+
+import hashlib
+import logging
+import math
+import time
+import unicodedata
+from collections.abc import Callable, Collection
+from functools import wraps
+from typing import ParamSpec, Protocol
+
+from django.conf import settings
+from django.core.cache import cache
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from redis.exceptions import RedisError
+
+from peer_agent.protocol.errors import Fault, Problem
+from web.http.faults import answer
+from web.http.requester import address_of
+
+logger = logging.getLogger(__name__)
+Rest = ParamSpec("Rest")
+
+
+class TooOften(Problem):
+    """E223 with the time after which it works again."""
+
+    def __init__(self, what: str, retry_after_s: int) -> None:
+        wait = f"{retry_after_s} s" if retry_after_s < 90 else f"{math.ceil(retry_after_s / 60)} minutes"
+        super().__init__(Fault.of("E223", what=what, wait=wait))
+        self.retry_after_s = retry_after_s
+
+
+def spend(what: str, who: str, *, now: float | None = None) -> None:
+    """Count one use of `what` by `who`. Raises TooOften (Problem E223) where it is one too many."""
+    now = time.time() if now is None else now
+    most, window_s = settings.RATES[what]
+    try:
+        began: float = cache.get_or_set(_key(what, who), now, window_s) or now
+        key = _key(what, who, began)
+        cache.add(key, 0, 2 * window_s)
+        used = cache.incr(key)
+    except (RedisError, ValueError) as error:
+        logger.warning("rate of %s not counted: %s", what, error)  # people get in while Redis restarts
+        return
+    if used > most:
+        raise TooOften(what, max(1, math.ceil(began + window_s - now)))
+
+
+def forgive(what: str, who: str) -> None:
+    """Take back one use that turned out to be none."""
+    try:
+        began = cache.get(_key(what, who))
+        if began is not None:
+            cache.decr(_key(what, who, began))
+    except (RedisError, ValueError) as error:
+        logger.warning("rate of %s not forgiven: %s", what, error)
+
+
+class View(Protocol[Rest]):
+    """A view as Django calls it."""
+
+    def __call__(self, request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
+        """Answer."""
+        ...
+
+
+def limited(
+    what: str,
+    who: Callable[[HttpRequest], str],
+    *,
+    methods: Collection[str] = ("POST",),
+    failures_only: bool = False,
+    own: str = "",
+) -> Callable[[View[Rest]], View[Rest]]:
+    """A view whose POSTs, or other `methods`, are counted; one too many is answered by a page with E223.
+
+    With `failures_only` one that leads on to another page is forgiven. `own`: what is counted instead, by person, of
+    whoever is logged in; a school behind one address is many people.
+    """
+
+    def around(view: View[Rest]) -> View[Rest]:
+        @wraps(view)
+        def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
+            if request.method not in methods:
+                return view(request, *rest, **named)
+            # Before the view may log somebody in or out.
+            counts, whom = (own, person(request)) if own and request.user.is_authenticated else (what, who(request))
+            try:
+                spend(counts, whom)
+            except TooOften as problem:
+                return refusal(request, problem)
+            response = view(request, *rest, **named)
+            if failures_only and response.status_code == 302:
+                forgive(counts, whom)
+            return response
+
+        return counted
+
+    return around
+
+
+def refusal(request: HttpRequest, problem: TooOften) -> HttpResponse:
+    """The answer 429, which says when to come again."""
+    response = answer(request, problem.fault)
+    response["Retry-After"] = str(problem.retry_after_s)
+    return response
+
+
+def address_and_name(request: HttpRequest) -> str:
+    """Who tries to log in, from where; a name is one however it is spelled, as the log-in form reads it."""
+    name = unicodedata.normalize("NFKC", request.POST.get("username", "")).strip()
+    return f"{address_of(request)} {name.casefold()}"
+
+
+def person(request: HttpRequest) -> str:
+    """Who is logged in; for views behind `login_required`."""
+    return str(request.user.pk)
+
+
+def _key(*parts: object) -> str:
+    """Names of people and addresses are of any length and letters; keys are not. Nobody can read them back."""
+    return f"rate:{hashlib.sha256(repr(parts).encode()).hexdigest()}"

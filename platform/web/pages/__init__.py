@@ -1,0 +1,1 @@
+"""Pages for people, by subject. No page is imported by another room."""

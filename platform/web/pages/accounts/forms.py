@@ -1,0 +1,91 @@
+"""Forms about one's own account."""
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth.forms import AuthenticationForm
+
+from accounts.models import Person
+
+NEW = forms.PasswordInput(attrs={"autocomplete": "new-password"})
+
+
+class NewPasswordForm(forms.Form):
+    """A password for somebody who has shown otherwise who they are."""
+
+    password = forms.CharField(label="New password", strip=False, help_text="At least 10 characters.", widget=NEW)
+
+
+class NameForm(forms.Form):
+    """A public name."""
+
+    username = forms.CharField(
+        label="Name",
+        max_length=30,
+        help_text="Others see it beside your work. 2 to 30 letters, digits, dots, dashes or underscores.",
+        widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
+    )
+
+
+class PasswordForm(NewPasswordForm):
+    """Another password for oneself."""
+
+    current = forms.CharField(
+        label="Present password",
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+    field_order = ("current", "password")
+
+    def __init__(self, *args: Any, has_password: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not has_password:  # whoever came by another site has none to show
+            self.fields["current"] = forms.CharField(required=False, widget=forms.HiddenInput)
+
+
+class SignUpForm(forms.Form):
+    """A public name and a password."""
+
+    username = forms.CharField(
+        label="Name",
+        max_length=30,
+        help_text="Others see it beside your work. 2 to 30 letters, digits, dots, dashes or underscores.",
+        widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
+    )
+    password = forms.CharField(
+        strip=False,
+        help_text="At least 10 characters. There is no e-mail to reset it: keep it in a password manager.",
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+
+
+class LoginForm(AuthenticationForm):
+    """Django's, in our words."""
+
+    error_messages = {  # noqa: RUF012  (Django's own way)
+        "invalid_login": "Name and password do not go together. Mind capital letters.",
+        "inactive": "This account was closed by an operator of this site. Ask the operator why.",
+    }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["username"].label = "Name"
+
+    def get_invalid_login_error(self) -> forms.ValidationError:
+        """Django lets nobody into a closed account and says no more; who knows its password is told."""
+        closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
+        if closed is not None and closed.check_password(self.cleaned_data["password"]):
+            return forms.ValidationError(self.error_messages["inactive"], code="inactive")
+        return super().get_invalid_login_error()
+
+
+class TokenForm(forms.Form):
+    """What a personal token is for."""
+
+    label = forms.CharField(label="What is it for?", max_length=60)
+
+
+class MachineNameForm(forms.Form):
+    """What a machine is called."""
+
+    name = forms.CharField(max_length=60)

@@ -1,0 +1,53 @@
+"""Pages on which people come and go."""
+
+from django.contrib.auth import login, logout, views
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_http_methods, require_POST
+
+from accounts import services
+from web.http import rate_limits
+from web.http.requester import address_of
+from web.pages.accounts.forms import LoginForm, SignUpForm
+
+log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
+    rate_limits.limited("log-ins of this name", rate_limits.address_and_name, failures_only=True)(
+        views.LoginView.as_view(
+            template_name="web/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
+        )
+    )
+)
+
+
+@rate_limits.limited("sign-ups", address_of)
+@require_http_methods(["GET", "POST"])
+def sign_up(request: HttpRequest) -> HttpResponse:
+    """A name and a password, nothing else."""
+    if request.user.is_authenticated:
+        return redirect(after_login(request))
+    form = SignUpForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            person = services.sign_up(**form.cleaned_data)
+        except ValidationError as error:
+            form.add_error(None, error)
+        else:
+            login(request, person)
+            return redirect(after_login(request))
+    return render(request, "web/signup.html", {"form": form, "next": request.GET.get("next", "")})
+
+
+@require_POST
+def log_out(request: HttpRequest) -> HttpResponse:
+    """Leave; machines go on."""
+    logout(request)
+    return redirect("web:runs")
+
+
+def after_login(request: HttpRequest) -> str:
+    """Where somebody wanted to go, on this site only."""
+    wanted = request.POST.get("next") or request.GET.get("next") or ""
+    is_here = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
+    return wanted if is_here else "web:runs"

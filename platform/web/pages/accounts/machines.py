@@ -1,0 +1,101 @@
+"""The page of one's machines and tokens. A new secret is in the answer to the POST that made it, and nowhere else."""
+
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from accounts import selectors, services
+from accounts.models import Machine, Person, Token
+from accounts.services import IssuedToken
+from peer_agent.protocol.errors import Problem
+from web.http.faults import status_of
+from web.http.requester import person_in
+from web.pages.accounts.forms import MachineNameForm, TokenForm
+
+
+@never_cache
+@login_required
+@require_http_methods(["GET", "POST"])
+def machine_list(request: HttpRequest) -> HttpResponse:
+    """My machines; POST makes a one-time token for another."""
+    person = person_in(request)
+    issued = services.create_machine_token(person=person) if request.method == "POST" else None
+    return _page(request, person, machine_token=issued)
+
+
+@login_required
+@require_POST
+def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
+    """Rename, revoke or let back one of my machines."""
+    machine = selectors.machine_of(person_in(request), machine_id)
+    if machine is None:
+        raise Http404
+    if "revoke" in request.POST:
+        services.revoke_machine(machine=machine)
+        return redirect("web:machines")
+    if "back" in request.POST:
+        return _let_back(request, machine)
+    form = MachineNameForm(request.POST)
+    if not form.is_valid():
+        return _page(request, person_in(request), name_fault="A machine's name has 1 to 60 characters.", status=400)
+    services.rename_machine(machine=machine, name=form.cleaned_data["name"])
+    return redirect("web:machines")
+
+
+def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
+    try:
+        services.let_back_machine(machine=machine)
+    except Problem as problem:
+        return _page(request, person_in(request), name_fault=str(problem), status=status_of(problem.fault.code))
+    return redirect("web:machines")
+
+
+@never_cache
+@login_required
+@require_POST
+def personal_tokens(request: HttpRequest) -> HttpResponse:
+    """Make a token with which a program reads as me."""
+    person, form = person_in(request), TokenForm(request.POST)
+    if not form.is_valid():
+        return _page(request, person, token_form=form, status=400)
+    issued = services.create_token(person=person, purpose=Token.Purpose.API, label=form.cleaned_data["label"])
+    return _page(request, person, api_token=issued)
+
+
+@login_required
+@require_POST
+def revoke_personal_token(request: HttpRequest, token_id: int) -> HttpResponse:
+    """End one of my tokens."""
+    token = selectors.open_tokens_of(person_in(request)).filter(pk=token_id).first()
+    if token is None:
+        raise Http404
+    services.revoke_token(token=token)
+    return redirect("web:machines")
+
+
+def _page(
+    request: HttpRequest,
+    person: Person,
+    *,
+    machine_token: IssuedToken | None = None,
+    api_token: IssuedToken | None = None,
+    token_form: TokenForm | None = None,
+    name_fault: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    machines = selectors.machines_of(person)
+    facts = {
+        "machines": machines,
+        "working": sum(machine.revoked_at is None for machine in machines),
+        "tokens": selectors.open_tokens_of(person),
+        "machine_token": machine_token,
+        "api_token": api_token,
+        "token_form": token_form or TokenForm(),
+        "name_fault": name_fault,
+        "site": request.build_absolute_uri("/").rstrip("/"),
+    }
+    return render(request, "web/machines.html", facts, status=status)

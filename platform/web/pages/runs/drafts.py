@@ -1,0 +1,67 @@
+"""Pages on which an organizer changes a run's words, or a whole draft."""
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from peer_agent.protocol.errors import Problem
+from runs.access import access_managed_run
+from runs.lifecycle import drafts
+from runs.models import Run
+from web.http import rate_limits
+from web.http.access import run_or_404
+from web.http.requester import person_in
+from web.pages.runs.dataset_text import stored_text, upload_facts
+from web.pages.runs.organizer_forms import DraftForm, WordsForm
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
+    """Everything of a draft; of another run its words and who may see it."""
+    run = run_or_404(access_managed_run, request, slug)
+    if run.state == Run.State.DRAFT:
+        return _edit_draft(request, run)
+    words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
+    form = WordsForm(request.POST or None, initial=words)
+    if request.method == "POST" and form.is_valid():
+        _change_words(run, form)
+        return redirect("web:manage", slug=slug)
+    return render(request, "web/edit_words.html", {"run": run, "form": form}, status=400 if form.errors else 200)
+
+
+def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
+    person = person_in(request)
+    if request.FILES:
+        try:
+            rate_limits.spend("uploads", rate_limits.person(request))
+        except rate_limits.TooOften as problem:
+            return rate_limits.refusal(request, problem)
+    form = DraftForm(request.POST or None, request.FILES or None, run=run, upload_limit_mb=settings.UPLOAD_LIMIT_MB)
+    if request.method == "POST" and form.is_valid():
+        try:
+            _change_draft(request, run, form)
+        except Problem as problem:
+            form.blame(problem.fault)
+        else:
+            return redirect("web:manage", slug=run.slug)
+    facts = upload_facts(person, form) | {"run": run}
+    return render(request, "web/edit_draft.html", facts, status=400 if form.errors else 200)
+
+
+@transaction.atomic
+def _change_draft(request: HttpRequest, run: Run, form: DraftForm) -> None:
+    """All of it or nothing. Raises Problem."""
+    recipe = form.recipe()
+    dataset = stored_text(person_in(request), form)
+    drafts.change_draft(run=run, recipe=recipe, licence=form.cleaned_data["licence"], dataset=dataset)
+    _change_words(run, form)
+
+
+def _change_words(run: Run, form: WordsForm | DraftForm) -> None:
+    given = form.cleaned_data
+    drafts.change_words(run=run, title=given["title"], purpose=given["purpose"])
+    drafts.change_visibility(run=run, visibility=Run.Visibility(given["visibility"]))

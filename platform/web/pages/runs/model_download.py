@@ -1,0 +1,43 @@
+"""What "Take it home" shows: the files, how to load them, where they are on the Hub, and who is named on the card."""
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from runs.access import person_of
+from runs.models import Publication, Run
+from runs.releases.card_facts import how_checked
+from runs.releases.card_names import has_given, is_named
+
+CARD = "README.md"
+
+
+def home_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
+    """For the page of a run."""
+    person = person_of(request.user)
+    published = Publication.objects.filter(run=run, private=False).exclude(url="").first()
+    return {
+        "published": published,
+        "load_lines": load_lines(run, published),
+        "fetch_line": fetch_line(request, run),
+        "may_be_named": person is not None and has_given(run, person),
+        "is_named": person is not None and is_named(run, person),
+        "card": CARD,
+        "checked": how_checked(run),
+    }
+
+
+def load_lines(run: Run, published: Publication | None) -> str:
+    """Three lines that load the model: from the Hub where it is there, else from the unpacked archive."""
+    where = published.repository if published else run.slug
+    return (
+        "from transformers import pipeline\n"
+        f'write = pipeline("text-generation", model="{where}")\n'
+        'print(write("Once")[0]["generated_text"])'
+    )
+
+
+def fetch_line(request: HttpRequest, run: Run) -> str:
+    """Gets the archive; said again after an interruption, it goes on where it was."""
+    address = request.build_absolute_uri(f"/api/v1/runs/{run.slug}/release/{run.slug}.zip")
+    return f"curl -C - -O {address} && unzip {run.slug}.zip"

@@ -1,0 +1,72 @@
+"""Forms of the organizer's pages: words and doors of a run, a draft, members and invitations."""
+
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+
+from runs.models import Run
+from web.pages.runs.new_run_form import NewRunForm
+from web.pages.runs.recipe_fields import FIELDS
+
+DAY = 24 * 3600
+
+
+class WordsForm(forms.Form):
+    """What can be changed at any time."""
+
+    title = NewRunForm.base_fields["title"]
+    purpose = NewRunForm.base_fields["purpose"]
+    visibility = NewRunForm.base_fields["visibility"]
+
+
+class DraftForm(NewRunForm):
+    """A draft again, with everything it has; the text only where it is replaced."""
+
+    wants_text = False
+
+    def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
+        words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
+        super().__init__(*args, initial={**words, "licence": run.dataset.licence}, **kwargs)
+        self.fields["text"].label = "Another text"
+        self.fields["text"].help_text += f" Without one, {run.dataset.filename} stays."
+        self.fields["may_share"].label = "I may share the other text"
+        recipe = run.parsed_recipe
+        for field in FIELDS:
+            value: Any = recipe
+            for part in field.path:
+                value = getattr(value, part)
+            self.fields[field.name].initial = value
+
+
+class ExtendForm(forms.Form):
+    """How many steps the run has from now on, all in all."""
+
+    target_steps = forms.IntegerField(min_value=1, label="Steps, all in all")
+
+
+class MemberForm(forms.Form):
+    """Somebody who has a name here."""
+
+    name = forms.CharField(max_length=30, label="Name on this site")
+
+
+class InvitationForm(forms.Form):
+    """For how many people a link is good, and for how long."""
+
+    most_uses = forms.TypedChoiceField(
+        choices=[("1", "one person"), ("10", "10 people"), ("100", "100 people"), ("", "as many as come")],
+        coerce=int,
+        empty_value=None,
+        required=False,
+        initial="1",
+        label="Good for",
+    )
+    lifetime = forms.TypedChoiceField(
+        choices=[(str(DAY), "a day"), (str(7 * DAY), "a week"), (str(30 * DAY), "30 days"), ("", "until taken back")],
+        coerce=lambda seconds: timedelta(seconds=int(seconds)),
+        empty_value=None,
+        required=False,
+        initial=str(7 * DAY),
+        label="Works for",
+    )

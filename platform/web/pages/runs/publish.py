@@ -1,0 +1,122 @@
+"""The page on which an organizer publishes a run's model on the Hub; and who wants to be named on its card."""
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from peer_agent.protocol.errors import Fault, Problem
+from runs.access import access_managed_run, access_run
+from runs.models import Publication, Release, Run
+from runs.releases import card_names, hub, publishing
+from web.http.access import run_or_404
+from web.http.requester import person_in
+
+REFRESH_S = 3
+MOVING = (Publication.State.WAITING, Publication.State.SENDING)
+
+
+class HubTokenForm(forms.Form):
+    """A token; the field never gives back what was typed."""
+
+    token = forms.CharField(
+        max_length=300,
+        label="Access token",
+        widget=forms.PasswordInput(attrs={"autocomplete": "off", "placeholder": "hf_…"}),
+    )
+
+
+class PublishForm(forms.Form):
+    """Where the model goes."""
+
+    repository = forms.CharField(max_length=200, label="Repository", help_text="As NAMESPACE/NAME.")
+    private = forms.BooleanField(
+        required=False,
+        label="Only I can see it there",
+        help_text="Counts when the repository is made; later it is changed on the Hub.",
+    )
+    replace = forms.BooleanField(required=False, label="It may replace files of the same name that are there already")
+
+
+@never_cache
+@login_required
+@require_http_methods(["GET", "POST"])
+def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
+    """What is on the Hub, and the token with which it gets there."""
+    run = run_or_404(access_managed_run, request, slug)
+    if request.method == "GET":
+        return _page(request, run)
+    act = ACTIONS.get(request.POST.get("action", ""))
+    if act is None:
+        raise Http404
+    try:
+        form = act(request, run)
+    except Problem as problem:
+        return _page(request, run, fault=problem.fault, form=PublishForm(request.POST), status=400)
+    return _page(request, run, form=form, status=400) if form else redirect("web:publish", slug=slug)
+
+
+@login_required
+@require_POST
+def name_me(request: HttpRequest, slug: str) -> HttpResponse:
+    """Agree to be named on the card, or take that back."""
+    run = run_or_404(access_run, request, slug)
+    card_names.set_named(run=run, person=person_in(request), agreed="agreed" in request.POST)
+    return redirect(f"/runs/{slug}/#home")
+
+
+def _save_token(request: HttpRequest, run: Run) -> None:  # noqa: ARG001 (the actions look alike)
+    form = HubTokenForm(request.POST)
+    if not form.is_valid():
+        raise Problem.of("E351")
+    publishing.save_token(person=person_in(request), token=form.cleaned_data["token"])
+
+
+def _remove_token(request: HttpRequest, run: Run) -> None:  # noqa: ARG001
+    publishing.remove_token(person=person_in(request))
+
+
+def _publish(request: HttpRequest, run: Run) -> PublishForm | None:
+    form = PublishForm(request.POST)
+    if not form.is_valid():
+        return form
+    publishing.ask_to_publish(run=run, **form.cleaned_data)
+    return None
+
+
+ACTIONS: dict[str, Any] = {"save": _save_token, "remove": _remove_token, "publish": _publish}
+
+
+def _page(
+    request: HttpRequest, run: Run, *, fault: Fault | None = None, form: PublishForm | None = None, status: int = 200
+) -> HttpResponse:
+    publication = Publication.objects.filter(run=run).first()
+    account = hub.account_of(person_in(request))
+    progress = hub.progress_of(run) if publication and publication.state == Publication.State.SENDING else None
+    release = Release.objects.filter(run=run, state=Release.State.READY).first()
+    is_moving = publication is not None and release is not None and publication.state in MOVING
+    facts = {
+        "run": run,
+        "account": account,
+        "publication": publication,
+        "progress": progress,
+        "release": release,
+        "fault": fault,
+        "token_form": HubTokenForm(),
+        "form": form or PublishForm(initial=_wanted(run, publication, account)),
+        "hub": settings.HUB_ENDPOINT,
+        "refresh_s": REFRESH_S if is_moving and request.method == "GET" else None,
+    }
+    return render(request, "web/publish.html", facts, status=status)
+
+
+def _wanted(run: Run, publication: Publication | None, account: Any) -> dict[str, Any]:
+    """What the form begins with."""
+    if publication is not None:
+        return {"repository": publication.repository, "private": publication.private}
+    return {"repository": f"{account.namespaces[0]}/{run.slug}" if account else ""}

@@ -1,0 +1,115 @@
+"""Pages of runs: the list, the form, the run. What its organizer can do to it is in `managing`."""
+
+import re
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.safestring import mark_safe
+from django.views.decorators.http import require_http_methods, require_safe
+
+from peer_agent.protocol.errors import Problem
+from runs import selectors
+from runs.access import access_run, may_manage
+from runs.lifecycle import quotas, services
+from runs.models import Run
+from web.http import rate_limits
+from web.http.access import run_or_404
+from web.http.requester import person_in, site_of
+from web.pages.runs.dataset_text import stored_text, upload_facts
+from web.pages.runs.model_download import home_facts
+from web.pages.runs.new_run_form import NewRunForm
+from web.pages.site import install
+from web.run_picture.chart import NARROW, WIDE, loss_chart
+from web.run_picture.curve_image import CARD as PREVIEW
+from web.run_picture.loading import seen_of
+from web.run_picture.own_place import own_words
+from web.run_picture.picture import bars_of, picture_of
+
+MOVING = (Run.State.PREPARING, Run.State.OPEN, Run.State.FINISHING)
+REFRESH_S = 5
+ON_A_PAGE = 50  # runs of the list
+FROM = re.compile(r"[0-9]{1,9}")
+
+
+@require_safe
+def run_list(request: HttpRequest) -> HttpResponse:
+    """The front page."""
+    asked = request.GET.get("from", "")
+    begin = int(asked) if FROM.fullmatch(asked) else 0
+    lines = selectors.run_lines(request.user, offset=begin, limit=ON_A_PAGE + 1)
+    if begin and not lines:
+        return redirect("web:runs")
+    older = begin + ON_A_PAGE if len(lines) > ON_A_PAGE else None
+    facts = {"lines": lines[:ON_A_PAGE], "begin": begin, "older": older, "site": site_of(request)}
+    return render(request, "web/runs.html", facts)
+
+
+@login_required
+@rate_limits.limited("uploads", rate_limits.person)
+@require_http_methods(["GET", "POST"])
+def new_run(request: HttpRequest) -> HttpResponse:
+    """One form from the text to the draft."""
+    form = NewRunForm(request.POST or None, request.FILES or None, upload_limit_mb=settings.UPLOAD_LIMIT_MB)
+    if request.method == "POST" and form.is_valid():
+        try:
+            run = _create(request, form)
+        except Problem as problem:
+            form.blame(problem.fault)
+        else:
+            return redirect("web:manage", slug=run.slug)
+    facts = upload_facts(person_in(request), form)
+    return render(request, "web/new_run.html", facts, status=400 if form.errors else 200)
+
+
+@require_safe
+def run_page(request: HttpRequest, slug: str) -> HttpResponse:
+    """What everybody sees of a run."""
+    run = run_or_404(access_run, request, slug)
+    return render(request, "web/run.html", run_facts(request, run))
+
+
+def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
+    """Everything on a run's page."""
+    seen = seen_of(run)
+    picture, live, entropy = seen.run, picture_of(seen), run.dataset.unigram_entropy
+    return {
+        "run": run,
+        "picture": picture,
+        "recipe": run.parsed_recipe,
+        "live": live,
+        **{name: live[name] for name in ("truth", "to_go", "trend", "summary")},
+        "state_word": live["word"],
+        # The chart is made of numbers and fixed words alone.
+        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout)),  # noqa: S308
+        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout)),  # noqa: S308
+        "bars": bars_of(seen),
+        "you": own_words(run, request.user, [hand.name for hand in picture.hands]),
+        "refresh_s": REFRESH_S if run.state in MOVING else None,
+        "is_organizer": may_manage(run, request.user),
+        "can_join": run.state in (Run.State.OPEN, Run.State.PAUSED),
+        "preview": PREVIEW,
+        "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
+        "site": site_of(request),
+        **home_facts(request, run),
+        "install": install.install_lines(request),
+        "is_near": install.is_near(request),
+    }
+
+
+def _create(request: HttpRequest, form: NewRunForm) -> Run:
+    """Store the text and make the draft. Raises Problem."""
+    person, recipe = person_in(request), form.recipe()
+    quotas.require_draft_left(person)
+    dataset = stored_text(person, form)
+    assert dataset is not None, "the form wants a text"
+    return services.create_run(
+        organizer=person,
+        dataset=dataset,
+        title=form.cleaned_data["title"],
+        purpose=form.cleaned_data["purpose"],
+        recipe=recipe,
+        visibility=Run.Visibility(form.cleaned_data["visibility"]),
+    )

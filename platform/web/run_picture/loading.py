@@ -1,0 +1,37 @@
+"""A run's picture out of the database."""
+
+from uuid import UUID
+
+from django.utils import timezone
+
+from runs import selectors
+from runs.models import Run
+from web.run_picture import presence
+from web.run_picture.picture import HANDS, Picture, Seen, picture_of
+
+
+def seen_of(run: Run) -> Seen:
+    """What there is to see of a run now."""
+    step = presence.current_step(run)
+    return Seen(
+        run=selectors.run_picture(run, hands=HANDS),
+        peers=presence.online(run),
+        phase=step["phase"] if step else "",
+        void_rounds=selectors.void_rounds(run),
+        now=timezone.now(),
+    )
+
+
+def prepare_looks() -> None:
+    """Look once, for nobody, as a site starts: Django prepares its queries when they are first made, and the first
+    reader would pay for that.
+    """
+    run = Run.objects.filter(state=Run.State.OPEN).order_by("-pk").first()
+    if run is not None:
+        look(run.pk)
+
+
+def look(run_id: UUID) -> Picture | None:
+    """The picture, None where the run is gone."""
+    run = Run.objects.select_related("dataset", "organizer", "head").filter(pk=run_id).first()
+    return picture_of(seen_of(run)) if run else None

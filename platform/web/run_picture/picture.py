@@ -1,0 +1,151 @@
+"""What a run's page shows, as plain values that travel as JSON. Pure.
+
+`frontend/src/picture.ts` names the same fields.
+"""
+
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from runs.ledger.standings import Hand, Lately
+from runs.models import Happening, Run
+from runs.selectors import Measured, Point, RunPicture
+from web.run_picture import status_sentence
+from web.run_picture.chart import summary
+from web.run_picture.presence import TRAINER, Present
+from web.run_picture.step_bars import StepBars, step_bars, tint_of
+
+Picture = dict[str, Any]
+
+HANDS = 10  # rows; `web.pages.runs.leaderboard` has them all
+TALLEST = 8  # of a bar of what somebody gave lately
+JOINABLE = (Run.State.OPEN, Run.State.PAUSED)
+
+
+class Seen(NamedTuple):
+    """Everything that is read of a run at one moment."""
+
+    run: RunPicture
+    peers: Sequence[Present]
+    phase: str
+    void_rounds: int
+    now: datetime
+
+
+def picture_of(seen: Seen) -> Picture:
+    """The picture. Every list under `changes.LISTS` holds rows with a `key` of their own."""
+    return {**_words(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **_lists(seen)}
+
+
+def _words(seen: Seen) -> Picture:
+    run, word = seen.run.run, status_sentence.state_word(seen.run, _trainers(seen))
+    return {
+        "slug": run.slug,
+        "state": str(run.state),
+        "word": word,
+        "visibility": str(run.get_visibility_display()).lower(),
+        "truth": status_sentence.truth(seen.run, seen.peers),
+        "to_go": status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else "",
+        "can_join": run.state in JOINABLE,
+        "text": str(seen.run.dataset.state),
+        "release": str(seen.run.release.state) if seen.run.release else "",
+    }
+
+
+def _loss(seen: Seen) -> Picture:
+    points, entropy = seen.run.points, seen.run.dataset.unigram_entropy
+    loss = seen.run.loss
+    return {
+        "step": seen.run.step,
+        "target_steps": seen.run.target_steps,
+        "loss": loss if loss is not None and math.isfinite(loss) else None,
+        "trend": status_sentence.trend(points, seen.now),
+        "summary": summary(points, entropy, seen.run.heldout),
+        "unigram": entropy,
+        "points": [_point(point) for point in points if math.isfinite(point.loss)],
+    }
+
+
+def _step(seen: Seen) -> Picture:
+    bars = bars_of(seen)
+    return {
+        "phase": bars.phase,
+        "done": bars.done,
+        "target": bars.target,
+        "samples_per_s": round(bars.samples_per_s, 1),
+        "tokens_per_s": round(bars.samples_per_s * seen.run.run.parsed_recipe.model.context),
+        "training": len(bars.bars),
+        "relays": bars.relays,
+        "void_rounds": seen.void_rounds,
+    }
+
+
+def bars_of(seen: Seen) -> StepBars:
+    """The step that is being made, machine by machine."""
+    return step_bars(seen.peers, target=seen.run.target_batch, phase=seen.phase)
+
+
+def _totals(run: RunPicture) -> Picture:
+    given = {"people": run.people, "machines": run.machines, "samples": run.samples, "tokens": run.tokens}
+    return {**given, "lately_steps": run.lately.steps}
+
+
+def _lists(seen: Seen) -> Picture:
+    here = {peer.name for peer in _trainers(seen)}
+    return {
+        "bars": _bars(seen),
+        "hands": [_hand(hand, here, seen.run.lately) for hand in seen.run.hands],
+        "happenings": [_happening(line) for line in seen.run.happenings],
+        "heldout": [_measured(point) for point in seen.run.heldout],
+    }
+
+
+def _bars(seen: Seen) -> list[Picture]:
+    """As `step_bars` has them, each under a key that says nothing of the machine."""
+    target = seen.run.target_batch
+    return [
+        {
+            "key": hashlib.sha256(peer.peer.encode()).hexdigest()[:12],
+            "name": peer.name,
+            "tint": tint_of(peer.name),
+            "state": peer.state,
+            "done": peer.done,
+            "share": round(min(100.0, 100 * peer.done / target), 1),
+        }
+        for peer in sorted(_trainers(seen), key=lambda peer: (peer.name, peer.peer))
+    ]
+
+
+def _hand(hand: Hand, here: Collection[str], lately: Lately) -> Picture:
+    """`lately` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
+    given = lately.given.get(hand.name, [])
+    tallest = max((part for parts in lately.given.values() for part in parts), default=0)
+    return {
+        "key": hand.name,
+        **hand._asdict(),
+        "tint": tint_of(hand.name),
+        "now": hand.name in here,
+        "lately": sum(given),
+        "heights": [-(-TALLEST * part // tallest) if part else 0 for part in given],
+    }
+
+
+def _happening(line: Happening) -> Picture:
+    return {"key": str(line.pk), "at": line.at.isoformat(timespec="seconds"), "kind": line.kind, "text": line.text}
+
+
+def _measured(point: Measured) -> Picture:
+    """`at` in seconds of UTC, `loss` in nats per token."""
+    at, loss = round(point.at.timestamp(), 1), round(point.loss, 5)
+    return {"key": str(point.place), "step": point.step, "at": at, "loss": loss}
+
+
+def _point(point: Point) -> list[float]:
+    """Step, nats per token, seconds of UTC."""
+    return [point.step, round(point.loss, 5), round(point.at.timestamp(), 1) if point.at else 0]
+
+
+def _trainers(seen: Seen) -> list[Present]:
+    return [peer for peer in seen.peers if peer.role == TRAINER]
