@@ -30,6 +30,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.merkle import Leaf
+from peer_agent.protocol.log.reading import open_head, open_record
 from peer_agent.protocol.log.records import (
     GENESIS,
     Entry,
@@ -38,8 +39,6 @@ from peer_agent.protocol.log.records import (
     SpanEntry,
     digest_of,
     from_lines,
-    open_head,
-    open_record,
     to_lines,
 )
 

@@ -11,7 +11,8 @@ from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.log.records import Entry, digest_of, from_lines, open_record, seal
+from peer_agent.protocol.log.reading import open_record
+from peer_agent.protocol.log.records import Entry, digest_of, from_lines, seal
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.publishing.reach import Reach, write_reach
 from peer_agent.publishing.relay_logs import RelayLogs

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager, suppress
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
-from peer_agent.protocol.log.records import RecordHead, read_head
+from peer_agent.protocol.log.reading import read_head
+from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.relay import advance as relay
 from peer_agent.protocol.relay import events as relays
 from peer_agent.protocol.relay.opened import OpenPlan, open_message

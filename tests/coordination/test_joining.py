@@ -8,7 +8,7 @@ import pytest
 
 from coordination.hosts import writer
 from coordination.hosts.supervisor import in_thread
-from peer_agent.protocol.coordinator.work import reports
+from peer_agent.protocol.coordinator import reports
 from peer_agent.protocol.credentials import Role
 from tests.coordination.cast import Cast, assemble, require_equal_books
 from tests.coordination.dialler import credential_of, identity_of

@@ -14,7 +14,7 @@ from coordination import store
 from coordination.hosts import claims
 from coordination.snapshots import news_of
 from peer_agent.protocol.coordinator.events import Mark
-from peer_agent.protocol.coordinator.work.leases import LeaseBook
+from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
 from peer_agent.protocol.messages import Snapshot as SnapshotMessage
 from peer_agent.protocol.sampling import samples_in

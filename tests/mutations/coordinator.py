@@ -96,7 +96,7 @@ COORDINATOR: tuple[Mutation, ...] = (
         '            return [e.Persist(round_.record, 0.0, 1)]\n        case "refused"',
         "round/committing",
     ),
-    fault("nobody is evicted", "advance", "if state.now - member.heard_at > LOST_S", "if False", "work/reports"),
+    fault("nobody is evicted", "advance", "if state.now - member.heard_at > LOST_S", "if False", "reports"),
     fault("short rounds are soon sat out", "state", "or self.now < conduct.out_to", "", "work/conduct"),
     fault(
         "whom too few are left without is waited for no longer than anybody",

@@ -10,10 +10,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import advance as advancing
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator import membership
+from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.coordinator.phases import Why
 from peer_agent.protocol.coordinator.round import attempt, committing, offers, planning, recording, reducing, voiding
 from peer_agent.protocol.coordinator.state import Phase, Round, RunState
-from peer_agent.protocol.coordinator.work.leases import LeaseBook
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Contribution, Included, Record, Unit, seal

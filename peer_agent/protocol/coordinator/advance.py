@@ -24,6 +24,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     take_verified,
 )
 from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
+from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
 from peer_agent.protocol.coordinator.round.offers import close_offers, cut, may_cut, repeat_cut, take_offer
 from peer_agent.protocol.coordinator.round.planning import plan
@@ -34,7 +35,6 @@ from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.work.conduct import hush, lift, recount_all, weigh_absence
 from peer_agent.protocol.coordinator.work.leasing import deal, top_up, top_up_all
-from peer_agent.protocol.coordinator.work.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 

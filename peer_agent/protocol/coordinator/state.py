@@ -6,7 +6,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from peer_agent.protocol.coordinator.events import Goal
-from peer_agent.protocol.coordinator.work.leases import LeaseBook
+from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId

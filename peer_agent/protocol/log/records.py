@@ -14,7 +14,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct, structs
 
-from peer_agent.protocol.credentials import RECORD, Signed, is_signed_by, sign
+from peer_agent.protocol.credentials import RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Run, Short, Small
 from peer_agent.protocol.log.merkle import is_under, tree_of
@@ -191,36 +191,6 @@ def digest_of(sealed: Signed | Entry) -> str:
     """sha256 of a sealed head, hex: the `previous` of the next."""
     head = sealed.head if isinstance(sealed, Entry) else sealed
     return hashlib.sha256(head.payload).hexdigest()
-
-
-def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
-    """The head, once its signature holds; of version 1 the whole record. Raises Problem E218."""
-    if not is_signed_by(site_public_key, RECORD, signed):
-        raise Problem.of("E218")
-    return read_head(signed)
-
-
-def open_record(entry: Entry, site_public_key: bytes) -> Record:
-    """The whole record, once its signature and its root hold. Raises Problem E218."""
-    if not is_signed_by(site_public_key, RECORD, entry.head):
-        raise Problem.of("E218")
-    return read_record(entry)
-
-
-def read_head(signed: Signed) -> RecordHead:
-    """The head of an entry whose signature was checked when it was stored. Raises Problem E218."""
-    from peer_agent.protocol.log.version_1 import converted
-
-    try:
-        return msgspec.json.decode(signed.payload, type=RecordHead)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return converted(signed.payload)
-
-
-def read_record(entry: Entry) -> Record:
-    """The whole record of an entry whose signature was checked when it was stored. Raises Problem E218."""
-    head = read_head(entry.head)
-    return head if isinstance(head, Record) else whole_of(head, entry.contributions)
 
 
 def whole_of(head: RecordHead, contributions: bytes) -> Record:

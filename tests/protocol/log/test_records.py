@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from peer_agent.protocol.credentials import PLAN, Signed, sign
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.reading import open_head, open_record
 from peer_agent.protocol.log.records import (
     ChunkRange,
     Contribution,
@@ -21,8 +22,6 @@ from peer_agent.protocol.log.records import (
     digest_of,
     from_lines,
     is_everywhere,
-    open_head,
-    open_record,
     seal,
     to_lines,
     whole,

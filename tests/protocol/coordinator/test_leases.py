@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from peer_agent.protocol.coordinator.events import Mark
-from peer_agent.protocol.coordinator.work.leases import GIVE_UP, LeaseBook, restored
+from peer_agent.protocol.coordinator.leases import GIVE_UP, LeaseBook, restored
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
 

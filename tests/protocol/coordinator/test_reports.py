@@ -4,10 +4,10 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.leases import GIVE_UP
+from peer_agent.protocol.coordinator.reports import NUDGE_S, PAGE
 from peer_agent.protocol.coordinator.round.voiding import REPEAT_S
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.work.leases import GIVE_UP
-from peer_agent.protocol.coordinator.work.reports import NUDGE_S, PAGE
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, peer_of, sent
 
