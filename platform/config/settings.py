@@ -149,7 +149,7 @@ RATES = {
     "looks of one person": (600, 60),  # at runs, in a dozen pages
     "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
 }
-# What one person may take of the site; operators have no bounds (runs.lifecycle.quotas)
+# What one person may take of the site; operators have no bounds (runs.quotas)
 QUOTAS = {
     "drafts": environment.number("MANYHANDS_QUOTA_DRAFTS", 20, least=1, most=1_000_000),
     "disk_mb": environment.number("MANYHANDS_QUOTA_DISK_MB", 5_000, least=1, most=1_000_000_000),

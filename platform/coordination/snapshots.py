@@ -15,9 +15,9 @@ from coordination.models import Admission, Election, PendingSnapshot
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Admitted, Elected, Replay, Replayed
 from peer_agent.protocol.identifiers import PeerId
-from runs import storage
-from runs.lifecycle.services import request_heldout, request_thinning, request_verification
+from runs import queue, storage
 from runs.models import LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, Run, Snapshot
+from runs.queue import TaskName
 from runs.snapshots.verification import ask_the_log, verified_up_to
 
 ELECTED = timedelta(minutes=10)  # so long an elected keeper may begin its upload
@@ -73,7 +73,7 @@ def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> No
 def request_replay(run: Run, *, index: int, step: int) -> None:
     """Have the state of this entry made from the log, because copies differ or nobody is left to hand it in."""
     ask_the_log(run, index=index, step=step)
-    request_verification(run=run)
+    queue.enqueue_on_commit(TaskName.VERIFY_SNAPSHOTS, run.pk)
 
 
 def note_listener(peer: PeerId, hello: m.Hello) -> None:
@@ -147,9 +147,8 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
                 file=pending.sha256,
                 size=pending.size,
             )
-            request_heldout(run=run)
-            request_thinning(run=run)
-            request_verification(run=run)
+            for task in (TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS, TaskName.VERIFY_SNAPSHOTS):
+                queue.enqueue_on_commit(task, run.pk)
     except IntegrityError:
         pass  # it was stored already: by another keeper, or made from the log
 

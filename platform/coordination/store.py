@@ -19,12 +19,13 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.protocol.recipe import parse_recipe
 from runs import timeline
-from runs.access import NOT_OPEN, shut_out
+from runs.access import shut_out
 from runs.ledger.coverage import leave_out, left_out_units, settle, settled_units
 from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
 from runs.ledger.totals import add_to_totals
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
 from runs.snapshots.verification import verified_up_to
+from runs.states import NOT_OPEN
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,9 @@ from accounts.models import Machine, PastOwner, Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs.models import Member, Run
+from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
-
-NOT_OPEN = (Run.State.DRAFT, Run.State.PREPARING)
 
 
 def person_of(viewer: Viewer) -> Person | None:

@@ -10,6 +10,8 @@ from django.conf import settings
 
 from runs.models import Dataset, Release, Run, Upload
 
+MEGABYTE = 1_000_000
+
 
 def root() -> Path:
     """The storage folder."""
@@ -98,3 +100,10 @@ def clear_workspaces() -> None:
 
 def _workspaces() -> Path:
     return root() / "work"
+
+
+def recipe_file(run: Run, work: Path) -> Path:
+    """The run's recipe as a file for a child."""
+    path = work / "recipe.json"
+    path.write_text(run.recipe)
+    return path

@@ -4,9 +4,11 @@ from uuid import UUID
 
 from celery import Task, shared_task
 
+from runs import queue
 from runs.datasets.resumable_upload import forget_stale
 from runs.lifecycle import preparation
 from runs.models import Dataset, Release, Run
+from runs.queue import TaskName
 from runs.releases import hub
 from runs.releases.card_facts import is_card_stale
 from runs.snapshots import heldout, retention, verification
@@ -15,7 +17,6 @@ RETRY_S = 60
 RETRIES = 5
 LONGEST_RETRY_S = 1800  # Redis hands out again what waits for an hour
 BUSY_S = 5
-REMAKE_S = 20  # so that whoever changes their mind at once causes no work
 
 
 @shared_task
@@ -23,7 +24,7 @@ def prepare_dataset(dataset_id: str) -> None:
     """Tokenize a text, then go on with the runs that wait for it."""
     preparation.prepare_dataset(UUID(dataset_id))
     for run_id in Run.objects.filter(dataset=UUID(dataset_id), state=Run.State.PREPARING).values_list("pk", flat=True):
-        enqueue(prepare_run, run_id)
+        queue.enqueue(TaskName.PREPARE_RUN, run_id)
 
 
 @shared_task
@@ -39,9 +40,9 @@ def make_release(self: "Task[..., None]", run_id: str) -> None:
     if state == Release.State.FAILED:
         raise self.retry(countdown=min(RETRY_S * 2**self.request.retries, LONGEST_RETRY_S))
     if state == Release.State.PREPARING:
-        enqueue(verify_snapshots, UUID(run_id))  # which has it made when that is done
+        queue.enqueue(TaskName.VERIFY_SNAPSHOTS, UUID(run_id))  # which has it made when that is done
     for pk in hub.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
-        enqueue(publish_release, pk)
+        queue.enqueue(TaskName.PUBLISH_RELEASE, pk)
 
 
 @shared_task(bind=True, max_retries=RETRIES)
@@ -61,7 +62,7 @@ def remake_release(run_id: str) -> None:
         return
     preparation.make_release(UUID(run_id), anew=True)
     if hub.send_again(UUID(run_id)):
-        enqueue(publish_release, UUID(run_id))
+        queue.enqueue(TaskName.PUBLISH_RELEASE, UUID(run_id))
 
 
 @shared_task(bind=True, max_retries=None)
@@ -73,11 +74,11 @@ def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
         case verification.Outcome.FAILED:
             raise self.retry(countdown=verification.retry_in_s(UUID(run_id)))
         case verification.Outcome.MORE:
-            for task in (verify_snapshots, measure_heldout, thin_snapshots):
-                enqueue(task, UUID(run_id))
+            for task in (TaskName.VERIFY_SNAPSHOTS, TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS):
+                queue.enqueue(task, UUID(run_id))
         case verification.Outcome.DONE:
             if verification.is_release_ready(UUID(run_id)):
-                enqueue(make_release, UUID(run_id))
+                queue.enqueue(TaskName.MAKE_RELEASE, UUID(run_id))
 
 
 @shared_task(bind=True, max_retries=None)
@@ -93,11 +94,6 @@ def thin_snapshots(run_id: str) -> None:
     retention.thin_snapshots(UUID(run_id))
 
 
-def enqueue(task: "Task[..., None]", row_id: UUID) -> None:
-    """Hand a row to a task."""
-    task.delay(row_id.hex)
-
-
 def requeue_unfinished() -> int:
     """Enqueue everything that rows say is not done yet, and how many that was. Called when the site starts."""
     forget_stale()
@@ -106,16 +102,16 @@ def requeue_unfinished() -> int:
     runs = Run.objects.filter(state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     releases = Release.objects.exclude(state=Release.State.READY)
     stale = [release for release in Release.objects.filter(state=Release.State.READY) if is_card_stale(release)]
-    waiting: list[tuple[Task[..., None], UUID]] = [
-        *((prepare_dataset, pk) for pk in datasets.distinct().values_list("pk", flat=True)),
-        *((prepare_run, pk) for pk in runs.values_list("pk", flat=True)),
-        *((make_release, pk) for pk in releases.values_list("run_id", flat=True)),
-        *((remake_release, release.run_id) for release in stale),
-        *((publish_release, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
-        *((verify_snapshots, pk) for pk in verification.unverified().values_list("pk", flat=True)),
-        *((measure_heldout, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),
-        *((thin_snapshots, pk) for pk in retention.crowded()),
+    waiting = [
+        *((TaskName.PREPARE_DATASET, pk) for pk in datasets.distinct().values_list("pk", flat=True)),
+        *((TaskName.PREPARE_RUN, pk) for pk in runs.values_list("pk", flat=True)),
+        *((TaskName.MAKE_RELEASE, pk) for pk in releases.values_list("run_id", flat=True)),
+        *((TaskName.REMAKE_RELEASE, release.run_id) for release in stale),
+        *((TaskName.PUBLISH_RELEASE, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
+        *((TaskName.VERIFY_SNAPSHOTS, pk) for pk in verification.unverified().values_list("pk", flat=True)),
+        *((TaskName.MEASURE_HELDOUT, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),
+        *((TaskName.THIN_SNAPSHOTS, pk) for pk in retention.crowded()),
     ]
     for task, row_id in waiting:
-        enqueue(task, row_id)
+        queue.enqueue(task, row_id)
     return len(waiting)

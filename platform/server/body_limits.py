@@ -19,7 +19,7 @@ from coordination.uploads import Slot
 from peer_agent.protocol.errors import Problem
 from runs.access import person_of
 from runs.datasets.text_upload import FORM_ALLOWANCE, length_fault, upload_limit
-from runs.lifecycle.quotas import require_disk
+from runs.quotas import require_disk
 from server.stranger_limits import STRANGER_BYTES
 from web.api.snapshot_admission import admit_snapshot
 from web.feed.admission import viewer_of

@@ -8,10 +8,12 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import parameters
+from runs import quotas
 from runs.datasets import resumable_upload
-from runs.datasets.text_upload import MEGABYTE
-from runs.lifecycle import drafts, quotas, services
+from runs.lifecycle import drafts, services
 from runs.models import Dataset, Run, Upload
+from runs.states import UNDER_WAY
+from runs.storage import MEGABYTE
 from tests.runs.cast import RECIPE, draft, opened
 
 
@@ -58,7 +60,7 @@ def test_a_draft_of_before_the_bound_is_not_opened(organizer: Person, settings: 
     assert run.state == Run.State.DRAFT
 
 
-@pytest.mark.parametrize("state", quotas.UNDER_WAY)
+@pytest.mark.parametrize("state", UNDER_WAY)
 def test_so_many_runs_are_under_way_at_once(organizer: Person, state: str) -> None:
     first, second = opened(organizer, state=state), draft(organizer, slug="second")
     with pytest.raises(Problem, match=r"E367: You have 1 runs under way"):

@@ -6,8 +6,8 @@ import pytest
 
 from accounts.models import Person
 from peer_agent.protocol.recipe import parameters
-from runs.datasets.text_upload import MEGABYTE
 from runs.models import Dataset
+from runs.storage import MEGABYTE
 from tests.runs.cast import RECIPE, draft, opened
 from tests.web.test_pages import as_, filled, page
 

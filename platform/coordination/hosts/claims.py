@@ -9,11 +9,10 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from runs.models import Head, Run
+from runs.states import LIVE
 
 CLAIM = timedelta(seconds=10)
 RENEW_S = 2.0
-
-LIVE = (Run.State.OPEN, Run.State.PAUSED)  # once it is finishing, only the release is still to be made
 
 
 def unclaimed() -> QuerySet[Head]:

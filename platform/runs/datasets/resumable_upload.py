@@ -15,10 +15,10 @@ from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs.datasets.text_upload import MEGABYTE, too_long, upload_limit, utf8_piece
-from runs.lifecycle import quotas
+from runs import quotas
+from runs.datasets.text_upload import too_long, upload_limit, utf8_piece
 from runs.models import Dataset, Upload
-from runs.storage import upload_path
+from runs.storage import MEGABYTE, upload_path
 
 PIECE_BYTES = MEGABYTE  # of one request, at most
 KEPT = timedelta(days=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 from django.conf import settings
 
 from peer_agent.protocol.errors import Fault, Problem
+from runs.storage import MEGABYTE
 
-MEGABYTE = 1_000_000
 FORM_ALLOWANCE = MEGABYTE  # the other fields of the form that carries the file
 
 

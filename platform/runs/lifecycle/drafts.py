@@ -10,13 +10,12 @@ from django.db.models import F
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
-from runs import storage
+from runs import quotas, storage
 from runs.datasets.batches import require_batch, require_text
-from runs.lifecycle import quotas
-from runs.lifecycle.ending import LIVE
+from runs.datasets.services import prepare_anew
 from runs.lifecycle.membership import keep_helpers
-from runs.lifecycle.services import prepare_anew
 from runs.models import Dataset, Head, Run
+from runs.states import LIVE, Why, move
 from runs.timeline import quoted, tell
 
 DOORS = {
@@ -96,9 +95,7 @@ def take_back(*, run: Run) -> None:
     now.snapshots.all().delete()
     now.marks.all().delete()
     now.coverage.all().delete()
-    closed = {"state": Run.State.DRAFT, "wanted": Run.Wanted.NOTHING, "waiting_for": ""}
-    Run.objects.filter(pk=run.pk).update(**closed, opened_at=None, elements=0)
-    run.refresh_from_db()
+    move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
     tell(run=run, kind="taken back", text=f"{run.organizer.username} took the run back to a draft.")
     folder = storage.snapshots_folder(run)
     transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -10,10 +10,8 @@ from django.db import transaction
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from runs.models import Head, Run
+from runs.states import EXTENDABLE, LIVE, Why, move
 from runs.timeline import tell
-
-EXTENDABLE = (Run.State.DRAFT, Run.State.OPEN, Run.State.PAUSED)
-LIVE = (Run.State.OPEN, Run.State.PAUSED)
 
 
 def most_steps() -> int:
@@ -49,8 +47,7 @@ def end_run(*, run: Run) -> None:
     step = Head.objects.get(run=run).step
     if not step:
         raise Problem.of("E320")
-    Run.objects.filter(pk=run.pk).update(state=Run.State.OPEN, wanted=Run.Wanted.FINISHED)
-    run.refresh_from_db()
+    move(run, Why.ENDED)
     tell(
         run=run, kind="ending", text=f"{run.organizer.username} ends the run at step {step:,}, or at the one under way."
     )

@@ -3,8 +3,11 @@
 from django.db import transaction
 
 from accounts.models import Person
-from runs import tasks
+from runs import queue
 from runs.models import NamedHand, Release, Run
+from runs.queue import TaskName
+
+REMAKE_S = 20  # so that whoever changes their mind at once causes no work
 
 
 @transaction.atomic
@@ -15,7 +18,7 @@ def set_named(*, run: Run, person: Person, agreed: bool) -> None:
     else:
         NamedHand.objects.filter(run=run, person=person).delete()
     if has_given(run, person) and Release.objects.filter(run=run, state=Release.State.READY).exists():
-        transaction.on_commit(lambda: tasks.remake_release.apply_async((run.pk.hex,), countdown=tasks.REMAKE_S))
+        queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk, after_s=REMAKE_S)
 
 
 def is_named(run: Run, person: Person) -> bool:

@@ -8,9 +8,10 @@ from accounts.encryption import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.publishing.repository import check_name
-from runs import storage, tasks
+from runs import queue, storage
 from runs.models import HubAccount, Publication, Run
 from runs.processes.child import run_child
+from runs.queue import TaskName
 from runs.releases.hub import account_of, hub_environment
 
 CHECK_S = 60.0  # a Hub that takes longer to say whose token it is counts as away
@@ -52,4 +53,4 @@ def ask_to_publish(*, run: Run, repository: str, private: bool, replace: bool) -
     Publication.objects.update_or_create(
         run=run, defaults={"repository": repository, "asked_at": timezone.now(), **facts, **moved}
     )
-    transaction.on_commit(lambda: tasks.enqueue(tasks.publish_release, run.pk))
+    queue.enqueue_on_commit(TaskName.PUBLISH_RELEASE, run.pk)

@@ -11,11 +11,12 @@ from django.db.models import OuterRef, QuerySet, Subquery
 
 from peer_agent.protocol.errors import Fault
 from runs import storage
-from runs.lifecycle.preparation import faults_to, recipe_file
 from runs.models import Release, Run, Snapshot
 from runs.processes import turns
 from runs.processes.child import run_child
+from runs.processes.faults import faults_to
 from runs.snapshots.verification import unverified
+from runs.storage import recipe_file
 
 TIMEOUT_S = 1800
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

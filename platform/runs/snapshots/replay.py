@@ -22,9 +22,9 @@ from peer_agent.protocol.messages import Listener
 from peer_agent.publishing.reach import MOST_RELAYS, Reach, write_reach
 from runs import storage
 from runs.ledger.sealed_records import AT_ONCE, sealed_of, with_records
-from runs.lifecycle.preparation import recipe_file
 from runs.models import RelayAddress, Run, Snapshot
 from runs.processes.child import run_child
+from runs.storage import recipe_file
 
 RENEW_S = LIFETIME_S / 2
 TIMEOUT_S = 7 * 24 * 3600  # between two snapshots of a large model on a busy site

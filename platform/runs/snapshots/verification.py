@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from peer_agent.protocol.errors import Fault
 from runs import storage
-from runs.lifecycle.preparation import faults_to
 from runs.models import LogEntry, RefusedSnapshot, Release, ReplayRequest, Run, Snapshot, Verification
 from runs.processes import turns
 from runs.processes.child import ChildStopped
+from runs.processes.faults import faults_to
 from runs.snapshots import replay
 from runs.snapshots.replay import Made
 from runs.timeline import tell, tell_once

@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from runs.ledger.standings import Hand, Lately
-from runs.models import Happening, Run
+from runs.models import Happening
 from runs.selectors import Measured, Point, RunPicture
+from runs.states import LIVE
 from web.run_picture import status_sentence
 from web.run_picture.chart import summary
 from web.run_picture.presence import TRAINER, Present
@@ -21,7 +22,6 @@ Picture = dict[str, Any]
 
 HANDS = 10  # rows; `web.pages.runs.leaderboard` has them all
 TALLEST = 8  # of a bar of what somebody gave lately
-JOINABLE = (Run.State.OPEN, Run.State.PAUSED)
 
 
 class Seen(NamedTuple):
@@ -48,7 +48,7 @@ def _words(seen: Seen) -> Picture:
         "visibility": str(run.get_visibility_display()).lower(),
         "truth": status_sentence.truth(seen.run, seen.peers),
         "to_go": status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else "",
-        "can_join": run.state in JOINABLE,
+        "can_join": run.state in LIVE,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
     }

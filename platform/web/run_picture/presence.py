@@ -7,9 +7,9 @@ from uuid import UUID
 from coordination import presence
 from coordination.presence import Step
 from runs.models import Run
+from runs.states import HOSTED
 
 TRAINER = "trainer"
-HOSTED = (Run.State.OPEN, Run.State.PAUSED, Run.State.FINISHING)
 
 
 class Present(NamedTuple):

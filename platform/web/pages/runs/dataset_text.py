@@ -6,11 +6,12 @@ from django.conf import settings
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from runs import quotas
 from runs.datasets.batches import require_batch
 from runs.datasets.resumable_upload import upload_of
-from runs.datasets.text_upload import MEGABYTE
-from runs.lifecycle import quotas, services
+from runs.lifecycle import services
 from runs.models import Dataset, Upload
+from runs.storage import MEGABYTE
 from web.pages.runs.new_run_form import NewRunForm
 
 

@@ -11,9 +11,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from peer_agent.protocol.errors import Fault, Problem
+from runs import quotas
 from runs.access import access_managed_run
-from runs.lifecycle import drafts, ending, membership, quotas, services
+from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Run
+from runs.states import LIVE
 from web.http.access import run_or_404
 from web.pages.runs.organizer_forms import ExtendForm, InvitationForm, MemberForm
 from web.pages.runs.run import REFRESH_S, run_facts
@@ -196,11 +198,11 @@ def manage_page(
 def possible(run: Run) -> dict[str, Any]:
     """What can be done in the run's state."""
     is_ending = run.wanted == Run.Wanted.FINISHED
-    is_live = run.state in ending.LIVE and not is_ending
+    is_live = run.state in LIVE and not is_ending
     return {
         "is_draft": run.state == Run.State.DRAFT,
         "is_live": is_live,
-        "is_ending": is_ending and run.state in ending.LIVE,
+        "is_ending": is_ending and run.state in LIVE,
         "can_end": is_live and run.head.step > 0,
         "can_take_back": is_live and run.head.step == 0,
     }

@@ -11,10 +11,11 @@ from django.utils.safestring import mark_safe
 from django.views.decorators.http import require_http_methods, require_safe
 
 from peer_agent.protocol.errors import Problem
-from runs import selectors
+from runs import quotas, selectors
 from runs.access import access_run, may_manage
-from runs.lifecycle import quotas, services
+from runs.lifecycle import services
 from runs.models import Run
+from runs.states import LIVE, MOVING
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in, site_of
@@ -28,7 +29,6 @@ from web.run_picture.loading import seen_of
 from web.run_picture.own_place import own_words
 from web.run_picture.picture import bars_of, picture_of
 
-MOVING = (Run.State.PREPARING, Run.State.OPEN, Run.State.FINISHING)
 REFRESH_S = 5
 ON_A_PAGE = 50  # runs of the list
 FROM = re.compile(r"[0-9]{1,9}")
@@ -89,7 +89,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "you": own_words(run, request.user, [hand.name for hand in picture.hands]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "is_organizer": may_manage(run, request.user),
-        "can_join": run.state in (Run.State.OPEN, Run.State.PAUSED),
+        "can_join": run.state in LIVE,
         "preview": PREVIEW,
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "site": site_of(request),

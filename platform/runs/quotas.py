@@ -11,10 +11,9 @@ from django.db.models import Sum
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, parameters
-from runs.datasets.text_upload import MEGABYTE
 from runs.models import Run
-
-UNDER_WAY = (Run.State.PREPARING, Run.State.OPEN, Run.State.PAUSED, Run.State.FINISHING)
+from runs.states import UNDER_WAY
+from runs.storage import MEGABYTE
 
 
 class Quotas(NamedTuple):

@@ -1,0 +1,72 @@
+"""What an organizer does with texts: kept whole or from pieces, and prepared again."""
+
+import shutil
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from runs import queue, quotas
+from runs.datasets.resumable_upload import keep_upload
+from runs.datasets.text_upload import too_long, upload_limit, write_text
+from runs.models import Dataset, Upload
+from runs.queue import TaskName
+from runs.storage import text_path
+
+
+def store_upload(
+    *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
+) -> Dataset:
+    """Keep a text. Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302."""
+    if size is None:
+        raise Problem.of("E311")
+    if size == 0:
+        raise Problem.of("E303")
+    if size > upload_limit():
+        raise Problem(too_long(size, upload_limit()))
+    quotas.require_disk(organizer, size)
+    dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
+    path = text_path(dataset)
+    try:
+        dataset.sha256 = write_text(chunks, path, size=size)
+        with transaction.atomic():
+            quotas.held(organizer)
+            quotas.require_disk(organizer, size)
+            dataset.save(force_insert=True)
+    except BaseException:
+        shutil.rmtree(path.parent, ignore_errors=True)
+        raise
+    return dataset
+
+
+def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload) -> Dataset:
+    """Keep a text that came in pieces. Raises Problem E318."""
+    facts = {"title": title, "licence": licence, "filename": upload.filename, "size": upload.size}
+    dataset = new_dataset(organizer=organizer, **facts)
+    keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
+    return dataset
+
+
+def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
+    """A row for a text that its organizer says may be shared, not saved yet."""
+    facts["filename"] = facts["filename"][-200:]
+    dataset = Dataset(id=uuid.uuid4(), organizer=organizer, vouched_by=organizer, vouched_at=timezone.now(), **facts)
+    dataset.folder = f"datasets/{dataset.id.hex}"
+    return dataset
+
+
+def prepare_anew(dataset: Dataset, *, vocab: int) -> None:
+    """Have a text cut again, into another number of pieces or because the site failed."""
+    dataset.shards.all().delete()
+    dataset.vocab, dataset.state, dataset.fault_code, dataset.fault_text = vocab, Dataset.State.UPLOADED, "", ""
+    dataset.save(update_fields=["vocab", "state", "fault_code", "fault_text"])
+    enqueue_preparation(dataset)
+
+
+def enqueue_preparation(dataset: Dataset) -> None:
+    """Have the text prepared once this transaction has committed."""
+    queue.enqueue_on_commit(TaskName.PREPARE_DATASET, dataset.pk)

@@ -1,0 +1,30 @@
+"""Long work by its name: whoever asks for it need not know who does it (`runs.tasks`)."""
+
+from enum import StrEnum
+from uuid import UUID
+
+from celery import current_app
+from django.db import transaction
+
+
+class TaskName(StrEnum):
+    """Every task of a run, as the queue knows it."""
+
+    PREPARE_DATASET = "runs.tasks.prepare_dataset"
+    PREPARE_RUN = "runs.tasks.prepare_run"
+    MAKE_RELEASE = "runs.tasks.make_release"
+    PUBLISH_RELEASE = "runs.tasks.publish_release"
+    REMAKE_RELEASE = "runs.tasks.remake_release"
+    VERIFY_SNAPSHOTS = "runs.tasks.verify_snapshots"
+    MEASURE_HELDOUT = "runs.tasks.measure_heldout"
+    THIN_SNAPSHOTS = "runs.tasks.thin_snapshots"
+
+
+def enqueue(task: TaskName, row_id: UUID, *, after_s: float = 0) -> None:
+    """Hand a row to a task, which takes it after so many seconds at the earliest."""
+    current_app.tasks[task].apply_async((row_id.hex,), countdown=after_s)
+
+
+def enqueue_on_commit(task: TaskName, row_id: UUID, *, after_s: float = 0) -> None:
+    """Hand a row to a task once this transaction has committed."""
+    transaction.on_commit(lambda: enqueue(task, row_id, after_s=after_s))

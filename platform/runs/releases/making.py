@@ -1,0 +1,93 @@
+"""A release: what people download of a finished run, made in a workspace and kept when it is whole."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+from django.utils import timezone
+
+from peer_agent.protocol.errors import Fault
+from runs import storage
+from runs.models import Release, Run, Snapshot
+from runs.processes.child import run_child
+from runs.processes.faults import faults_to
+from runs.releases.card_facts import release_facts
+from runs.states import Why, move
+from runs.storage import recipe_file
+from runs.timeline import tell, tell_once
+
+logger = logging.getLogger(__name__)
+
+
+def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
+    """Make what people download from the newest snapshot, and how that went. The run is finished when it is there.
+
+    Nothing is made, and the release stays in preparation, while that snapshot is not verified.
+
+    `anew`: also where there is one, which is offered until the other is whole.
+    """
+    release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
+    if release.state == Release.State.READY and not anew:
+        return Release.State.READY
+    run = release.run
+    snapshot = run.snapshots.order_by("-index")[0]
+    if snapshot.state == Snapshot.State.ADMITTED:
+        return Release.State.PREPARING
+    with faults_to(lambda fault: _fail_release(release, fault), "E312"), storage.workspace() as work:
+        known = release_facts(run, snapshot)
+        facts = work / "facts.json"
+        facts.write_bytes(msgspec.json.encode(known))
+        made = run_child(
+            [
+                "release",
+                str(recipe_file(run, work)),
+                str(storage.snapshot_path(run, snapshot.file)),
+                str(storage.tokenizer_folder(run.dataset)),
+                str(work / "out"),
+                "--facts",
+                str(facts),
+            ]
+        )
+        target = storage.root() / "runs" / run.id.hex / f"release-{work.name}"
+        storage.put(work / "out", target)
+        if not _keep_release(release, made | {"named": [person.name for person in known.people]}, target):
+            storage.discard(target)
+    release.refresh_from_db()
+    return Release.State(release.state)
+
+
+@transaction.atomic
+def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
+    """False where another worker was faster."""
+    before = release.folder
+    if not Release.objects.filter(pk=release.pk, folder=before).update(
+        state=Release.State.READY,
+        folder=storage.relative(folder),
+        files=made["files"],
+        archive=made["archive"],
+        sample=made["sample"],
+        named=made["named"],
+        fault="",
+    ):
+        return False
+    if before:
+        transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
+    if move(release.run, Why.RELEASED, finished_at=timezone.now(), waiting_for=""):
+        tell(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
+    return True
+
+
+@transaction.atomic
+def _fail_release(release: Release, fault: Fault) -> None:
+    if fault.code != "E312":
+        fault = Fault.of("E312", reason=fault)
+    if release.state == Release.State.READY:  # there still is one
+        logger.error("run %s: %s", release.run.slug, fault)
+        return
+    Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
+    Run.objects.filter(pk=release.run_id).update(waiting_for=str(fault))
+    tell_once(run=release.run, kind="failed", text=str(fault))

@@ -1,0 +1,75 @@
+"""What a run can be, and what may follow what. `move` is the only place where a run's state is written.
+
+Each move is one conditional update, so of two processes that make it at once one does.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from runs.models import Run
+
+DRAFT, PREPARING, OPEN = Run.State.DRAFT, Run.State.PREPARING, Run.State.OPEN
+PAUSED, FINISHING, FINISHED = Run.State.PAUSED, Run.State.FINISHING, Run.State.FINISHED
+
+NOT_OPEN = (DRAFT, PREPARING)  # nobody helps yet
+LIVE = (OPEN, PAUSED)  # it has a host; once it is finishing, only the release is still to be made
+HOSTED = (*LIVE, FINISHING)  # its machines may still be shown
+UNDER_WAY = (PREPARING, *HOSTED)  # it counts as one that its organizer has open
+MOVING = (PREPARING, OPEN, FINISHING)  # it changes by itself
+EXTENDABLE = (DRAFT, *LIVE)
+
+
+class Why(StrEnum):
+    """Why a run's state changes."""
+
+    WANTED_OPEN = "its organizer opens it"
+    PREPARED = "its first parameters are made"
+    NOT_PREPARED = "its text or its parameters could not be made"
+    PAUSED = "its organizer pauses it"
+    RESUMED = "its organizer resumes it"
+    ENDED = "its organizer ends it at the present step"
+    LAST_STEP = "its last step is made"
+    RELEASED = "its model can be downloaded"
+    TAKEN_BACK = "its organizer takes it back, before its first step"
+
+
+class Move(NamedTuple):
+    """From any of these states to that one, with what is wanted from then on; None: as before."""
+
+    before: tuple[Run.State, ...]
+    after: Run.State
+    wanted: Run.Wanted | None = None
+
+
+MOVES: Mapping[Why, Move] = MappingProxyType(
+    {
+        Why.WANTED_OPEN: Move((DRAFT,), PREPARING, Run.Wanted.OPEN),
+        Why.PREPARED: Move((PREPARING,), OPEN),
+        Why.NOT_PREPARED: Move(NOT_OPEN, DRAFT),
+        Why.PAUSED: Move((OPEN,), PAUSED, Run.Wanted.PAUSED),
+        Why.RESUMED: Move((PAUSED,), OPEN, Run.Wanted.OPEN),
+        Why.ENDED: Move(LIVE, OPEN, Run.Wanted.FINISHED),
+        Why.LAST_STEP: Move(HOSTED, FINISHING),
+        Why.RELEASED: Move(HOSTED, FINISHED),
+        Why.TAKEN_BACK: Move(LIVE, DRAFT, Run.Wanted.NOTHING),
+    }
+)
+
+
+def move(run: Run, why: Why, **values: Any) -> bool:
+    """Change a run's state, and `values` with it, where the table allows that; `run` is as it is now.
+
+    False, and nothing is written, where it is in none of the states before, or its organizer wants it to end and `why`
+    is that it pauses.
+    """
+    step = MOVES[why]
+    rows = Run.objects.filter(pk=run.pk, state__in=step.before)
+    if why is Why.PAUSED:
+        rows = rows.exclude(wanted=Run.Wanted.FINISHED)
+    if step.wanted is not None:
+        values["wanted"] = step.wanted
+    is_moved = bool(rows.update(state=step.after, **values))
+    run.refresh_from_db()
+    return is_moved
