@@ -1,0 +1,74 @@
+"""Texts, what was made of them, and texts on their way in."""
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+Person = settings.AUTH_USER_MODEL
+
+
+class Dataset(models.Model):
+    """A text that somebody may share, and what its preparation made of it."""
+
+    class State(models.TextChoices):
+        UPLOADED = "uploaded"
+        PREPARING = "preparing"
+        READY = "ready"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    organizer = models.ForeignKey(Person, models.PROTECT, related_name="datasets")
+    title = models.CharField(max_length=120)
+    licence = models.CharField(max_length=200)
+    filename = models.CharField(max_length=200)
+    size = models.BigIntegerField()  # bytes
+    sha256 = models.CharField(max_length=64)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.UPLOADED)
+    fault_code = models.CharField(max_length=8, blank=True)
+    fault_text = models.TextField(blank=True)
+    vocab = models.IntegerField(null=True, blank=True)
+    tokens = models.BigIntegerField(null=True, blank=True)
+    characters = models.BigIntegerField(null=True, blank=True)
+    unigram_entropy = models.FloatField(null=True, blank=True)  # nats per token
+    pieces = models.JSONField(null=True, blank=True)
+    heldout = models.JSONField(null=True, blank=True)  # {digest, tokens}
+    folder = models.CharField(max_length=200)  # relative to the storage folder
+    vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
+    vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class Shard(models.Model):
+    """One content-addressed file of tokens: `<folder>/shards/<digest>.safetensors`."""
+
+    dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="shards")
+    position = models.IntegerField()
+    digest = models.CharField(max_length=64, db_index=True)
+    tokens = models.BigIntegerField()
+
+    class Meta:
+        ordering = ("position",)
+        constraints = (models.UniqueConstraint(fields=("dataset", "position"), name="shard_position_once"),)
+
+    def __str__(self) -> str:
+        return f"shard {self.position}"
+
+
+class Upload(models.Model):
+    """A text that comes in pieces: `uploads/<id>` in storage holds its first `offset` bytes."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    person = models.ForeignKey(Person, models.CASCADE, related_name="uploads")
+    filename = models.CharField(max_length=200)
+    size = models.BigIntegerField()  # bytes, as announced
+    offset = models.BigIntegerField(default=0)
+    pending = models.BinaryField(max_length=3, default=b"")  # of a character that is cut between two pieces
+    touched_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.offset} of {self.size} bytes"

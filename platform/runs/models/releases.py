@@ -1,0 +1,82 @@
+"""What people download, who is named on it, and its place on the Hub."""
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from runs.models.run import Run
+
+Person = settings.AUTH_USER_MODEL
+
+
+class Release(models.Model):
+    """What people download once the run has reached its last step."""
+
+    class State(models.TextChoices):
+        PREPARING = "preparing"
+        READY = "ready"
+        FAILED = "failed"
+
+    run = models.OneToOneField(Run, models.PROTECT, related_name="release")
+    state = models.CharField(max_length=10, choices=State.choices, default=State.PREPARING)
+    folder = models.CharField(max_length=200, blank=True)  # relative to the storage folder
+    files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
+    archive = models.CharField(max_length=200, blank=True)  # name of the file that holds all others
+    sample = models.TextField(blank=True)  # what the model writes
+    named = models.JSONField(default=list, blank=True)  # names of people on its card
+    created_at = models.DateTimeField(default=timezone.now)
+    fault = models.TextField(blank=True)
+
+    def __str__(self) -> str:
+        return f"release of {self.run_id}"
+
+
+class NamedHand(models.Model):
+    """Someone who wants to be named on the card of a run's model. Without a row they are counted, not named."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="named")
+    person = models.ForeignKey(Person, models.CASCADE, related_name="+")
+    agreed_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run", "person"), name="named_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.person_id} in {self.run_id}"
+
+
+class HubAccount(models.Model):
+    """An organizer's account on the Hub. The token is sealed (`accounts.encryption`) and never shown again."""
+
+    person = models.OneToOneField(Person, models.CASCADE, related_name="hub_account")
+    name = models.CharField(max_length=100)
+    namespaces = models.JSONField(default=list)  # where the token may write
+    sealed_token = models.TextField()
+    saved_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Publication(models.Model):
+    """A run's release on the Hub, as its organizer wants it and as it is."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        SENDING = "sending"
+        PUBLISHED = "published"
+        FAILED = "failed"
+
+    run = models.OneToOneField(Run, models.CASCADE, related_name="publication")
+    repository = models.CharField(max_length=200)  # NAMESPACE/NAME
+    private = models.BooleanField(default=False)
+    replace = models.BooleanField(default=False)  # files of the same name that somebody else put there
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
+    commit = models.CharField(max_length=64, blank=True)  # the last one that we made
+    url = models.CharField(max_length=300, blank=True)  # where it is, once it was published
+    fault = models.TextField(blank=True)
+    asked_at = models.DateTimeField(default=timezone.now)
+    published_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.repository

@@ -1,0 +1,122 @@
+"""A run, who belongs to it, and what happened in it, a line at a time."""
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.recipe import Recipe, parse_recipe
+from runs.models.datasets import Dataset
+
+Person = settings.AUTH_USER_MODEL
+
+
+class Run(models.Model):
+    """One collaboration. `wanted` is what the organizer asked for last, `state` what is."""
+
+    class State(models.TextChoices):
+        DRAFT = "draft"
+        PREPARING = "preparing"
+        OPEN = "open"
+        PAUSED = "paused"
+        FINISHING = "finishing"
+        FINISHED = "finished"
+
+    class Wanted(models.TextChoices):
+        NOTHING = ""
+        OPEN = "open"
+        PAUSED = "paused"
+        FINISHED = "finished"  # at the present step
+
+    class Visibility(models.TextChoices):
+        PUBLIC = "public"
+        UNLISTED = "unlisted"
+        PRIVATE = "private", "by invitation"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.SlugField(max_length=60, unique=True)
+    title = models.CharField(max_length=120)
+    purpose = models.TextField(blank=True)
+    organizer = models.ForeignKey(Person, models.PROTECT, related_name="runs")
+    dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
+    recipe = models.TextField()  # canonical JSON
+    visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
+    wanted = models.CharField(max_length=10, choices=Wanted.choices, default=Wanted.NOTHING, blank=True)
+    elements = models.BigIntegerField(default=0)  # of the flat parameter vector; known with the initial snapshot
+    created_at = models.DateTimeField(default=timezone.now)
+    opened_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    waiting_for = models.TextField(blank=True)  # why nothing moves, in words; empty while it moves
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def run_id(self) -> RunId:
+        """The run's name on the wire: 32 hexadecimal digits."""
+        return RunId(self.id.hex)
+
+    @property
+    def parsed_recipe(self) -> Recipe:
+        """The recipe as a struct; it was checked when it was stored."""
+        return parse_recipe(self.recipe)
+
+
+class Invitation(models.Model):
+    """A link that makes whoever has it a member. Only the sha256 of its secret is kept."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="invitations")
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    most_uses = models.PositiveIntegerField(null=True, blank=True)
+    uses = models.PositiveIntegerField(default=0)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"invitation to {self.run_id}"
+
+
+class Member(models.Model):
+    """Somebody who may see a run by invitation, until they are removed."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="members")
+    person = models.ForeignKey(Person, models.CASCADE, related_name="memberships")
+    invitation = models.ForeignKey(Invitation, models.SET_NULL, null=True, blank=True, related_name="members")
+    joined_at = models.DateTimeField(default=timezone.now)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("joined_at", "id")
+        constraints = (models.UniqueConstraint(fields=("run", "person"), name="member_once_a_run"),)
+
+    def __str__(self) -> str:
+        return f"{self.person_id} in {self.run_id}"
+
+
+class Happening(models.Model):
+    """One line of a run's timeline, in words."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="happenings")
+    at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=20)
+    text = models.CharField(max_length=300)
+
+    class Meta:
+        ordering = ("-at", "-id")
+        indexes = (
+            models.Index(fields=("run", "-at"), name="happening_by_time"),
+            models.Index(fields=("run", "kind", "-at", "-id"), name="happening_by_kind"),
+        )
+
+    def __str__(self) -> str:
+        return self.text
