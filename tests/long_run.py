@@ -34,9 +34,9 @@ from peer_agent.protocol.log.records import (
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.sampling import samples_in
 from runs.models import (
+    ActivityLine,
     Coverage,
     Dataset,
-    Happening,
     Head,
     LeaseMark,
     LogEntry,
@@ -247,7 +247,7 @@ def _pages(crew: Crew, steps: int) -> None:
     kinds = ((JOINED, "joined"), (VOIDED, "void"), (1, "step"))
     lines = [(kind, step) for every, kind in kinds for step in range(every, steps + 1, every)]
     kept = [(kind, step) for kind, step in lines if kind != "step" or step > steps - 64]
-    Happening.objects.bulk_create(Happening(run=run, kind=kind, text=f"{kind} {step}") for kind, step in kept)
+    ActivityLine.objects.bulk_create(ActivityLine(run=run, kind=kind, text=f"{kind} {step}") for kind, step in kept)
     done = list(accumulate(3 for _ in crew.machines))
     shown = {"role": "trainer", "state": "ready", "samples_per_s": 2.0}
     members = [

@@ -16,8 +16,8 @@ export function apply(picture: Picture, change: Change): Picture {
       ? [...picture.points.slice(0, change.points.from), ...change.points.add]
       : picture.points,
     bars: rowsAfter(picture.bars, lists.bars),
-    hands: rowsAfter(picture.hands, lists.hands),
-    happenings: rowsAfter(picture.happenings, lists.happenings),
+    leaderboard: rowsAfter(picture.leaderboard, lists.leaderboard),
+    activity: rowsAfter(picture.activity, lists.activity),
     heldout: rowsAfter(picture.heldout, lists.heldout),
   };
 }

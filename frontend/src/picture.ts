@@ -13,7 +13,7 @@ export interface Bar {
   readonly share: number;
 }
 
-export interface Hand {
+export interface LeaderboardLine {
   readonly key: string;
   readonly rank: number;
   readonly name: string;
@@ -29,7 +29,7 @@ export interface Hand {
   readonly heights: readonly number[];
 }
 
-export interface Happening {
+export interface ActivityLine {
   readonly key: string;
   readonly at: string;
   readonly kind: string;
@@ -48,8 +48,8 @@ export interface Measured {
 
 export interface Lists {
   readonly bars: readonly Bar[];
-  readonly hands: readonly Hand[];
-  readonly happenings: readonly Happening[];
+  readonly leaderboard: readonly LeaderboardLine[];
+  readonly activity: readonly ActivityLine[];
   readonly heldout: readonly Measured[];
 }
 
@@ -58,7 +58,7 @@ export interface Values {
   readonly state: string;
   readonly word: string;
   readonly visibility: string;
-  readonly truth: string;
+  readonly sentence: string;
   readonly to_go: string;
   readonly can_join: boolean;
   readonly release: string;

@@ -6,7 +6,7 @@ export const ASK_MS = 5_000; // between questions at least
 
 /** Whether the reader has given samples, as far as the page knows, and is not among the rows. */
 function mayBeBelow(picture: Picture, me: string): boolean {
-  return me !== "" && picture.people > picture.hands.length && !picture.hands.some((hand) => hand.name === me);
+  return me !== "" && picture.people > picture.leaderboard.length && !picture.leaderboard.some((line) => line.name === me);
 }
 
 export class Place {

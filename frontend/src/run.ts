@@ -7,8 +7,8 @@ import { Feed } from "./feed";
 import { renewStanding } from "./page";
 import type { Picture } from "./picture";
 import { Place } from "./place";
-import { showHands } from "./views/hands";
-import { showHappened } from "./views/happened";
+import { showLeaderboard } from "./views/leaderboard";
+import { showActivity } from "./views/activity";
 import { showHead, showLink } from "./views/head";
 import { redrawLoss, showLoss } from "./views/loss";
 import { showStep } from "./views/step";
@@ -21,7 +21,7 @@ function begin(root: HTMLElement): void {
   let latest: Picture | null = null;
 
   function showPlace(): void {
-    if (latest) showHands(latest, me, place.words(latest));
+    if (latest) showLeaderboard(latest, me, place.words(latest));
   }
 
   function show(picture: Picture): void {
@@ -31,7 +31,7 @@ function begin(root: HTMLElement): void {
     latest = picture;
     place.look(picture);
     showPlace();
-    showHappened(picture);
+    showActivity(picture);
     const now = `${picture.state} ${picture.release} ${picture.text}`;
     if (now === standing) return;
     standing = now;

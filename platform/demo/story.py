@@ -158,7 +158,7 @@ class Demo:
             "first_loss": losses[0],
             "final_loss": sum(losses[-5:]) / len(losses[-5:]),
             "seconds": time.monotonic() - self.began,
-            "peers": [{"name": hand["name"], "samples": hand["samples"], "rounds": hand["rounds"]} for hand in hands],
+            "peers": [{"name": line["name"], "samples": line["samples"], "rounds": line["rounds"]} for line in hands],
             "ledger_samples": sum(row["samples"] for row in ledger),
             "committed_samples": committed_samples(self.data / "relay"),
             "model_path": str(model),

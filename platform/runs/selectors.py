@@ -9,8 +9,8 @@ from django.db.models import F, OuterRef, QuerySet, Subquery, Window
 from django.db.models.functions import Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
-from runs.ledger.standings import Hand, Lately, lately, leaderboard, totals
-from runs.models import Dataset, Happening, LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.ledger.standings import Lately, LeaderboardLine, lately, leaderboard, totals
+from runs.models import ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.timeline import MEMBER, STEP
 
 POINTS = 360  # of the curve on a page at most
@@ -48,7 +48,7 @@ class RunLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture:
-    """A run's page: the truth about it at one moment, but for who is online."""
+    """A run's page at one moment, but for who is online."""
 
     run: Run
     dataset: Dataset
@@ -59,12 +59,12 @@ class RunPicture:
     last: LogEntry | None
     pace_s: float | None  # seconds a step, over the last twenty
     points: list[Point]
-    hands: list[Hand]
+    leaderboard: list[LeaderboardLine]
     people: int
     machines: int
     samples: int
     tokens: int
-    happenings: list[Happening]
+    activity: list[ActivityLine]
     release: Release | None
     heldout: list[Measured] = field(default_factory=list)
     lately: Lately = field(default_factory=lambda: Lately(0, {}))
@@ -90,11 +90,11 @@ def last_loss(run: Run) -> float | None:
     return run.log.order_by("-index").values_list("loss", flat=True).first()
 
 
-def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
+def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
     """Everything of a run's page that rows know: twelve queries at any length of the run."""
     recipe = run.parsed_recipe
     newest = list(run.log.order_by("-index")[:20])
-    board = leaderboard(run, limit=hands)
+    board = leaderboard(run, limit=lines)
     return RunPicture(
         run=run,
         dataset=run.dataset,
@@ -105,23 +105,23 @@ def run_picture(run: Run, *, hands: int = 10) -> RunPicture:
         last=newest[0] if newest else None,
         pace_s=pace([entry.at for entry in newest]),
         points=loss_points(run),
-        hands=board,
-        lately=lately(run, [hand.name for hand in board]),
-        happenings=happenings(run),
+        leaderboard=board,
+        lately=lately(run, [line.name for line in board]),
+        activity=activity(run),
         release=Release.objects.filter(run=run).first(),
         heldout=heldout_points(run),
         **totals(run)._asdict(),
     )
 
 
-def happenings(run: Run) -> list[Happening]:
+def activity(run: Run) -> list[ActivityLine]:
     """The timeline, newest first: commits come every second and leave room for everything else.
 
     Guests are named to guests alone: a run may have been by invitation, and be open to everybody by now.
     """
-    steps_made = run.happenings.filter(kind=STEP)[:RECENT_STEPS]
+    steps_made = run.activity.filter(kind=STEP)[:RECENT_STEPS]
     hidden = () if run.visibility == Run.Visibility.PRIVATE else (MEMBER,)
-    others = run.happenings.exclude(kind__in=(STEP, *hidden))[:RECENT]
+    others = run.activity.exclude(kind__in=(STEP, *hidden))[:RECENT]
     return sorted([*steps_made, *others], key=lambda line: (line.at, line.pk), reverse=True)
 
 

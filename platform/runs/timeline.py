@@ -2,7 +2,7 @@
 
 from django.db.models import F
 
-from runs.models import Happening, Head, Run
+from runs.models import ActivityLine, Head, Run
 
 STEP = "step"  # the kind of a line that a commit writes
 VOID = "void"  # and of one about a round that could not finish
@@ -17,7 +17,7 @@ def quoted(text: str) -> str:
 
 def tell(*, run: Run, kind: str, text: str) -> None:
     """Add a line to the run's timeline."""
-    Happening.objects.create(run=run, kind=kind[:20], text=text[:300])
+    ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300])
     if kind == STEP:
         _forget_old_steps(run)
     elif kind == VOID:
@@ -25,7 +25,7 @@ def tell(*, run: Run, kind: str, text: str) -> None:
 
 
 def _forget_old_steps(run: Run) -> None:
-    steps = run.happenings.filter(kind=STEP)
+    steps = run.activity.filter(kind=STEP)
     oldest = steps.order_by("-pk").values_list("pk", flat=True)[STEPS_KEPT : STEPS_KEPT + 1].first()
     if oldest is not None:
         steps.filter(pk__lte=oldest).delete()
@@ -33,5 +33,5 @@ def _forget_old_steps(run: Run) -> None:
 
 def tell_once(*, run: Run, kind: str, text: str) -> None:
     """The same for what is tried again and again: the timeline says it once."""
-    if not run.happenings.filter(kind=kind, text=text[:300]).exists():
+    if not run.activity.filter(kind=kind, text=text[:300]).exists():
         tell(run=run, kind=kind, text=text)

@@ -108,7 +108,7 @@ class TestARun:
         assert LedgerEntry.objects.aggregate(Sum("samples"))["samples__sum"] == samples
         settled = sum(unit.samples for unit in settled_units(run))
         assert samples == settled <= LeaseMark.objects.aggregate(Sum("mark"))["mark__sum"]
-        told = list(run.happenings.order_by("id").values_list("kind", flat=True))
+        told = list(run.activity.order_by("id").values_list("kind", flat=True))
         assert told.count("joined") == 3
         assert told.count("step") == LAST
 
@@ -248,7 +248,7 @@ class TestARun:
             await until_step(2)
             await noor.link.leave()
             await steps_on(6)
-            told = await in_thread(lambda: set(cast.run.happenings.values_list("kind", flat=True)))()
+            told = await in_thread(lambda: set(cast.run.activity.values_list("kind", flat=True)))()
             assert {"left", "step"} <= told
             assert len(teo.records) > 6
         await in_thread(require_whole_log)(cast.run)

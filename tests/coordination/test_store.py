@@ -21,7 +21,7 @@ from peer_agent.protocol.sampling import samples_in
 from runs.ledger.audit import audit
 from runs.ledger.coverage import settled_units
 from runs.lifecycle.services import pause_run, resume_run
-from runs.models import Happening, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
+from runs.models import ActivityLine, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
 from tests.coordination.cast import (
     ACCUMULATOR,
     UNIT,
@@ -391,7 +391,7 @@ def test_what_replicas_agree_on_is_kept_with_its_step(cast: Cast) -> None:
 def test_words_fit_their_rows(cast: Cast) -> None:
     store.tell(cast.run, "k" * 40, "t" * 900)
     store.set_waiting(cast.run, "w" * 900)
-    told = Happening.objects.get()
+    told = ActivityLine.objects.get()
     assert (len(told.kind), len(told.text)) == (20, 300)
     assert len(Run.objects.get().waiting_for) == 900
 

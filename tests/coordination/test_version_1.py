@@ -26,7 +26,7 @@ from runs.ledger import standings
 from runs.ledger.audit import audit
 from runs.ledger.coverage import settled_units
 from runs.models import Run, SealedRecord
-from runs.selectors import happenings, void_rounds
+from runs.selectors import activity, void_rounds
 from tests.coordination.cast import next_record, record_of, sealed
 from tests.coordination.engines import everywhere
 from tests.protocol.version_1 import seal_1
@@ -168,8 +168,8 @@ def test_pages_show_what_they_showed(grown: list[Record]) -> None:
     ]
     assert standings.totals(run) == (2, 3, 350, 7 * 350)
     assert void_rounds(run) == 7
-    assert [line.text for line in happenings(run) if line.kind == "step"] == [f"step {at}" for at in range(70, 64, -1)]
-    assert run.happenings.filter(kind="step").count() == 64
+    assert [line.text for line in activity(run) if line.kind == "step"] == [f"step {at}" for at in range(70, 64, -1)]
+    assert run.activity.filter(kind="step").count() == 64
 
 
 def test_a_move_that_was_interrupted_goes_on(grown: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:

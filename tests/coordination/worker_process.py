@@ -64,7 +64,7 @@ def work() -> dict[str, Any]:
             "state": run.state,
             "shards": run.dataset.shards.count(),
             "snapshots": run.snapshots.count(),
-            "told": sorted(run.happenings.values_list("kind", flat=True)),
+            "told": sorted(run.activity.values_list("kind", flat=True)),
             "left": tasks.requeue_unfinished(),
         }
 

@@ -263,7 +263,7 @@ class Swarm:
 
     def timeline(self) -> list[str]:
         """Everything that happened, in words."""
-        return [row[0] for row in self.rows("select text from runs_happening order by id")]
+        return [row[0] for row in self.rows("select text from runs_activityline order by id")]
 
     def online(self, role: str) -> list[dict[str, Any]]:
         """Peers of a role that the run's host sees."""

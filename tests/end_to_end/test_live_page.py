@@ -23,11 +23,11 @@ RECORDER = """
   window.seen = [];
   const look = () => {
     const step = document.querySelector("[data-live=under]").textContent.match(/step ([\\d,]+)/);
-    const names = [...document.querySelectorAll("[data-live=hands] tbody tr td:nth-child(2)")];
+    const names = [...document.querySelectorAll("[data-live=leaderboard] tbody tr td:nth-child(2)")];
     const now = {
       step: step ? Number(step[1].replaceAll(",", "")) : 0,
       loss: document.querySelector("[data-live=loss]").textContent.trim().split(/\\s/)[0],
-      truth: document.querySelector("[data-live=truth]").textContent,
+      sentence: document.querySelector("[data-live=sentence]").textContent,
       ranks: names.map((name) => name.textContent.replace("● now", "").trim()),
     };
     const last = window.seen.at(-1);
@@ -99,7 +99,7 @@ def look_back(reader: Reader, swarm: Swarm) -> list[dict[str, Any]]:
     assert len({look["step"] for look in seen}) > 3
     assert len({look["loss"] for look in seen}) > 3
     assert {tuple(look["ranks"]) for look in seen} >= {("Amina",), ("Amina", "Teo"), ("Teo", "Amina")}
-    words = " ".join(look["truth"] for look in seen)
+    words = " ".join(look["sentence"] for look in seen)
     assert "1 person on 1 machine" in words
     assert "2 people on 2 machines" in words
     return seen

@@ -45,13 +45,13 @@ class TestWords:
         drafts.change_words(run=proverbs, title="Riddles", purpose="For fun")
         run = Run.objects.get()
         assert (run.title, run.purpose, run.slug) == ("Riddles", "For fun", "proverbs")
-        assert "It is called “\u2068Riddles\u2069” now." in run.happenings.get().text
+        assert "It is called “\u2068Riddles\u2069” now." in run.activity.get().text
 
     def test_nothing_changed_is_not_told(self, proverbs: Run) -> None:
         drafts.change_words(run=proverbs, title=proverbs.title, purpose=proverbs.purpose)
         drafts.change_visibility(run=proverbs, visibility=Run.Visibility.PUBLIC)
         drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0")
-        assert not proverbs.happenings.exists()
+        assert not proverbs.activity.exists()
 
 
 class TestRecipe:

@@ -17,7 +17,7 @@ class TestLonger:
         after = run.parsed_recipe
         assert after.target_steps == 250
         assert (after.model, after.optimizer, after.seed) == (before.model, before.optimizer, before.seed)
-        assert "250 steps instead of 100" in run.happenings.get().text
+        assert "250 steps instead of 100" in run.activity.get().text
 
     @pytest.mark.parametrize("steps", [99, 100, 10**8])
     def test_it_is_longer_and_within_bounds(self, run: Run, steps: int) -> None:
@@ -47,7 +47,7 @@ class TestEarlier:
         for _ in range(2):
             ending.end_run(run=run)
         assert (run.state, run.wanted) == ("open", "finished")
-        assert run.happenings.filter(kind="ending").count() == 1
+        assert run.activity.filter(kind="ending").count() == 1
 
     def test_a_paused_run_too(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))

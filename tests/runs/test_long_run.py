@@ -12,7 +12,7 @@ from accounts.models import Person
 from runs import selectors
 from runs.ledger.audit import audit
 from runs.lifecycle.membership import keep_helpers, members_of
-from runs.models import NamedHand, Release, Run
+from runs.models import NamedVolunteer, Release, Run
 from runs.releases.card_facts import facts_at, is_card_stale
 from runs.releases.card_names import has_given
 from tests.long_run import long_run
@@ -88,8 +88,8 @@ def test_who_gave_how_much_is_known_without_the_ledger(organizer: Person, data_f
     names = sorted(run.totals.values_list("person__username", flat=True).distinct())
     people = [Person.objects.get(username=name) for name in names]
     release = Release.objects.create(run=run, state=Release.State.READY, named=names[:1])
-    NamedHand.objects.create(run=run, person=people[0])
-    NamedHand.objects.create(run=run, person=Person.objects.create_user("Noor", None))
+    NamedVolunteer.objects.create(run=run, person=people[0])
+    NamedVolunteer.objects.create(run=run, person=Person.objects.create_user("Noor", None))
     with CaptureQueriesContext(connection) as asked:
         assert [has_given(run, person) for person in (people[0], organizer)] == [True, False]
         assert not is_card_stale(release), "she who has agreed and gave nothing is on no card"

@@ -109,7 +109,7 @@ class TestByName:
     def test_a_name_in_any_case(self, run: Run, volunteer: Person) -> None:
         assert membership.add_member(run=run, name=" TEO ") == membership.add_member(run=run, name="Teo")
         assert is_let_in(run, volunteer)
-        assert run.happenings.filter(text="Amina added Teo.").count() == 1
+        assert run.activity.filter(text="Amina added Teo.").count() == 1
 
     def test_somebody_who_is_not_here(self, run: Run) -> None:
         with pytest.raises(Problem, match="E314: Nobody here is called Zoë"):

@@ -51,7 +51,7 @@ def test_somebody_removed_from_a_public_run_and_let_back(amina: Person) -> None:
     assert list(shut_out(run, peers)) == [laptop]
     membership.let_back(member=membership.removed_from(run).get())
     assert list(shut_out(run, peers)) == []
-    assert list(run.happenings.order_by("id").values_list("text", flat=True)) == [
+    assert list(run.activity.order_by("id").values_list("text", flat=True)) == [
         "Amina removed Teo.",
         "Amina let Teo back in.",
     ]

@@ -247,7 +247,7 @@ class TestRelease:
         for retries in range(12):
             tasks.make_release.apply((run.pk.hex,), retries=retries)
         assert (waits[:4], waits[-1]) == ([60, 120, 240, 480], 1800)
-        assert run.happenings.filter(kind="failed").count() == 1
+        assert run.activity.filter(kind="failed").count() == 1
 
     def test_it_is_made_anew_where_other_people_agree_to_be_named(
         self,

@@ -117,7 +117,7 @@ class TestPush:
         assert publication.url == f"{hub.url}/amina/proverbs"
         assert publication.commit == hub.repositories["amina/proverbs"].head
         assert held(hub) == FILES
-        assert run.happenings.filter(kind="published").count() == 1
+        assert run.activity.filter(kind="published").count() == 1
 
     def test_without_a_token_nothing_can_be_asked(self, run: Run, release: Release) -> None:
         with pytest.raises(Problem, match="E351"):
@@ -194,7 +194,7 @@ class TestPush:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run, private=True)
         hub_room.push_release(run.pk)
-        assert "amina/proverbs" not in run.happenings.get(kind="published").text
+        assert "amina/proverbs" not in run.activity.get(kind="published").text
 
     def test_a_full_disk_is_told(self, hub: Hub, run: Run, release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
         def full() -> None:

@@ -9,7 +9,7 @@ from accounts.models import Person
 from runs import selectors
 from runs.lifecycle.drafts import change_visibility
 from runs.lifecycle.membership import add_member, remove_member
-from runs.models import Happening, Run
+from runs.models import ActivityLine, Run
 from tests.runs.cast import Owned, committed, opened, owned
 
 
@@ -58,10 +58,10 @@ def test_a_picture_takes_the_same_queries_at_any_length(
 
 
 def test_commits_leave_room_for_other_news(run: Run) -> None:
-    Happening.objects.create(run=run, kind="joined", text="Teo joined")
+    ActivityLine.objects.create(run=run, kind="joined", text="Teo joined")
     for step in range(50):
-        Happening.objects.create(run=run, kind="step", text=f"step {step}")
-    lines = [line.text for line in selectors.happenings(run)]
+        ActivityLine.objects.create(run=run, kind="step", text=f"step {step}")
+    lines = [line.text for line in selectors.activity(run)]
     assert lines == [*(f"step {step}" for step in range(49, 43, -1)), "Teo joined"]
 
 
@@ -84,6 +84,6 @@ def test_who_was_let_in_or_removed_is_told_in_a_run_by_invitation_alone(organize
     """Its organizer may open such a run to everybody later; its guests have not agreed to be listed."""
     run = opened(organizer, visibility=Run.Visibility.PRIVATE)
     remove_member(member=add_member(run=run, name=stranger.username))
-    assert [line.text for line in selectors.happenings(run)] == ["Amina removed Noor.", "Amina added Noor."]
+    assert [line.text for line in selectors.activity(run)] == ["Amina removed Noor.", "Amina added Noor."]
     change_visibility(run=run, visibility=Run.Visibility.PUBLIC)
-    assert [line.text for line in selectors.happenings(run)] == ["The run is public now."]
+    assert [line.text for line in selectors.activity(run)] == ["The run is public now."]

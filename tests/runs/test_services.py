@@ -73,7 +73,7 @@ class TestContract:
         run = opened(Person.objects.create_user("Amina", None))
         for change in (services.pause_run, services.pause_run, services.finish_run, services.finish_run):
             change(run=run)
-        assert run.happenings.filter(kind="paused").count() == 1
+        assert run.activity.filter(kind="paused").count() == 1
         assert Release.objects.count() == 1
 
 

@@ -37,7 +37,7 @@ class TestContract:
         committed(run, (machines[2], 1), (machines[1], 2))
         assert standings.totals(run) == (3, 4, 16, 8 * 16)
         board = standings.leaderboard(run)
-        assert [(hand.rank, hand.name, hand.samples, hand.rounds, hand.machines) for hand in board] == [
+        assert [(line.rank, line.name, line.samples, line.rounds, line.machines) for line in board] == [
             (1, "hand 1", 8, 2, 1),
             (2, "hand 0", 7, 1, 2),
             (3, "hand 2", 1, 1, 1),
@@ -80,12 +80,12 @@ def test_totals_are_the_sums_of_the_ledger(
     rounds_of, machines_of = Count("entry", distinct=True), Count("machine", distinct=True)
     truth = set(asked.annotate(Sum("samples"), Sum("tokens"), r=rounds_of, m=machines_of))
     board = standings.leaderboard(run, limit=100)
-    assert {(hand.name, hand.samples, hand.tokens, hand.rounds, hand.machines) for hand in board} == truth
-    for hand in board:
-        assert hand.rank == 1 + sum(other.samples > hand.samples for other in board)
-        place = standings.place_of(run, Person.objects.get(username=hand.name))
-        above = [other for other in board if other.samples > hand.samples]
-        expected = Place(hand.rank, above[-1].rank, above[-1].samples - hand.samples) if above else Place(1, 1, None)
+    assert {(line.name, line.samples, line.tokens, line.rounds, line.machines) for line in board} == truth
+    for line in board:
+        assert line.rank == 1 + sum(other.samples > line.samples for other in board)
+        place = standings.place_of(run, Person.objects.get(username=line.name))
+        above = [other for other in board if other.samples > line.samples]
+        expected = Place(line.rank, above[-1].rank, above[-1].samples - line.samples) if above else Place(1, 1, None)
         assert place == expected
 
 

@@ -164,7 +164,7 @@ class TestOneAfterAnother:
         verification.forget_delays()
         assert verify_next(long_run.pk) == Outcome.FAILED
         assert verification.retry_in_s(long_run.pk) > 6
-        assert long_run.happenings.filter(kind="failed").count() == 1
+        assert long_run.activity.filter(kind="failed").count() == 1
         verification.forget_delays()
         assert verify_next(long_run.pk) == Outcome.MORE
         assert Verification.objects.get().failures == 0
@@ -215,7 +215,7 @@ class TestAnotherState:
         assert storage.snapshot_path(lied, after.file).read_bytes() == data
         assert not storage.snapshot_path(lied, before.file).exists()
         assert RefusedSnapshot.objects.get().file == before.file
-        told = lied.happenings.get(kind="refused").text
+        told = lied.activity.get(kind="refused").text
         assert told == verification.REFUSED.format(step=6)
 
     def test_judges_the_replicas(self, lied: Run) -> None:
@@ -247,7 +247,7 @@ class TestWhatIsAskedFor:
         request_replay(long_run, index=6, step=6)
         for _ in range(3):
             verify_next(long_run.pk)
-        assert long_run.happenings.filter(kind="replayed", text=verification.MADE).count() == 1
+        assert long_run.activity.filter(kind="replayed", text=verification.MADE).count() == 1
 
     def test_asked_again_it_answers_at_once(self, long_run: Run, children: Children) -> None:
         verify_next(long_run.pk)

@@ -117,7 +117,7 @@ class TestRuns:
         data = {"title": "A model", "purpose": "", "visibility": "private"}
         as_(operator).post(f"/admin/runs/run/{run.pk}/change/", data)
         assert access_run(slug=run.slug, viewer=volunteer).title == "A model"
-        told = [line.text for line in run.happenings.all()]
+        told = [line.text for line in run.activity.all()]
         assert told[0] == "The run is by invitation now."
         assert told[1].startswith("An operator of this site changed the description.")
 

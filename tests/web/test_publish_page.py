@@ -9,7 +9,7 @@ from django.test import Client
 
 from accounts.models import Person
 from runs import tasks
-from runs.models import HubAccount, NamedHand, Publication, Release, Run
+from runs.models import HubAccount, NamedVolunteer, Publication, Release, Run
 from runs.releases.card_facts import release_facts
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.cast import Owned, committed
@@ -124,7 +124,7 @@ def test_who_gave_something_may_be_named_and_take_it_back(
     assert [person.name for person in release_facts(run, snapshot).people] == ["Teo"]
     assert "Do not name me" in words(client.get("/runs/proverbs/"))
     client.post(where)
-    assert not NamedHand.objects.exists()
+    assert not NamedVolunteer.objects.exists()
 
 
 def test_naming_takes_a_post_of_somebody(run: Run, volunteer: Person) -> None:

@@ -10,7 +10,7 @@ from accounts.models import Person
 from runs.models import Run
 from tests.runs.cast import committed, owned
 from web.pages.runs import leaderboard
-from web.run_picture.picture import HANDS, TALLEST
+from web.run_picture.picture import LEADERBOARD_LINES, TALLEST
 
 
 def page(answer: Any) -> str:
@@ -36,7 +36,7 @@ def crowd(run: Run) -> Run:
 
 def test_whoever_is_not_among_the_rows_has_a_line_of_their_own(crowd: Run) -> None:
     text = page(as_("hand 14").get("/runs/proverbs/"))
-    assert text.count("<tr") == 1 + HANDS
+    assert text.count("<tr") == 1 + LEADERBOARD_LINES
     assert '<p class="you">you: 14th, 10 samples short of 13th</p>' in text
     assert 'data-you="you: 14th, 10 samples short of 13th"' in text
 
@@ -60,7 +60,7 @@ def test_a_page_asks_for_its_readers_line_alone(crowd: Run, stranger: Person) ->
 
 def test_the_feed_does_not_grow_with_the_people(crowd: Run, client: Client) -> None:
     shown = client.get("/runs/proverbs/feed.json").json()["run"]
-    assert (len(shown["hands"]), shown["people"], shown["machines"]) == (HANDS, 14, 15)
+    assert (len(shown["leaderboard"]), shown["people"], shown["machines"]) == (LEADERBOARD_LINES, 14, 15)
 
 
 def test_what_was_given_lately_is_drawn_and_said(crowd: Run, client: Client) -> None:

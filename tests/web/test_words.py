@@ -1,4 +1,4 @@
-"""The sentence of truth in every state, and how long things take."""
+"""The sentence in every state, and how long things take."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,13 +8,13 @@ import pytest
 from runs.ledger.standings import Place
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
-from web.run_picture.presence import Present
-from web.run_picture.status_sentence import duration, ordinal, standing, state_word, to_go, trend, truth
+from web.run_picture.presence import OnlinePeer
+from web.run_picture.status_sentence import duration, ordinal, run_sentence, standing, state_word, to_go, trend
 from web.run_picture.step_bars import step_bars, tint_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-TEO, NOOR = (Present("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))
-RELAY = Present("b" * 32, "operator", "relay", "ready", 0, 0.0)
+TEO, NOOR = (OnlinePeer("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))
+RELAY = OnlinePeer("b" * 32, "operator", "relay", "ready", 0, 0.0)
 
 
 def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **changes: Any) -> RunPicture:
@@ -23,8 +23,8 @@ def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **chan
     text = Dataset(state=dataset, fault_code="E302", fault_text="The text is not UTF-8.")
     facts: dict[str, Any] = {
         "run": run, "dataset": text, "step": 12, "index": 12, "target_steps": 100, "target_batch": 48, "last": None,
-        "pace_s": None, "points": [], "hands": [], "people": 2, "machines": 3, "samples": 0, "tokens": 0,
-        "happenings": [], "release": None,
+        "pace_s": None, "points": [], "leaderboard": [], "people": 2, "machines": 3, "samples": 0, "tokens": 0,
+        "activity": [], "release": None,
     }  # fmt: skip
     return RunPicture(**{**facts, **changes})
 
@@ -65,8 +65,10 @@ def ending(shown: RunPicture) -> RunPicture:
         (picture("finished"), [], "Finished: 12 steps by 2 people."),
     ],
 )
-def test_one_sentence_says_what_moves_or_why_nothing_does(shown: RunPicture, peers: list[Present], words: str) -> None:
-    assert words in truth(shown, peers)
+def test_one_sentence_says_what_moves_or_why_nothing_does(
+    shown: RunPicture, peers: list[OnlinePeer], words: str
+) -> None:
+    assert words in run_sentence(shown, peers)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-/** The sentence of truth, the badge and the bar of steps. */
+/** The sentence about the run, the badge and the bar of steps. */
 
 import { fill, place } from "../page";
 import { type Link, POLL_MS } from "../feed";
@@ -18,7 +18,7 @@ export function showHead(picture: Picture): void {
     badge.className = `badge ${picture.word}`;
     badge.textContent = `${picture.word} · ${picture.visibility}`;
   }
-  write("truth", picture.truth);
+  write("sentence", picture.sentence);
   const bar = place("progress");
   if (bar instanceof HTMLProgressElement) [bar.max, bar.value] = [picture.target_steps, picture.step];
   const steps = `step ${grouped(picture.step)} of ${grouped(picture.target_steps)}`;

@@ -16,7 +16,7 @@ function atWork(picture: Picture): TemplateResult {
   return html`<progress .max=${picture.target} .value=${picture.done} aria-label="Samples of this step"></progress>
     <p class="under"><span class="figure"><eased-number .value=${picture.done}></eased-number> / ${grouped(picture.target)}</span>
       samples${picture.phase ? ` · ${picture.phase}` : nothing}</p>
-    <ul class="hands-now">${repeat(picture.bars, (bar) => bar.key, machine)}</ul>`;
+    <ul class="machines-now">${repeat(picture.bars, (bar) => bar.key, machine)}</ul>`;
 }
 
 function machine(bar: Bar): TemplateResult {

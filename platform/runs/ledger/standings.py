@@ -15,7 +15,7 @@ from runs.models import Run
 BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
 
 
-class Hand(NamedTuple):
+class LeaderboardLine(NamedTuple):
     """One row of the leaderboard. Equal samples share a rank."""
 
     rank: int
@@ -72,12 +72,12 @@ def totals(run: Run) -> Totals:
     return Totals(found["people"], found["machines"], found["samples_given"], found["tokens_read"])
 
 
-def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[Hand]:
+def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[LeaderboardLine]:
     """People by samples; among equals whoever gave first."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
     sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk")).order_by("-given", "first")
     rows = sums.values_list("rank", "person__username", "given", "read", "made", "machines")
-    return [Hand(*row) for row in rows[offset : offset + limit]]
+    return [LeaderboardLine(*row) for row in rows[offset : offset + limit]]
 
 
 def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineHand]:

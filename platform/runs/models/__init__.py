@@ -3,15 +3,15 @@
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.ledger import LedgerEntry, MachineTotal
 from runs.models.log import Coverage, Head, LeaseMark, LogEntry, SealedRecord
-from runs.models.releases import HubAccount, NamedHand, Publication, Release
-from runs.models.run import Happening, Invitation, Member, Run
+from runs.models.releases import HubAccount, NamedVolunteer, Publication, Release
+from runs.models.run import ActivityLine, Invitation, Member, Run
 from runs.models.snapshots import Snapshot
 from runs.models.verification import RefusedSnapshot, RelayAddress, ReplayRequest, Verification
 
 __all__ = [
+    "ActivityLine",
     "Coverage",
     "Dataset",
-    "Happening",
     "Head",
     "HubAccount",
     "Invitation",
@@ -20,7 +20,7 @@ __all__ = [
     "LogEntry",
     "MachineTotal",
     "Member",
-    "NamedHand",
+    "NamedVolunteer",
     "Publication",
     "RefusedSnapshot",
     "RelayAddress",

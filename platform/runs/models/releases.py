@@ -31,7 +31,7 @@ class Release(models.Model):
         return f"release of {self.run_id}"
 
 
-class NamedHand(models.Model):
+class NamedVolunteer(models.Model):
     """Someone who wants to be named on the card of a run's model. Without a row they are counted, not named."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="named")

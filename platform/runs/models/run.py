@@ -103,10 +103,10 @@ class Member(models.Model):
         return f"{self.person_id} in {self.run_id}"
 
 
-class Happening(models.Model):
+class ActivityLine(models.Model):
     """One line of a run's timeline, in words."""
 
-    run = models.ForeignKey(Run, models.CASCADE, related_name="happenings")
+    run = models.ForeignKey(Run, models.CASCADE, related_name="activity")
     at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=20)
     text = models.CharField(max_length=300)

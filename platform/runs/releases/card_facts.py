@@ -5,7 +5,7 @@ from django.conf import settings
 from django.db.models import QuerySet, Sum
 
 from peer_agent.publishing.card import Facts, Person
-from runs.models import Dataset, LedgerEntry, MachineTotal, NamedHand, Release, Run, Snapshot
+from runs.models import Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
 from runs.selectors import LONG, heldout_points, loss_points
 
 LAST_STEPS = 5
@@ -47,7 +47,7 @@ def how_checked(run: Run) -> str:
 def facts_at(run: Run, step: int) -> Facts:
     """What is known of the model as it was after a step, but for digests. Only those who agreed are named."""
     people = people_of(run, step)
-    agreed = set(NamedHand.objects.filter(run=run).values_list("person__username", flat=True))
+    agreed = set(NamedVolunteer.objects.filter(run=run).values_list("person__username", flat=True))
     named = tuple(person for person in people if person.name in agreed)
     others = [person for person in people if person.name not in agreed]
     totals = _given(run, step).aggregate(samples=Sum("samples", default=0), tokens=Sum("tokens", default=0))
@@ -91,7 +91,7 @@ def vouched(dataset: Dataset) -> str:
 def is_card_stale(release: Release) -> bool:
     """Whether somebody has agreed to be named, or taken it back, since the card was made."""
     run = release.run
-    agreed = NamedHand.objects.filter(run=run, person__in=run.totals.values("person"))
+    agreed = NamedVolunteer.objects.filter(run=run, person__in=run.totals.values("person"))
     return set(agreed.values_list("person__username", flat=True)) != set(release.named)
 
 

@@ -4,7 +4,7 @@ from django.db import transaction
 
 from accounts.models import Person
 from runs import queue
-from runs.models import NamedHand, Release, Run
+from runs.models import NamedVolunteer, Release, Run
 from runs.queue import TaskName
 
 REMAKE_S = 20  # so that whoever changes their mind at once causes no work
@@ -14,16 +14,16 @@ REMAKE_S = 20  # so that whoever changes their mind at once causes no work
 def set_named(*, run: Run, person: Person, agreed: bool) -> None:
     """Agree, or take it back: a card that would name them is made anew. Saying it twice does it once."""
     if agreed:
-        NamedHand.objects.get_or_create(run=run, person=person)
+        NamedVolunteer.objects.get_or_create(run=run, person=person)
     else:
-        NamedHand.objects.filter(run=run, person=person).delete()
+        NamedVolunteer.objects.filter(run=run, person=person).delete()
     if has_given(run, person) and Release.objects.filter(run=run, state=Release.State.READY).exists():
         queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk, after_s=REMAKE_S)
 
 
 def is_named(run: Run, person: Person) -> bool:
     """Whether this person agreed."""
-    return NamedHand.objects.filter(run=run, person=person).exists()
+    return NamedVolunteer.objects.filter(run=run, person=person).exists()
 
 
 def has_given(run: Run, person: Person) -> bool:

@@ -67,7 +67,7 @@ def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limi
     """People and what the ledger says they gave."""
     found = run_for(request, slug)
     hands = standings.leaderboard(found, offset=cursor, limit=limit + 1)
-    items = [hand._asdict() for hand in hands[:limit]]
+    items = [line._asdict() for line in hands[:limit]]
     return {"items": items, "next": str(cursor + limit) if len(hands) > limit else None}
 
 

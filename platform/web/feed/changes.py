@@ -14,7 +14,7 @@ Change = dict[str, Any]
 Row = dict[str, Any]
 
 POINTS = "points"
-LISTS = ("bars", "hands", "happenings", "heldout")
+LISTS = ("bars", "leaderboard", "activity", "heldout")
 
 
 def changes(before: Picture, after: Picture) -> Change:

@@ -1,4 +1,4 @@
-"""A watcher's socket: sends what comes to its seat. It takes one word, and that not too often."""
+"""A watcher's socket: sends what comes to its subscription. It takes one word, and that not too often."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from coordination.threads import in_thread
 from runs.models import Run
 from web.feed.admission import comes_from_here, counted_in, place_of, visible_run
 from web.feed.messages import AGAIN
-from web.feed.watch import Seat, leave_seat, take_seat
+from web.feed.watch import Subscription, subscribe, unsubscribe
 
 ASK_S = 30.0  # between looks whether a watcher of a private run may see it still
 RENEW_S = 1800.0  # then the socket is closed and who may see the run is asked anew
@@ -23,7 +23,7 @@ OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
 class WatcherConsumer(AsyncWebsocketConsumer):
     """One page, or one program."""
 
-    seat: Seat | None = None
+    subscription: Subscription | None = None
     writing: "asyncio.Task[None] | None" = None
     minding: "asyncio.Task[None] | None" = None
 
@@ -38,37 +38,37 @@ class WatcherConsumer(AsyncWebsocketConsumer):
             await self.close()
             return
         await self.accept()
-        self.seat = take_seat(run.pk)
-        self.writing = asyncio.create_task(self._write(self.seat))
+        self.subscription = subscribe(run.pk)
+        self.writing = asyncio.create_task(self._write(self.subscription))
         if run.visibility == Run.Visibility.PRIVATE:
-            self.minding = asyncio.create_task(self._mind(self.seat))
+            self.minding = asyncio.create_task(self._mind(self.subscription))
 
-    async def _write(self, seat: Seat) -> None:
+    async def _write(self, subscription: Subscription) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RENEW_S):
-                while (message := await seat.next()) is not None:
+                while (message := await subscription.next()) is not None:
                     await self.send(text_data=message)
                 await self.close(code=OVER)
                 return
         await self.close(code=RENEW)
 
-    async def _mind(self, seat: Seat) -> None:
+    async def _mind(self, subscription: Subscription) -> None:
         """Who was removed, or has logged out, sees no more; a run whose visibility changes ends its watch anyway."""
         scope: Any = self.scope
         may_see = True
         while may_see:
             await asyncio.sleep(ASK_S)
-            with contextlib.suppress(DatabaseError):  # it is away; the seat waits with it
+            with contextlib.suppress(DatabaseError):  # it is away; the subscription waits with it
                 may_see = await in_thread(visible_run)(scope) is not None
-        seat.end()
+        subscription.end()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """`again` gets the picture; anything else, or too much of it, ends the conversation."""
         del bytes_data
-        if self.seat is None or text_data != AGAIN or not self._is_allowed():
+        if self.subscription is None or text_data != AGAIN or not self._is_allowed():
             await self.close(code=NOT_UNDERSTOOD)
         else:
-            self.seat.give_picture()
+            self.subscription.give_picture()
 
     def _is_allowed(self) -> bool:
         now = time.monotonic()
@@ -82,6 +82,6 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         for task in (self.writing, self.minding):
             if task is not None:
                 task.cancel()
-        if self.seat is not None:
-            await leave_seat(self.seat)
+        if self.subscription is not None:
+            await unsubscribe(self.subscription)
         self.held.close()

@@ -1,7 +1,8 @@
-"""One look at a run for all who watch it at this process: the same text to every seat.
+"""One look at a run for all who watch it at this process: the same text to every subscription.
 
 The host says when a step is committed; otherwise a watch looks once a second while anybody watches, and not at all
-while nobody does. A seat that is too slow for the changes gets the whole picture instead, so none holds up another.
+while nobody does. A subscription that is too slow for the changes gets the whole picture instead, so none holds up the
+others.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ RESTS = 3  # times as long as a look took, so that a long run does not keep the 
 WAITING = 16  # messages that wait for a slow socket
 
 
-class Seat:
+class Subscription:
     """Where one watcher's messages wait. None among them: there is nothing more to see here."""
 
     def __init__(self, watch: "Watch") -> None:
@@ -67,7 +68,7 @@ class Watch:
 
     def __init__(self, run_id: UUID) -> None:
         self.run_id = run_id
-        self.seats: set[Seat] = set()
+        self.subscriptions: set[Subscription] = set()
         self.seq = 0
         self.picture: Picture | None = None
         self._moved = asyncio.Event()
@@ -102,7 +103,7 @@ class Watch:
         self._moved.clear()
 
     async def _look(self) -> bool:
-        """Tell the seats what changed; False where the run, or this view of it, is over."""
+        """Tell the subscriptions what changed; False where the run, or this view of it, is over."""
         self._began = asyncio.get_running_loop().time()
         try:
             found = await in_thread(look)(self.run_id)
@@ -122,37 +123,37 @@ class Watch:
             return
         self.seq += 1
         message = change_message(self.seq, change)
-        for seat in self.seats:
+        for subscription in self.subscriptions:
             if before is None:
-                seat.give_picture()
+                subscription.give_picture()
             else:
-                seat.give(message)
+                subscription.give(message)
 
     def _end(self) -> None:
-        for seat in self.seats:
-            seat.end()
+        for subscription in self.subscriptions:
+            subscription.end()
 
 
 _watches: dict[UUID, tuple[Watch, "asyncio.Task[None]"]] = {}
 
 
-def take_seat(run_id: UUID) -> Seat:
-    """A seat before a run; its first message is the picture."""
+def subscribe(run_id: UUID) -> Subscription:
+    """A subscription before a run; its first message is the picture."""
     if run_id not in _watches or _watches[run_id][1].done():
         watch = Watch(run_id)
         _watches[run_id] = watch, asyncio.create_task(watch.follow(), name=f"watch {run_id}")
-    seat = Seat(_watches[run_id][0])
-    seat.watch.seats.add(seat)
-    seat.give_picture()
-    return seat
+    subscription = Subscription(_watches[run_id][0])
+    subscription.watch.subscriptions.add(subscription)
+    subscription.give_picture()
+    return subscription
 
 
-async def leave_seat(seat: Seat) -> None:
+async def unsubscribe(subscription: Subscription) -> None:
     """The last who leaves ends the watch."""
-    watch = seat.watch
-    watch.seats.discard(seat)
+    watch = subscription.watch
+    watch.subscriptions.discard(subscription)
     known = _watches.get(watch.run_id)
-    if not watch.seats and known is not None and known[0] is watch:
+    if not watch.subscriptions and known is not None and known[0] is watch:
         del _watches[watch.run_id]
         known[1].cancel()
         await asyncio.wait([known[1]])

@@ -7,14 +7,14 @@ from django.utils import timezone
 from runs import selectors
 from runs.models import Run
 from web.run_picture import presence
-from web.run_picture.picture import HANDS, Picture, Seen, picture_of
+from web.run_picture.picture import LEADERBOARD_LINES, Picture, Seen, picture_of
 
 
 def seen_of(run: Run) -> Seen:
     """What there is to see of a run now."""
     step = presence.current_step(run)
     return Seen(
-        run=selectors.run_picture(run, hands=HANDS),
+        run=selectors.run_picture(run, lines=LEADERBOARD_LINES),
         peers=presence.online(run),
         phase=step["phase"] if step else "",
         void_rounds=selectors.void_rounds(run),

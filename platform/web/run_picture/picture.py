@@ -9,18 +9,18 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from runs.ledger.standings import Hand, Lately
-from runs.models import Happening
+from runs.ledger.standings import Lately, LeaderboardLine
+from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
 from web.run_picture import status_sentence
 from web.run_picture.chart import summary
-from web.run_picture.presence import TRAINER, Present
+from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
 
 Picture = dict[str, Any]
 
-HANDS = 10  # rows; `web.pages.runs.leaderboard` has them all
+LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
 TALLEST = 8  # of a bar of what somebody gave lately
 
 
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     """Everything that is read of a run at one moment."""
 
     run: RunPicture
-    peers: Sequence[Present]
+    peers: Sequence[OnlinePeer]
     phase: str
     void_rounds: int
     now: datetime
@@ -46,7 +46,7 @@ def _words(seen: Seen) -> Picture:
         "state": str(run.state),
         "word": word,
         "visibility": str(run.get_visibility_display()).lower(),
-        "truth": status_sentence.truth(seen.run, seen.peers),
+        "sentence": status_sentence.run_sentence(seen.run, seen.peers),
         "to_go": status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else "",
         "can_join": run.state in LIVE,
         "text": str(seen.run.dataset.state),
@@ -96,8 +96,8 @@ def _lists(seen: Seen) -> Picture:
     here = {peer.name for peer in _trainers(seen)}
     return {
         "bars": _bars(seen),
-        "hands": [_hand(hand, here, seen.run.lately) for hand in seen.run.hands],
-        "happenings": [_happening(line) for line in seen.run.happenings],
+        "leaderboard": [_leaderboard_line(line, here, seen.run.lately) for line in seen.run.leaderboard],
+        "activity": [_activity_line(line) for line in seen.run.activity],
         "heldout": [_measured(point) for point in seen.run.heldout],
     }
 
@@ -118,21 +118,21 @@ def _bars(seen: Seen) -> list[Picture]:
     ]
 
 
-def _hand(hand: Hand, here: Collection[str], lately: Lately) -> Picture:
+def _leaderboard_line(line: LeaderboardLine, here: Collection[str], lately: Lately) -> Picture:
     """`lately` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
-    given = lately.given.get(hand.name, [])
+    given = lately.given.get(line.name, [])
     tallest = max((part for parts in lately.given.values() for part in parts), default=0)
     return {
-        "key": hand.name,
-        **hand._asdict(),
-        "tint": tint_of(hand.name),
-        "now": hand.name in here,
+        "key": line.name,
+        **line._asdict(),
+        "tint": tint_of(line.name),
+        "now": line.name in here,
         "lately": sum(given),
         "heights": [-(-TALLEST * part // tallest) if part else 0 for part in given],
     }
 
 
-def _happening(line: Happening) -> Picture:
+def _activity_line(line: ActivityLine) -> Picture:
     return {"key": str(line.pk), "at": line.at.isoformat(timespec="seconds"), "kind": line.kind, "text": line.text}
 
 
@@ -147,5 +147,5 @@ def _point(point: Point) -> list[float]:
     return [point.step, round(point.loss, 5), round(point.at.timestamp(), 1) if point.at else 0]
 
 
-def _trainers(seen: Seen) -> list[Present]:
+def _trainers(seen: Seen) -> list[OnlinePeer]:
     return [peer for peer in seen.peers if peer.role == TRAINER]

@@ -12,7 +12,7 @@ from runs.states import HOSTED
 TRAINER = "trainer"
 
 
-class Present(NamedTuple):
+class OnlinePeer(NamedTuple):
     """One peer that is connected. `done` is in samples of the step that is being made; `name` is its person's."""
 
     peer: str
@@ -23,11 +23,11 @@ class Present(NamedTuple):
     samples_per_s: float
 
 
-def online(run: Run) -> list[Present]:
+def online(run: Run) -> list[OnlinePeer]:
     """Those connected to the run, in the order they are shown."""
     if run.state not in HOSTED:
         return []
-    return [Present(**peer) for peer in presence.online(run)]
+    return [OnlinePeer(**peer) for peer in presence.online(run)]
 
 
 def numbers_online(runs: Collection[Run]) -> dict[UUID, int]:

@@ -1,4 +1,4 @@
-"""The one sentence of truth at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
+"""The one sentence at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from runs.ledger.standings import Place
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
-from web.run_picture.presence import TRAINER, Present
+from web.run_picture.presence import TRAINER, OnlinePeer
 
 RUNNING = "running"  # the badge of a run that makes steps
 WITHOUT_PACE_S = 3600.0
@@ -15,15 +15,15 @@ HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longe
 FEW = 5  # steps in an hour that say nothing of it yet
 
 
-def truth(picture: RunPicture, peers: Sequence[Present]) -> str:
+def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
     """What the run does now."""
     match picture.run.state:
         case Run.State.DRAFT:
-            return draft_truth(picture)
+            return draft_sentence(picture)
         case Run.State.PREPARING:
-            return preparing_truth(picture)
+            return preparing_sentence(picture)
         case Run.State.OPEN:
-            return open_truth(picture, [peer for peer in peers if peer.role == TRAINER])
+            return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER])
         case Run.State.PAUSED:
             return f"Paused by {picture.run.organizer} at step {picture.step:,}. Nothing is lost; it goes on from here."
         case Run.State.FINISHING:
@@ -34,7 +34,7 @@ def truth(picture: RunPicture, peers: Sequence[Present]) -> str:
             return f"Finished: {picture.step:,} steps by {hands}. The model is yours to take home."
 
 
-def draft_truth(picture: RunPicture) -> str:
+def draft_sentence(picture: RunPicture) -> str:
     """Why nobody can join yet."""
     if picture.run.waiting_for:
         return f"This run could not be opened. {picture.run.waiting_for}"
@@ -45,17 +45,17 @@ def draft_truth(picture: RunPicture) -> str:
     return "Not open yet: everything is ready, and its organizer can open it."
 
 
-def preparing_truth(picture: RunPicture) -> str:
+def preparing_sentence(picture: RunPicture) -> str:
     """What must be there before the first step."""
     if picture.dataset.state != Dataset.State.READY:
         return "Getting ready: the text is being cut into tokens. The run opens by itself."
     return "Getting ready: the first parameters are being made. The run opens by itself."
 
 
-def open_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
+def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     """Who makes which step, or whom the run waits for."""
     if picture.run.wanted == Run.Wanted.FINISHED:
-        return ending_truth(picture, trainers)
+        return ending_sentence(picture, trainers)
     if picture.step >= picture.target_steps:
         return f"All {picture.step:,} steps are made. The last state is being handed in."
     if not trainers:
@@ -66,7 +66,7 @@ def open_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
     return f"{company(trainers)} making step {picture.step + 1:,}. {next_commit(picture, trainers)}".rstrip()
 
 
-def next_commit(picture: RunPicture, trainers: Sequence[Present]) -> str:
+def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     """When the step will be made; how long steps take where that is too soon to be told."""
     if not picture.pace_s:
         return ""
@@ -80,7 +80,7 @@ def next_commit(picture: RunPicture, trainers: Sequence[Present]) -> str:
     return f"Next commit in about {duration(max(1, round(wait_s)))}."
 
 
-def ending_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
+def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     """The organizer ended the run before its last step."""
     if trainers:
         return f"{picture.run.organizer} ends the run here, at step {picture.step:,}. The model is being handed in."
@@ -89,7 +89,7 @@ def ending_truth(picture: RunPicture, trainers: Sequence[Present]) -> str:
     )
 
 
-def company(trainers: Sequence[Present]) -> str:
+def company(trainers: Sequence[OnlinePeer]) -> str:
     """“3 people on 4 machines are”."""
     people = len({peer.name for peer in trainers})
     machines = counted(len(trainers), "machine", "machines")
@@ -167,7 +167,7 @@ def ordinal(number: int) -> str:
     return f"{number:,}{ending}"
 
 
-def state_word(picture: RunPicture, trainers: Sequence[Present]) -> str:
+def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     """The run's state in one word, as its badge shows it."""
     if picture.run.state == Run.State.OPEN:
         return RUNNING if trainers and not picture.run.waiting_for else "waiting"

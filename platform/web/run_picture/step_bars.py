@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from web.run_picture.presence import TRAINER, Present
+from web.run_picture.presence import TRAINER, OnlinePeer
 
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each sanitize_fault in light and dark
 WORDS = {
@@ -37,7 +37,7 @@ class StepBars(NamedTuple):
     relays: int
 
 
-def step_bars(peers: Sequence[Present], *, target: int, phase: str) -> StepBars:
+def step_bars(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepBars:
     """The trainers among `peers`, most samples first."""
     trainers = sorted((peer for peer in peers if peer.role == TRAINER), key=lambda peer: (-peer.done, peer.name))
     bars = [

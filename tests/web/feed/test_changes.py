@@ -21,7 +21,7 @@ ROWS = st.lists(
 )
 POINTS_OF_CURVES = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)).map(list), max_size=12)
 PICTURES = st.fixed_dictionaries(
-    {"step": st.integers(0, 4), "truth": st.text(max_size=4), "loss": PLAIN, POINTS: POINTS_OF_CURVES}
+    {"step": st.integers(0, 4), "sentence": st.text(max_size=4), "loss": PLAIN, POINTS: POINTS_OF_CURVES}
     | dict.fromkeys(LISTS, ROWS)
 )
 

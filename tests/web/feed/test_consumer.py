@@ -106,7 +106,7 @@ async def test_picture_first_and_then_what_changed(cast: Cast, layer: Any) -> No
         assert (second["type"], second["seq"]) == ("change", first["seq"] + 1)
         shown = apply(first["run"], second["change"])
         assert shown == await in_thread(look)(cast.run.pk)
-        assert (shown["step"], [hand["name"] for hand in shown["hands"]]) == (1, ["Teo", "Noor"])
+        assert (shown["step"], [line["name"] for line in shown["leaderboard"]]) == (1, ["Teo", "Noor"])
 
 
 async def test_all_who_watch_share_one_look(cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,21 +162,21 @@ async def test_whoever_says_something_else_or_too_much_is_left(cast: Cast, layer
 
 
 async def test_a_slow_socket_gets_a_picture_for_what_it_missed(cast: Cast, layer: Any) -> None:
-    seat = watch.take_seat(cast.run.pk)
-    other = watch.take_seat(cast.run.pk)
+    subscription = watch.subscribe(cast.run.pk)
+    other = watch.subscribe(cast.run.pk)
     for loss in range(watch.WAITING + 2):
         await other.next()
         await a_step(cast, layer, float(loss + 1))
     await other.next()
-    waiting = [json.loads(await seat.next() or "") for _ in range(seat._waiting.qsize())]
+    waiting = [json.loads(await subscription.next() or "") for _ in range(subscription._waiting.qsize())]
     assert waiting[0]["type"] == "picture"
     assert waiting[0]["seq"] > watch.WAITING
     shown = waiting[0]["run"]
     for message in waiting[1:]:
         shown = apply(shown, message["change"])
     assert shown == await in_thread(look)(cast.run.pk)
-    await watch.leave_seat(seat)
-    await watch.leave_seat(other)
+    await watch.unsubscribe(subscription)
+    await watch.unsubscribe(other)
 
 
 async def test_nobody_looks_once_all_have_left(cast: Cast, layer: Any) -> None:

@@ -27,9 +27,9 @@ def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Own
     answer = client.get(f"/runs/{run.slug}/feed.json").json()
     assert answer == {"type": "picture", "seq": 0, "run": look(run.pk)}
     assert set(answer["run"]) == set(golden("feed")["messages"][0]["run"])
-    assert answer["run"]["hands"]
+    assert answer["run"]["leaderboard"]
     assert answer["run"]["heldout"]
-    for rows in ("hands", "happenings", "heldout"):
+    for rows in ("leaderboard", "activity", "heldout"):
         named = golden("feed")["messages"][0]["run"][rows][0]
         assert all(set(row) == set(named) for row in answer["run"][rows])
 
@@ -68,7 +68,7 @@ def test_a_crowd_shares_one_look_until_a_step_is_made(
     path = f"/runs/{run.slug}/feed.json"
     monkeypatch.setattr(polling, "KEEP_S", 3600.0)
     first = client.get(path).content
-    run.happenings.create(kind="joined", text="Teo joined")
+    run.activity.create(kind="joined", text="Teo joined")
     assert client.get(path).content == first
     committed(run, (laptop.machine, 4))
     second = client.get(path)

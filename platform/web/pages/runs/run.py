@@ -80,13 +80,13 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "picture": picture,
         "recipe": run.parsed_recipe,
         "live": live,
-        **{name: live[name] for name in ("truth", "to_go", "trend", "summary")},
+        **{name: live[name] for name in ("sentence", "to_go", "trend", "summary")},
         "state_word": live["word"],
         # The chart is made of numbers and fixed words alone.
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout)),  # noqa: S308
         "bars": bars_of(seen),
-        "you": own_words(run, request.user, [hand.name for hand in picture.hands]),
+        "you": own_words(run, request.user, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "is_organizer": may_manage(run, request.user),
         "can_join": run.state in LIVE,

@@ -1,0 +1,46 @@
+/** The leaderboard. Rows glide to their new rank. */
+
+import { type TemplateResult, html, nothing, svg } from "lit";
+import { repeat } from "lit/directives/repeat.js";
+
+import { gliding } from "../motion";
+import { fill, place } from "../page";
+import type { LeaderboardLine, Picture } from "../picture";
+import { counted, grouped } from "../words";
+
+export function showLeaderboard(picture: Picture, me: string, you: string): void {
+  const rows = () => place("leaderboard")?.querySelectorAll<HTMLElement>("tbody tr") ?? [];
+  gliding(rows, () => fill("leaderboard", picture.leaderboard.length ? table(picture, me, you) : nobody));
+}
+
+const nobody = html`<p class="empty">Nobody has given a sample yet. The first hands stand here within a minute of joining.</p>`;
+
+function table(picture: Picture, me: string, you: string): TemplateResult {
+  const sum = `${counted(picture.people, "person", "people")} on ${counted(picture.machines, "machine", "machines")}`;
+  return html`<table>
+      <thead><tr><th scope="col" class="number"><span class="hidden">Rank</span></th><th scope="col">Name</th>
+        <th scope="col" class="number">Samples</th><th scope="col">Lately</th>
+        <th scope="col" class="number lesser">Rounds</th><th scope="col" class="number lesser">Machines</th></tr></thead>
+      <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture.lately_steps))}</tbody>
+    </table>
+    ${you ? html`<p class="you">${you}</p>` : nothing}
+    <p class="quiet">${sum} gave ${grouped(picture.samples)} samples. <a href=${`/runs/${picture.slug}/hands/`}>Everybody</a> ·
+      <a href=${`/api/v1/runs/${picture.slug}/ledger`}>Every contribution</a></p>`;
+}
+
+function row(line: LeaderboardLine, isMine: boolean, steps: number): TemplateResult {
+  return html`<tr data-key=${line.key} class=${isMine ? "mine" : ""}>
+    <td class="number quiet">${line.rank}</td>
+    <td>${line.name}${line.now ? html` <span class="now">● now</span>` : nothing}</td>
+    <td class="number"><eased-number .value=${line.samples}></eased-number></td>
+    <td>${spark(line, steps)}</td>
+    <td class="number lesser"><eased-number .value=${line.rounds}></eased-number></td>
+    <td class="number lesser">${line.machines}</td></tr>`;
+}
+
+/** What somebody gave lately, as small bars. */
+function spark(line: LeaderboardLine, steps: number): TemplateResult {
+  const bars = line.heights.map((height, place) => svg`<rect x=${4 * place} width="3" height=${height} />`);
+  return html`<svg class=${`spark tint-${line.tint}`} viewBox="0 -16 47 16" role="img"
+    aria-label=${`${grouped(line.lately)} in the last ${steps} steps`}><g transform="scale(1 -2)">${bars}</g></svg>`;
+}
