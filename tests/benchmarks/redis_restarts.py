@@ -8,10 +8,10 @@ from typing import Any
 from channels.layers import get_channel_layer
 
 from coordination.threads import in_thread
+from tests.coordination.channel_layer.test_redis import postgresql, redis
 from tests.coordination.engines import migrated_sqlite
 from tests.coordination.restarting import Redis, a_run_elsewhere, goes_on_after
 from tests.coordination.running import assemble_long, require_whole_log
-from tests.coordination.test_redis_restarts import postgresql, redis
 from tests.runs.cast import data_folder, migrated_postgres
 
 __all__ = ["data_folder", "migrated_postgres", "migrated_sqlite", "postgresql", "redis"]

@@ -31,7 +31,7 @@ def draft() -> None:
     from accounts.models import Person
     from runs.lifecycle import services
     from tests.runs.cast import RECIPE
-    from tests.runs.test_preparation import TEXT
+    from tests.runs.lifecycle.test_preparation import TEXT
 
     person = Person.objects.create_user("Amina", None)
     dataset = services.store_upload(
@@ -76,7 +76,7 @@ def main(life: str) -> None:
 
     setup()
     from runs.lifecycle import preparation
-    from tests.runs.test_preparation import ANSWERS
+    from tests.runs.lifecycle.test_preparation import ANSWERS
 
     def answer(arguments: list[str]) -> dict[str, Any]:
         return ANSWERS[arguments[0]](arguments)

@@ -25,7 +25,7 @@ from scripts import build_wheel
 from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in
 from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
 from tests.end_to_end.test_organizer import LINK
-from tests.web.openid_double import environment, openid_double
+from tests.web.pages.accounts.openid_double import environment, openid_double
 from web.pages.site.help_pages import TOPICS
 
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"

@@ -10,12 +10,12 @@ def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutatio
     return Mutation(name, f"platform/{file}.py", before, after, tests)
 
 
-STORE, WRITING, HOLDING = "coordination/store", "coordination/writing", "coordination/holding"
+STORE, WRITING, HOLDING = "coordination/store", "coordination/hosts/writer", "coordination/hosts/held_claim"
 HEAD = "step=record.step - 1, digest=record.previous, fence=record.fence"
 RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
 OURS = "entry is not None and entry.digest == digest_of(sealed)"
-STANDINGS, COVERAGE = "tests/runs/test_standings.py", "tests/runs/test_coverage.py"
-HOST = "tests/coordination/test_host.py::"
+STANDINGS, COVERAGE = "tests/runs/ledger/test_standings.py", "tests/runs/ledger/test_coverage.py"
+HOST = "tests/coordination/hosts/test_host.py::"
 CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
 
 STORED: tuple[Mutation, ...] = (
@@ -65,15 +65,15 @@ STORED: tuple[Mutation, ...] = (
     ),
     fault(
         "a log is resent without its first entry",
-        "runs/sealed",
+        "runs/ledger/sealed_records",
         "index__gte=first)",
         "index__gt=first)",
         f"{ROWS}test_records_are_said_again_in_their_order",
     ),
-    fault("ranges that touch stay apart", "runs/coverage", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
-    fault("other places' rows are written", "runs/coverage", " if (row.epoch, row.shard) in places}", "}", COVERAGE),
+    fault("ranges that touch stay apart", "runs/ledger/coverage", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
+    fault("other places' rows are written", "runs/ledger/coverage", " if (row.epoch, row.shard) in places}", "}", COVERAGE),
     fault(
-        "a round counts for each machine of a person", "runs/totals", "row.person_id not in counted", "True", STANDINGS
+        "a round counts for each machine of a person", "runs/ledger/totals", "row.person_id not in counted", "True", STANDINGS
     ),
     fault("a page of the log has all records", WRITING, "min(command.count, PAGE)", "command.count", WRITER),
     fault(

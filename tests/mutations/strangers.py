@@ -2,76 +2,78 @@
 
 from tests.mutations.mutation import Mutation
 
-SERVING, TESTS = "platform/web/serving/", "tests/web/"
+SERVER, TESTS = "platform/server/", "tests/server/"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
     """A mutation of one of the server's files, and the tests that are to notice it."""
-    return Mutation(name, f"{SERVING}{file}.py", before, after, tuple(f"{TESTS}test_{test}.py" for test in tests))
+    return Mutation(name, f"{SERVER}{file}.py", before, after, tuple(f"{TESTS}test_{test}.py" for test in tests))
 
 
 def proxy(name: str, before: str, after: str) -> Mutation:
     """The same of what is believed of a visitor's address."""
-    return Mutation(name, "platform/config/proxies.py", before, after, ("tests/web/test_rates.py",))
+    return Mutation(name, "platform/config/proxies.py", before, after, ("tests/web/http/test_rate_limits.py",))
 
 
 STRANGERS: tuple[Mutation, ...] = (
     fault(
         "one address takes all places",
-        "strangers",
+        "stranger_limits",
         "        if address and len(self._of[address]) > self._limits.of_address:",
         "        if False:",
-        "connections",
+        "http_connections",
     ),
     fault(
         "strangers stay without end",
-        "strangers",
+        "stranger_limits",
         "        elif len(self._at) > self._limits.strangers:",
         "        elif False:",
-        "connections",
+        "http_connections",
     ),
     fault(
         "whoever is behind our proxy is one",
-        "strangers",
+        "stranger_limits",
         '        address = "" if is_trusted(ip) else household(ip)',
         "        address = household(ip)",
-        "connections",
+        "http_connections",
     ),
     fault(
         "a machine has links without end",
-        "strangers",
+        "stranger_limits",
         "        if len(links) > PER_CREDENTIAL:",
         "        if False:",
-        "sockets",
+        "websocket_connections",
     ),
-    fault("a head has no end", "requests", "                self.head_left -= len(part)\n", "", "connections"),
+    fault(
+        "a head has no end", "http_connections", "                self.head_left -= len(part)\n", "", "http_connections"
+    ),
     fault(
         "a long body may stand still",
-        "requests",
+        "http_connections",
         "        if self.body_bytes < limits.slowest * limits.body_s and not self.flow.read_paused:",
         "        if False:",
-        "connections",
+        "http_connections",
     ),
     fault(
         "a body's first bytes pay for all of it",
-        "requests",
+        "http_connections",
         "        self.body_bytes = 0\n        self._set_timer(limits.body_s, self._look_at_pace)",
         "        self._set_timer(limits.body_s, self._look_at_pace)",
-        "connections",
+        "http_connections",
     ),
     fault(
         "an answer that nobody reads stays",
-        "requests",
+        "http_connections",
         "        self.unread = self.loop.call_later(self.config.limits.unread_s, self.turn_out)",
         "        return",
-        "connections",
+        "http_connections",
     ),
     fault(
         "a stranger's socket says as much as it likes",
-        "sockets",
+        "websocket_connections",
         "        if self.is_known or self.taken <= HANDSHAKE_BYTES:",
         "        if True:",
-        "sockets",
+        "websocket_connections",
     ),
     proxy("anybody says who they are", "hops and is_trusted(str(hop)):", "hops:"),
     proxy("a visitor's own claim is believed", "hop = parsed(hops.pop())", "hop = parsed(hops.pop(0))"),

@@ -19,7 +19,7 @@ from peer_agent.protocol.wire import decode, encode
 from tests.coordination.cast import Cast, assemble
 from tests.coordination.dialler import Closed, Dialler, credential_of, dialling, identity_of, linked
 from tests.coordination.engines import fresh_database
-from tests.coordination.test_consumers import REFUSED, hello, received
+from tests.coordination.sockets.test_consumer import REFUSED, hello, received
 
 REPLACED, TOO_LATE = 4002, 4000
 

@@ -22,8 +22,8 @@ from django.db import connection
 from peer_agent.protocol.errors import Problem
 from server import backup
 from server.reachability import checked_public, hint_for_neighbours, own_addresses, relay_port_for
+from tests.server.test_serve import PATIENCE_S, ROOT, relay_of, serving, wait_until, where
 from tests.servers import free_port
-from tests.web.test_serving import PATIENCE_S, ROOT, relay_of, serving, wait_until, where
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from peer_agent.protocol.recipe import parameters
 from runs.models import Dataset
 from runs.storage import MEGABYTE
 from tests.runs.cast import RECIPE, draft, opened
-from tests.web.test_pages import as_, filled, page
+from tests.web.pages.runs.test_run import as_, filled, page
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.stranger_limits import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Strangers
-from tests.web.test_sockets import PATIENCE_S, serving
+from tests.server.test_websocket_connections import PATIENCE_S, serving
 
 SOON_S = 0.1  # the clock of whoever is ended; nobody else is ended by it
 NEVER_S = 3600.0

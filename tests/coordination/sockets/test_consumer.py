@@ -132,7 +132,7 @@ class TestHandshake:
     async def test_an_agent_of_version_1(self, teo: Identity, layer: Any) -> None:
         """Word for word: it refuses our challenge by itself, and is refused if it does not; then the socket ends.
 
-        The line to type came with its request for a credential (tests/web/test_agents_api.py), which it makes first.
+        The line to type came with its request for a credential (tests/web/api/test_agents.py), which it makes first.
         """
         assert teo.credential is not None
         signed = {"payload": teo.credential.payload, "signature": teo.credential.signature}

@@ -18,8 +18,8 @@ from demo.visitor import CSRF, Visitor
 from runs import storage
 from runs.datasets import resumable_upload
 from runs.models import Upload
-from tests.web.test_pages import as_
-from tests.web.test_serving import serving, where
+from tests.server.test_serve import serving, where
+from tests.web.pages.runs.test_run import as_
 
 TEXT = "Many hands, много рук.\n".encode() * 200
 

@@ -14,7 +14,7 @@ from runs.datasets.resumable_upload import begin_upload, take_piece
 from runs.lifecycle import membership
 from runs.models import Dataset, Invitation, Member, Run, Upload
 from tests.runs.cast import PASSWORD, Owned, committed, draft
-from tests.web.test_pages import TEXT, as_, filled, page
+from tests.web.pages.runs.test_run import TEXT, as_, filled, page
 
 MANAGE = "/runs/proverbs/manage/"
 LINK = re.compile(r"http://testserver(/runs/proverbs/join/[\w-]+/)")

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 
 from server import housekeeping
-from tests.web.test_serving import serving, wait_until, where
+from tests.server.test_serve import serving, wait_until, where
 
 
 async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from accounts.models import Person
 from runs.lifecycle.membership import create_invitation, revoke_invitation
 from runs.models import Run
 from tests.runs.cast import PASSWORD, draft
-from tests.web.test_pages import as_
-from tests.web.test_uploads import announce, send
+from tests.web.pages.runs.test_run import as_
+from tests.web.pages.runs.test_uploads import announce, send
 from web.http import rate_limits
 from web.http.rate_limits import TooOften
 from web.http.requester import address_of, ip_of
