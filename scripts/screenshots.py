@@ -14,8 +14,8 @@ sys.path.append(str(ROOT / "platform"))
 from playwright.sync_api import Browser  # noqa: E402
 
 from demo.corpus import python_text  # noqa: E402
-from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in  # noqa: E402
-from tests.end_to_end.swarm import PASSWORD, Swarm  # noqa: E402
+from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in  # noqa: E402
+from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 PEOPLE = ("Amina", "Teo", "Noor")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from demo.corpus import python_text
 from tests.benchmarks.rig.figures import Figures, publish, say
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 
 HOURS = 25
 STEPS = 3  # of each run, until it counts as going on

@@ -22,7 +22,7 @@ from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.benchmarks.rig.processes import ROOT
 from tests.benchmarks.rig.puppet import play
 from tests.benchmarks.rig.strangers import VISITS, Ground, Visit, visit
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 from tests.hostile.deeds import Deed
 from tests.hostile.table import ROWS
 

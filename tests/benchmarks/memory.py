@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec import json as encoder
 
 from demo.corpus import python_text
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 
 STEPS = 2
 MODELS = {

@@ -12,7 +12,7 @@ import psutil
 from demo.corpus import python_text
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rig.processes import own_mb, rss_mb, running
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 
 POLL_S = 0.005
 QUIET_S, LONGEST_S = 2.0, 20.0  # at rest: so long without growth

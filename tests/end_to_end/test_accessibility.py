@@ -22,8 +22,8 @@ from demo.corpus import python_text
 from demo.processes import ROOT, bare_environment
 from demo.visitor import Visitor
 from scripts import build_wheel
-from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in
-from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
+from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in
+from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, Swarm
 from tests.end_to_end.test_organizer import LINK
 from tests.web.pages.accounts.openid_double import environment, openid_double
 from web.pages.site.help_pages import TOPICS

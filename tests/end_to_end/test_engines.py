@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from tests.end_to_end.front import front
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.front import front
+from tests.end_to_end.rig.swarm import Swarm
 from tests.servers import free_port, private_postgres, private_redis
 
 STEPS = 12

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from peer_agent.protocol.log.records import from_lines, to_json
-from tests.end_to_end.reference import main, weights_of
-from tests.end_to_end.swarm import Swarm, slowed
+from tests.end_to_end.rig.reference import main, weights_of
+from tests.end_to_end.rig.swarm import Swarm, slowed
 
 STEPS = 20
 LESS_THAN_IS_TRAINED = 70_000  # characters

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.end_to_end.browser import LIVE, Reader, chromium
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.browser import LIVE, Reader, chromium
+from tests.end_to_end.rig.swarm import Swarm
 
 MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out text: ")'
 

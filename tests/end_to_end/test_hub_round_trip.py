@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 from tests.publishing.hub_double import Hub, running_hub
 
 STEPS, EVERY = 6, 2

@@ -9,9 +9,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, WebSocketRoute
 
-from tests.end_to_end.browser import LIVE, POLLING, Reader, chromium
-from tests.end_to_end.stalls import Heartbeat, Span, stalled_s
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.browser import LIVE, POLLING, Reader, chromium
+from tests.end_to_end.rig.stalls import Heartbeat, Span, stalled_s
+from tests.end_to_end.rig.swarm import Swarm
 
 PROMPT_S = 2.0
 MORE_STEPS = 10

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser
 from demo.corpus import python_text
 from demo.processes import bare_environment
 from peer_agent.protocol.credentials import public_bytes
-from tests.end_to_end.browser import LIVE, Reader, chromium, sign_in, sign_up
-from tests.end_to_end.swarm import MANYHANDS, PASSWORD, Swarm
+from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in, sign_up
+from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, Swarm
 from tests.end_to_end.test_live_page import open_page
 
 SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)

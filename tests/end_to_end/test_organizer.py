@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.visitor import Refused, Visitor
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 
 LINK = re.compile(r"http://[^/]+(/runs/[\w-]+/join/[\w-]+/)")
 REMOVE = re.compile(r'<td data-label="Member">(\w+).*?action="(/runs/[\w-]+/members/\d+/)"', re.DOTALL)

@@ -7,8 +7,8 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, WebSocketRoute
 
-from tests.end_to_end.browser import LIVE, Reader, chromium
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.browser import LIVE, Reader, chromium
+from tests.end_to_end.rig.swarm import Swarm
 from tests.end_to_end.test_live_page import RECORDER
 
 # What browsers learned after those that the front end is built for (frontend/vite.config.ts), three years and more ago.

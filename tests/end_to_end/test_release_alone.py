@@ -8,8 +8,8 @@ from safetensors import safe_open
 
 from demo.visitor import Visitor
 from runs.snapshots.verification import MADE
-from tests.end_to_end.reference import weights_of
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.reference import weights_of
+from tests.end_to_end.rig.swarm import Swarm
 
 STEPS = 4
 TRAINERS = ("one", "two")

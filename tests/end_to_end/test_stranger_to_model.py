@@ -12,9 +12,9 @@ from playwright.sync_api import Browser, Download
 
 from demo.corpus import LICENCE
 from scripts import build_wheel
-from tests.end_to_end.browser import LIVE, Reader, chromium, sign_up
-from tests.end_to_end.outside import downloaded_wheel, make_environment
-from tests.end_to_end.swarm import PASSWORD, SMALL, Swarm
+from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_up
+from tests.end_to_end.rig.outside import downloaded_wheel, make_environment
+from tests.end_to_end.rig.swarm import PASSWORD, SMALL, Swarm
 from tests.end_to_end.test_live_page import RECORDER
 
 PROMISED_S = 60.0

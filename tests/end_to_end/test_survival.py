@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 
 REDUCER = 4  # of the fields of a span in a record
 
@@ -85,7 +85,7 @@ def test_one_of_two_relays_is_killed_in_mid_reduce(tmp_path: Path, english: str)
 
 def test_the_site_is_killed_between_commit_and_message(tmp_path: Path, english: str) -> None:
     with Swarm(tmp_path) as swarm:
-        program = "tests/end_to_end/dying_site.py"
+        program = "tests/end_to_end/rig/dying_site.py"
         begin(swarm, english, trainers=("a", "b", "c"), program=program, DIE_AFTER_STEP="4")
         swarm.wait(lambda: swarm.processes["site"].poll() is not None, 180, "the site dies")
         assert swarm.rows("select step from runs_head") == [(4,)]

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from demo.visitor import Visitor
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from scripts import build_wheel
-from tests.end_to_end.swarm import PASSWORD, Swarm
+from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 
 LIMIT_S = 120
 

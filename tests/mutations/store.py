@@ -71,9 +71,15 @@ STORED: tuple[Mutation, ...] = (
         f"{ROWS}test_records_are_said_again_in_their_order",
     ),
     fault("ranges that touch stay apart", "runs/ledger/coverage", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
-    fault("other places' rows are written", "runs/ledger/coverage", " if (row.epoch, row.shard) in places}", "}", COVERAGE),
     fault(
-        "a round counts for each machine of a person", "runs/ledger/totals", "row.person_id not in counted", "True", STANDINGS
+        "other places' rows are written", "runs/ledger/coverage", " if (row.epoch, row.shard) in places}", "}", COVERAGE
+    ),
+    fault(
+        "a round counts for each machine of a person",
+        "runs/ledger/totals",
+        "row.person_id not in counted",
+        "True",
+        STANDINGS,
     ),
     fault("a page of the log has all records", WRITING, "min(command.count, PAGE)", "command.count", WRITER),
     fault(

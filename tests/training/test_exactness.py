@@ -1,6 +1,6 @@
 """Rule 32: uneven groups, averaged by loss tokens, equal one large batch; and the bound is worth something.
 
-The same committed rounds also go through `tests.end_to_end.reference`, which shares no code with the agent.
+The same committed rounds also go through `tests.end_to_end.rig.reference`, which shares no code with the agent.
 """
 
 import json
@@ -16,7 +16,7 @@ from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.protocol.sampling import samples_in
 from peer_agent.training.loop import Taken, Trainer
 from peer_agent.training.replica import Replica
-from tests.end_to_end import reference
+from tests.end_to_end.rig import reference
 from tests.training.commits import (
     RUN,
     Vector,

@@ -100,7 +100,7 @@ def new_password(request: HttpRequest, person_id: str, token: str) -> HttpRespon
             login(request, person, backend=BACKEND)
             return redirect("/account/?done=password")
     return render(
-        request, "web/new_password.html", {"form": form, "person": person}, status=400 if form.errors else 200
+        request, "web/accounts/new_password.html", {"form": form, "person": person}, status=400 if form.errors else 200
     )
 
 
@@ -122,4 +122,4 @@ def _page(
         "machines": machines_of(person).filter(revoked_at=None).count(),
         "tokens": open_tokens_of(person).count(),
     }
-    return render(request, "web/account.html", facts, status=status)
+    return render(request, "web/accounts/account.html", facts, status=status)

@@ -32,7 +32,7 @@ def approve(request: HttpRequest) -> HttpResponse:
     """Ask for a code, show who asks with it, take the answer, say what happens next."""
     typed = (request.POST if request.method == "POST" else request.GET).get("code", "")
     if not devices.typed_code(typed):
-        return render(request, "web/approve_code.html", {"typed": ""})
+        return render(request, "web/accounts/approve_code.html", {"typed": ""})
     try:
         asked = _request_behind(request, typed)
         if request.method == "POST":
@@ -42,8 +42,8 @@ def approve(request: HttpRequest) -> HttpResponse:
         return rate_limits.refusal(request, problem)
     except Problem as problem:
         facts = {"fault": problem.fault, "typed": typed[:20]}
-        return render(request, "web/approve_code.html", facts, status=status_of(problem.fault.code))
-    return render(request, "web/approve.html", _facts(request, asked))
+        return render(request, "web/accounts/approve_code.html", facts, status=status_of(problem.fault.code))
+    return render(request, "web/accounts/approve.html", _facts(request, asked))
 
 
 def _request_behind(request: HttpRequest, typed: str) -> DeviceRequest:

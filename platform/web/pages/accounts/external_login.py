@@ -165,7 +165,7 @@ def choose_name(request: HttpRequest) -> HttpResponse:
         else:
             return let_in(request, person, newcomer.wanted)
     facts = {"form": form, "name": newcomer.name, "door": door_named(newcomer.provider)}
-    return render(request, "web/choose_name.html", facts, status=400 if form.errors else 200)
+    return render(request, "web/accounts/choose_name.html", facts, status=400 if form.errors else 200)
 
 
 def come_in(request: HttpRequest, newcomer: Newcomer) -> HttpResponse:

@@ -35,4 +35,4 @@ def first_operator(request: HttpRequest, secret: str) -> HttpResponse:
         else:
             login(request, person)
             return redirect("web:runs")
-    return render(request, "web/operator.html", {"form": form})
+    return render(request, "web/accounts/first_operator.html", {"form": form})

@@ -15,7 +15,7 @@ from web.pages.accounts.forms import LoginForm, SignUpForm
 log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
     rate_limits.limited("log-ins of this name", rate_limits.address_and_name, failures_only=True)(
         views.LoginView.as_view(
-            template_name="web/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
+            template_name="web/accounts/login.html", authentication_form=LoginForm, redirect_authenticated_user=True
         )
     )
 )
@@ -36,7 +36,7 @@ def sign_up(request: HttpRequest) -> HttpResponse:
         else:
             login(request, person)
             return redirect(after_login(request))
-    return render(request, "web/signup.html", {"form": form, "next": request.GET.get("next", "")})
+    return render(request, "web/accounts/signup.html", {"form": form, "next": request.GET.get("next", "")})
 
 
 @require_POST

@@ -98,4 +98,4 @@ def _page(
         "name_fault": name_fault,
         "site": request.build_absolute_uri("/").rstrip("/"),
     }
-    return render(request, "web/machines.html", facts, status=status)
+    return render(request, "web/accounts/machines.html", facts, status=status)

@@ -30,7 +30,7 @@ def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         _change_words(run, form)
         return redirect("web:manage", slug=slug)
-    return render(request, "web/edit_words.html", {"run": run, "form": form}, status=400 if form.errors else 200)
+    return render(request, "web/runs/edit_words.html", {"run": run, "form": form}, status=400 if form.errors else 200)
 
 
 def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
@@ -49,7 +49,7 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
         else:
             return redirect("web:manage", slug=run.slug)
     facts = upload_facts(person, form) | {"run": run}
-    return render(request, "web/edit_draft.html", facts, status=400 if form.errors else 200)
+    return render(request, "web/runs/edit_draft.html", facts, status=400 if form.errors else 200)
 
 
 @transaction.atomic

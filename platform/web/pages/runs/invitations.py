@@ -33,7 +33,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
     rate_limits.forgive(*guess)
     if run.visibility == Run.Visibility.PRIVATE and may_see(run, request.user):
         return redirect("web:run", slug=slug)
-    return render(request, "web/invitation.html", {"run": run, "here": request.path})
+    return render(request, "web/runs/invitation.html", {"run": run, "here": request.path})
 
 
 def _guess(request: HttpRequest) -> tuple[str, str]:

@@ -33,7 +33,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "before": page - 1,
         "after": page + 1 if len(rows) > PAGE else 0,
     }
-    return render(request, "web/standings.html", facts)
+    return render(request, "web/runs/leaderboard.html", facts)
 
 
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")

@@ -57,7 +57,7 @@ def end_run(request: HttpRequest, slug: str) -> HttpResponse:
     """Ask once more, then end the run where it is."""
     run = run_or_404(access_managed_run, request, slug)
     answer = redirect("web:manage", slug=slug)
-    return asked_once_more(request, run, "web/end_run.html", lambda: ending.end_run(run=run), answer)
+    return asked_once_more(request, run, "web/runs/end_run.html", lambda: ending.end_run(run=run), answer)
 
 
 @login_required
@@ -66,7 +66,7 @@ def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
     """Ask once more, then forget a draft."""
     run = run_or_404(access_managed_run, request, slug)
     return asked_once_more(
-        request, run, "web/delete_run.html", lambda: drafts.delete_draft(run=run), redirect("web:runs")
+        request, run, "web/runs/delete_run.html", lambda: drafts.delete_draft(run=run), redirect("web:runs")
     )
 
 
@@ -192,7 +192,7 @@ def manage_page(
         **possible(run),
         **(wrong or {}),
     }
-    return render(request, "web/manage.html", facts, status=400 if fault or wrong else 200)
+    return render(request, "web/runs/manage.html", facts, status=400 if fault or wrong else 200)
 
 
 def possible(run: Run) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _page(
         "hub": settings.HUB_ENDPOINT,
         "refresh_s": REFRESH_S if is_moving and request.method == "GET" else None,
     }
-    return render(request, "web/publish.html", facts, status=status)
+    return render(request, "web/runs/publish.html", facts, status=status)
 
 
 def _wanted(run: Run, publication: Publication | None, account: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         return redirect("web:runs")
     older = begin + ON_A_PAGE if len(lines) > ON_A_PAGE else None
     facts = {"lines": lines[:ON_A_PAGE], "begin": begin, "older": older, "site": site_of(request)}
-    return render(request, "web/runs.html", facts)
+    return render(request, "web/runs/runs.html", facts)
 
 
 @login_required
@@ -61,14 +61,14 @@ def new_run(request: HttpRequest) -> HttpResponse:
         else:
             return redirect("web:manage", slug=run.slug)
     facts = upload_facts(person_in(request), form)
-    return render(request, "web/new_run.html", facts, status=400 if form.errors else 200)
+    return render(request, "web/runs/new_run.html", facts, status=400 if form.errors else 200)
 
 
 @require_safe
 def run_page(request: HttpRequest, slug: str) -> HttpResponse:
     """What everybody sees of a run."""
     run = run_or_404(access_run, request, slug)
-    return render(request, "web/run.html", run_facts(request, run))
+    return render(request, "web/runs/run.html", run_facts(request, run))
 
 
 def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from django.views.decorators.http import require_safe
 
 
 class Topic(NamedTuple):
-    """One page. Its words are in `templates/web/help/<slug>.html`."""
+    """One page. Its words are in `templates/web/site/help/<slug>.html`."""
 
     slug: str
     question: str
@@ -27,7 +27,7 @@ TOPICS = (
 @require_safe
 def help_index(request: HttpRequest) -> HttpResponse:
     """All questions."""
-    return render(request, "web/help/index.html", {"topics": TOPICS})
+    return render(request, "web/site/help/index.html", {"topics": TOPICS})
 
 
 @require_safe
@@ -37,4 +37,4 @@ def help_page(request: HttpRequest, topic: str) -> HttpResponse:
     if found is None:
         raise Http404
     facts = {"topic": found, "topics": TOPICS, "site": request.build_absolute_uri("/").rstrip("/")}
-    return render(request, f"web/help/{found.slug}.html", facts)
+    return render(request, f"web/site/help/{found.slug}.html", facts)

@@ -19,8 +19,8 @@ def download_page(request: HttpRequest) -> HttpResponse:
     install = install_lines(request)
     if install is None:
         fault = Fault.of("E321")
-        return render(request, "web/download.html", {"fault": fault}, status=status_of(fault.code))
-    return render(request, "web/download.html", {"install": install, "cpu_index": PYTORCH_CPU})
+        return render(request, "web/site/install.html", {"fault": fault}, status=status_of(fault.code))
+    return render(request, "web/site/install.html", {"install": install, "cpu_index": PYTORCH_CPU})
 
 
 @require_safe

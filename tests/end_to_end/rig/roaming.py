@@ -1,7 +1,7 @@
 """A laptop that loses its network and returns under another address; test_volunteer.py gives it a network of its own.
 
-`python -m tests.end_to_end.roaming FOLDER` wants to be alone in a network namespace, where it may make links. It prints
-what came of it as one JSON object on its last line.
+`python -m tests.end_to_end.rig.roaming FOLDER` wants to be alone in a network namespace, where it may make
+links. It prints what came of it as one JSON object on its last line.
 """
 
 import json
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from demo.corpus import python_text
-from tests.end_to_end.swarm import Swarm
+from tests.end_to_end.rig.swarm import Swarm
 
 SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"
 CUT_S = 25.0  # longer than a link waits for a pong, and than the run waits for a trainer that says nothing

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 

@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 
 from demo.processes import bare_environment
-from tests.end_to_end.browser import Reader
+from tests.end_to_end.rig.browser import Reader
 
 LIMIT_S = 120
 

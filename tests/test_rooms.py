@@ -1,0 +1,50 @@
+"""Rooms stay small: how many files a folder holds, how long a file is, and that each module has its tests."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_house import ROOT, our_files
+
+CODE = ("peer_agent", "platform", "frontend/src", "frontend/tests", "scripts", "tests")
+PURE = ("peer_agent/protocol", "peer_agent/averaging")
+SOURCES = {".py", ".ts", ".html"}
+MOST_FILES = 16  # in a folder, its own `__init__.py` not counted
+MOST_LINES = 500
+
+
+def code() -> Iterator[Path]:
+    for folder in CODE:
+        yield from (path for path in our_files(ROOT / folder) if path.suffix in SOURCES)
+
+
+def test_no_folder_holds_more_than_a_person_takes_in() -> None:
+    held = Counter(path.parent for path in code() if path.name != "__init__.py" and path.parent.name != "migrations")
+    assert {str(folder.relative_to(ROOT)): count for folder, count in held.items() if count > MOST_FILES} == {}
+
+
+def test_no_file_is_longer_than_five_hundred_lines() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in code() if path.parent.name != "migrations"}
+    assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def decides(path: Path) -> bool:
+    """Whether a module has a function with more in it than a docstring and a return: the rest declares."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    return any(len([part for part in function.body if not is_docstring(part)]) > 1 for function in functions)
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_every_module_of_a_pure_room_that_decides_has_its_tests(room: str) -> None:
+    modules = [path.relative_to(ROOT / "peer_agent") for path in our_files(ROOT / room) if decides(path)]
+    wanted = {
+        path: ROOT / "tests" / path.parent / f"test_{path.stem}.py" for path in modules if path.stem != "__init__"
+    }
+    assert [str(path) for path, test in wanted.items() if not test.exists()] == []
