@@ -5,26 +5,30 @@ Not responsible for whether a result still counts: the core knows by the job's n
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from peer_agent.averaging.assembly import Assembly
+from peer_agent.display.lines import View
+from peer_agent.machine.home import Home
+from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.records import Record
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer.state import TrainerState
+from peer_agent.site.credential import RunAccess
+from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Work
 from peer_agent.trainer.files import Shards, hand_in
 from peer_agent.trainer.follower import Follower
+from peer_agent.trainer.hub_publisher import HubPublisher
 from peer_agent.trainer.round import OpenRound
 from peer_agent.training.loop import Trainer, pick_device
 from peer_agent.training.replica import Replica
-
-if TYPE_CHECKING:
-    from peer_agent.trainer.agent import Agent
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +36,28 @@ SETTLE_S = 1.0  # averaged chunks may still be on their way when the commit is h
 MOST_JOBS = 10_000  # that wait; the core asks for one load, one update and one unit at a time
 
 
+class Surroundings(Protocol):
+    """What jobs need of the agent that they belong to."""
+
+    home: Home
+    access: RunAccess
+    limits: Limits
+    view: View
+    links: DataLinks
+    core: TrainerState
+    publisher: HubPublisher | None
+
+    def take(self, event: e.Event) -> None:
+        """Tell the core what came of a job."""
+
+    def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something beside everything else."""
+
+
 class Jobs:
     """The replica and its work, once there is one."""
 
-    def __init__(self, agent: "Agent") -> None:
+    def __init__(self, agent: Surroundings) -> None:
         self.agent = agent
         self.follower: Follower | None = None
         self.work: Work | None = None
