@@ -14,7 +14,7 @@ SPARE_DISK = 100 * 10**6
 HOUR_S = 3600
 
 
-class Facts(Struct, frozen=True):
+class RunFacts(Struct, frozen=True):
     """What the site tells of a run. Sizes are in bytes; `pace_s` is seconds a step, None where none was made yet."""
 
     recipe: Recipe
@@ -69,7 +69,7 @@ def _fits(needed: int | None, free: int | None) -> str:
     return f"about {in_bytes(needed or 0)} needed, {in_bytes(free or 0)} free: fits"
 
 
-def check_fit(facts: Facts, free: FreeResources, folder: Path, device: str) -> Preflight:
+def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str) -> Preflight:
     """What fits, with as many samples at a time as do. Raises Problem E123 (memory), E124 (disk), E125 (the GPU's)."""
     recipe = facts.recipe
     at_once, needs = _largest_that_fits(facts, free)
@@ -95,7 +95,7 @@ def check_fit(facts: Facts, free: FreeResources, folder: Path, device: str) -> P
     )
 
 
-def _largest_that_fits(facts: Facts, free: FreeResources) -> tuple[int, Needs]:
+def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, Needs]:
     """Samples at a time: the whole micro-batch, or half of it, and so on. Raises Problem E123, E125."""
     at_once = facts.recipe.micro_batch
     while True:

@@ -21,7 +21,7 @@ from peer_agent.network.traffic import TRAFFIC
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import MAX_MESSAGE, AnyMessage, Message
-from peer_agent.protocol.session import Failed, Identity, Link, Opened, Received, Session, Side
+from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
 from peer_agent.protocol.wire import Frame
 
 DIAL_S = 10.0  # for connecting and the handshake together
@@ -88,7 +88,7 @@ class Connection:
     async def receive(self) -> AnyMessage | Frame:
         """What comes next. Raises LinkLost, Refused."""
         event = await self._next_event()
-        assert isinstance(event, Received)
+        assert isinstance(event, MessageReceived)
         return event.body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
@@ -114,7 +114,7 @@ class Connection:
         with suppress(AttributeError):  # Python's transport knows no loop any more once it is closed
             self._socket.transport.abort()
 
-    async def _next_event(self) -> Opened | Received:
+    async def _next_event(self) -> Opened | MessageReceived:
         while self._refused is None:
             try:
                 data = await self._socket.recv(decode=False)

@@ -36,7 +36,7 @@ class Caps(Struct, frozen=True):
 CAPS = Caps()
 
 
-class Doors:
+class Admission:
     """Counts sockets; it is told who comes, proves itself and goes. Knows sockets only as keys."""
 
     def __init__(self, caps: Caps) -> None:
@@ -91,7 +91,7 @@ class Server:
         identity_of: Callable[[], Identity],
         handle: Callable[[Connection], Awaitable[None]],
         admit: Callable[[Credential], Fault | None],
-        doors: Doors,
+        doors: Admission,
         credential_s: float,
         message_bytes: int,
         clock: Callable[[], float],
@@ -194,7 +194,7 @@ class Server:
 class _Counted(ServerConnection):
     """A socket that is counted from its first moment, when it has not even spoken HTTP."""
 
-    doors: Doors
+    doors: Admission
     has_room = False
     opened_at = 0.0
 
@@ -209,7 +209,7 @@ class _Counted(ServerConnection):
         super().connection_lost(exc)
 
 
-def _counted_by(counting: Doors) -> type[_Counted]:
+def _counted_by(counting: Admission) -> type[_Counted]:
     class CountedHere(_Counted):
         doors = counting
 
@@ -244,7 +244,7 @@ async def serve_data(
         identity_of=identity_of,
         handle=handle,
         admit=admit,
-        doors=Doors(caps),
+        doors=Admission(caps),
         credential_s=credential_s,
         message_bytes=message_bytes,
         clock=clock,

@@ -24,7 +24,7 @@ class Reducer(Struct, frozen=True):
     download_bps: float
 
 
-class Member(Struct, frozen=True):
+class Participant(Struct, frozen=True):
     """A contributor or receiver: what it sends up, and its own limits (0: not measured yet)."""
 
     up_bytes: float
@@ -40,7 +40,10 @@ class Shares(Struct, frozen=True):
 
 
 def shares_of(
-    reducers: Sequence[Reducer], contributors: Sequence[Member], receivers: Sequence[Member], down_bytes: float
+    reducers: Sequence[Reducer],
+    contributors: Sequence[Participant],
+    receivers: Sequence[Participant],
+    down_bytes: float,
 ) -> Shares:
     """The optimum of the share program where only relays reduce: share_j = T* / time_j, T* = 1 / sum(1 / time_j).
 
@@ -72,7 +75,7 @@ def _times(reducers: Sequence[Reducer], arriving: float, leaving: float) -> list
     return [time or max(known) for time in measured]
 
 
-def _slowest(contributors: Sequence[Member], receivers: Sequence[Member], down_bytes: float) -> float:
+def _slowest(contributors: Sequence[Participant], receivers: Sequence[Participant], down_bytes: float) -> float:
     """No plan beats the slowest participant: its bytes over its own link. 0 where nothing is measured."""
     up = (member.up_bytes / member.upload_bps for member in contributors if member.upload_bps)
     down = (down_bytes / member.download_bps for member in receivers if member.download_bps)

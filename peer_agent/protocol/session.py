@@ -46,7 +46,7 @@ class Side(StrEnum):
     DIALLING = "dialling"
 
 
-class Phase(StrEnum):
+class SessionPhase(StrEnum):
     """How far the link is."""
 
     AWAITING_CHALLENGE = "awaiting challenge"
@@ -60,14 +60,14 @@ def _types(union: object) -> frozenset[type]:
     return frozenset(get_args(union))
 
 
-RECEIVABLE: dict[tuple[Side, Link, Phase], frozenset[type]] = {
-    **{(Side.DIALLING, link, Phase.AWAITING_CHALLENGE): frozenset({m.Challenge, m.Refusal}) for link in Link},
-    **{(Side.DIALLING, link, Phase.AWAITING_WELCOME): frozenset({m.Welcome, m.Refusal}) for link in Link},
-    **{(Side.LISTENING, link, Phase.AWAITING_PROOF): frozenset({m.Authenticate, m.Refusal}) for link in Link},
-    (Side.LISTENING, Link.CONTROL, Phase.OPEN): _types(m.TO_SITE) | {m.Refusal},
-    (Side.DIALLING, Link.CONTROL, Phase.OPEN): _types(m.TO_PEER) | {m.Refusal},
-    (Side.LISTENING, Link.DATA, Phase.OPEN): _types(m.TO_RELAY) | {m.Refusal},
-    (Side.DIALLING, Link.DATA, Phase.OPEN): _types(m.FROM_RELAY) | {m.Refusal},
+RECEIVABLE: dict[tuple[Side, Link, SessionPhase], frozenset[type]] = {
+    **{(Side.DIALLING, link, SessionPhase.AWAITING_CHALLENGE): frozenset({m.Challenge, m.Refusal}) for link in Link},
+    **{(Side.DIALLING, link, SessionPhase.AWAITING_WELCOME): frozenset({m.Welcome, m.Refusal}) for link in Link},
+    **{(Side.LISTENING, link, SessionPhase.AWAITING_PROOF): frozenset({m.Authenticate, m.Refusal}) for link in Link},
+    (Side.LISTENING, Link.CONTROL, SessionPhase.OPEN): _types(m.TO_SITE) | {m.Refusal},
+    (Side.DIALLING, Link.CONTROL, SessionPhase.OPEN): _types(m.TO_PEER) | {m.Refusal},
+    (Side.LISTENING, Link.DATA, SessionPhase.OPEN): _types(m.TO_RELAY) | {m.Refusal},
+    (Side.DIALLING, Link.DATA, SessionPhase.OPEN): _types(m.FROM_RELAY) | {m.Refusal},
 }
 FRAMES: dict[tuple[Side, Link], Kind] = {
     (Side.LISTENING, Link.DATA): Kind.GRADIENT,
@@ -82,7 +82,7 @@ class Opened(Struct, frozen=True):
     offset_s: float
 
 
-class Received(Struct, frozen=True):
+class MessageReceived(Struct, frozen=True):
     """A message or frame that is legal now."""
 
     body: m.AnyMessage | Frame
@@ -96,7 +96,7 @@ class Failed(Struct, frozen=True):
     retry_after_s: float = -1.0
 
 
-Event = Opened | Received | Failed
+Event = Opened | MessageReceived | Failed
 
 
 class Identity(Struct, frozen=True):
@@ -114,7 +114,7 @@ class Session:
     def __init__(self, side: Side, link: Link, identity: Identity, *, nonce: bytes, server: str, version: str) -> None:
         self.side, self.link, self.identity = side, link, identity
         self.nonce, self.server, self.version = nonce, server, version
-        self.phase = Phase.AWAITING_PROOF if side is Side.LISTENING else Phase.AWAITING_CHALLENGE
+        self.phase = SessionPhase.AWAITING_PROOF if side is Side.LISTENING else SessionPhase.AWAITING_CHALLENGE
         self.peer: Credential | None = None
         self._offset_s = 0.0
         self._outgoing: list[bytes] = []
@@ -132,21 +132,21 @@ class Session:
 
     def send(self, body: m.Message | Frame) -> None:
         """Queue a message or frame. Ignored on a link that is not open: the other end is told by hello."""
-        if self.phase is Phase.OPEN:
+        if self.phase is SessionPhase.OPEN:
             self._outgoing.append(encode_frame(body) if isinstance(body, Frame) else encode(body))
 
     def refuse(self, fault: Fault, retry_after_s: float = -1.0) -> Failed:
         """Close with a numbered reason."""
         text = fault.text[:2000]  # a longer one would not be understood, and the reason lost
         self._outgoing.append(encode(m.Refusal(code=fault.code, text=text, retry_after_s=retry_after_s)))
-        self.phase = Phase.CLOSED
+        self.phase = SessionPhase.CLOSED
         return Failed(fault, remote=False, retry_after_s=retry_after_s)
 
     def receive(self, data: bytes | memoryview, now: float) -> Event | None:
         """One message of the socket. None where nothing is to be told."""
-        if self.phase is Phase.CLOSED:
+        if self.phase is SessionPhase.CLOSED:
             return None
-        limit = m.MAX_MESSAGE if self.phase is Phase.OPEN else m.MAX_HANDSHAKE
+        limit = m.MAX_MESSAGE if self.phase is SessionPhase.OPEN else m.MAX_HANDSHAKE
         if len(data) > limit:
             return self.refuse(Fault.of("E210", size=len(data), limit=limit))
         body = decode(data)
@@ -154,8 +154,8 @@ class Session:
             case Malformed():
                 return self.refuse(Fault.of("E206", reason=body.reason))
             case Frame():
-                if self.phase is Phase.OPEN and FRAMES.get((self.side, self.link)) is body.kind:
-                    return Received(body)
+                if self.phase is SessionPhase.OPEN and FRAMES.get((self.side, self.link)) is body.kind:
+                    return MessageReceived(body)
                 return self.refuse(Fault.of("E208", message="frame"))
         if type(body) not in RECEIVABLE[self.side, self.link, self.phase]:
             return self.refuse(Fault.of("E208", message=type(body).__name__))
@@ -164,7 +164,7 @@ class Session:
     def _accept(self, body: m.AnyMessage, now: float) -> Event | None:
         match body:
             case m.Refusal():
-                self.phase = Phase.CLOSED
+                self.phase = SessionPhase.CLOSED
                 return Failed(Fault(body.code, body.text), remote=True, retry_after_s=body.retry_after_s)
             case m.Challenge():
                 return self._answer(body, now)
@@ -172,7 +172,7 @@ class Session:
                 return self._admit(body, now)
             case m.Welcome():
                 return self._enter(body, now)
-        return Received(body)
+        return MessageReceived(body)
 
     def _answer(self, challenge: m.Challenge, now: float) -> Event | None:
         if challenge.protocol != m.PROTOCOL:
@@ -196,7 +196,7 @@ class Session:
             )
         )
         self._challenge = challenge
-        self.phase = Phase.AWAITING_WELCOME
+        self.phase = SessionPhase.AWAITING_WELCOME
         return None
 
     def _admit(self, body: m.Authenticate, now: float) -> Event | None:
@@ -211,7 +211,7 @@ class Session:
         self.peer = credential
         proof = sign(self.identity.key, LINK, _claim("welcome", self.nonce, body.nonce))
         self._outgoing.append(encode(m.Welcome(credential=self.identity.credential, proof=proof.signature)))
-        self.phase = Phase.OPEN
+        self.phase = SessionPhase.OPEN
         return Opened(credential, 0.0)
 
     def _enter(self, body: m.Welcome, now: float) -> Event | None:
@@ -224,7 +224,7 @@ class Session:
         claim = _claim("welcome", self._challenge.nonce, self.nonce)
         if not is_signed_by(key, LINK, Signed(claim, body.proof)):
             return self.refuse(Fault.of("E217"))
-        self.phase = Phase.OPEN
+        self.phase = SessionPhase.OPEN
         return Opened(self.peer, self._offset_s)
 
     def _relay(self, signed: Signed | None, now: float) -> Credential | Fault:

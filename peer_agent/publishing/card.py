@@ -27,7 +27,7 @@ class Person(Struct, frozen=True):
     samples: int = 0
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class CardFacts(Struct, frozen=True, kw_only=True):
     """What the site knows of a run. `loss` and `unigram_entropy` in nats per token."""
 
     slug: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
@@ -65,15 +65,15 @@ class Facts(Struct, frozen=True, kw_only=True):
         return len(self.points) > 1
 
 
-def parse_facts(data: bytes) -> Facts:
+def parse_facts(data: bytes) -> CardFacts:
     """Facts from JSON; what this version does not know is passed over. Raises Problem E312."""
     try:
-        return msgspec.json.decode(data, type=Facts)
+        return msgspec.json.decode(data, type=CardFacts)
     except msgspec.DecodeError as error:
         raise Problem.of("E312", reason=error) from error
 
 
-def write_card(recipe: Recipe, facts: Facts, *, parameters: int) -> str:
+def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
     """The README.md of a release."""
     sections = (
         _front_matter(),
@@ -113,7 +113,7 @@ def _front_matter() -> str:
     return f"---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: {tags}\n---"
 
 
-def _summary(recipe: Recipe, facts: Facts, parameters: int) -> str:
+def _summary(recipe: Recipe, facts: CardFacts, parameters: int) -> str:
     model = recipe.model
     where = f" The run's page: <{facts.address}>." if re.fullmatch(r"https?://[^\s<>]+", facts.address) else ""
     return (
@@ -123,7 +123,7 @@ def _summary(recipe: Recipe, facts: Facts, parameters: int) -> str:
     )
 
 
-def _use(facts: Facts) -> str:
+def _use(facts: CardFacts) -> str:
     folder = json.dumps(facts.slug)
     return (
         "## Use it\n\n```python\n"
@@ -133,7 +133,7 @@ def _use(facts: Facts) -> str:
     )
 
 
-def _training(recipe: Recipe, facts: Facts) -> str:
+def _training(recipe: Recipe, facts: CardFacts) -> str:
     optimizer = recipe.optimizer
     rows = [
         ("Steps", f"{facts.steps:,}"),
@@ -155,13 +155,13 @@ def _nats(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.3f} nats per token"
 
 
-def _heldout(facts: Facts) -> str:
+def _heldout(facts: CardFacts) -> str:
     """With the step where that is not the last one."""
     is_last = facts.heldout_step in (None, facts.steps)
     return _nats(facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
 
 
-def _curve(facts: Facts) -> str:
+def _curve(facts: CardFacts) -> str:
     if not facts.has_curve:
         return ""
     (first, begin), (last, end) = facts.points[0], facts.points[-1]
@@ -174,7 +174,7 @@ def _recipe(recipe: Recipe) -> str:
     return f"## Recipe\n\n```json\n{text}\n```"
 
 
-def _people(facts: Facts) -> str:
+def _people(facts: CardFacts) -> str:
     """Who agreed to be named, by share; the others are counted."""
     rows = [(plain(person.name), f"{person.samples:,}", f"{person.share:.1%}") for person in facts.people]
     if facts.unnamed:
@@ -183,7 +183,7 @@ def _people(facts: Facts) -> str:
     return "## People\n\n" + _table(("Who", "Samples", "Share"), rows) if rows else ""
 
 
-def _proof(facts: Facts) -> str:
+def _proof(facts: CardFacts) -> str:
     known = (
         ("Snapshot, sha256", facts.snapshot),
         ("State digest", facts.state_digest),

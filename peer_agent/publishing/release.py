@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.publishing.card import CURVE, Facts, write_card
+from peer_agent.publishing.card import CURVE, CardFacts, write_card
 from peer_agent.publishing.curve import loss_curve
 from peer_agent.publishing.tokenizer import END_OF_TEXT, copy_tokenizer
 from peer_agent.training.model import build_model, layout_of, parameters_of
@@ -48,7 +48,7 @@ class Released(Struct, frozen=True, kw_only=True):
     sample: str
 
 
-def make_release(*, recipe: Recipe, snapshot: Path, tokenizer: Path, out: Path, facts: Facts) -> Released:
+def make_release(*, recipe: Recipe, snapshot: Path, tokenizer: Path, out: Path, facts: CardFacts) -> Released:
     """Write a release into the folder `out`. Raises Problem E106, E310 for a snapshot of another model."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def model_from(recipe: Recipe, snapshot: Path) -> PreTrainedModel:
     return model
 
 
-def _write_files(model: PreTrainedModel, recipe: Recipe, tokenizer: Path, out: Path, facts: Facts) -> None:
+def _write_files(model: PreTrainedModel, recipe: Recipe, tokenizer: Path, out: Path, facts: CardFacts) -> None:
     settings: Any = model.generation_config
     settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=0, max_length=recipe.model.context)
     model.save_pretrained(out)

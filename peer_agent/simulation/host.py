@@ -7,7 +7,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import advance as coordinator
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S
-from peer_agent.protocol.coordinator.facts import Facts, restored
+from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId
@@ -201,7 +201,7 @@ class Host:
 def state_of(world: "World", fence: int) -> RunState:
     """A run as a host finds it, from nothing but rows: head, marks, coverage, snapshot and the last sealed record."""
     database, recipe = world.database, world.recipe
-    facts = Facts(
+    facts = StoredFacts(
         run=world.run_id,
         slug="simulated",
         title="Simulated",

@@ -7,7 +7,7 @@ import msgspec
 
 from peer_agent.machine.hardware import device_in_words, free_resources, usable_gpu
 from peer_agent.machine.memory_estimate import WIRE
-from peer_agent.machine.preflight import Facts, Preflight, check_fit
+from peer_agent.machine.preflight import Preflight, RunFacts, check_fit
 from peer_agent.network.site import Headers, get_json
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import parse_recipe
@@ -28,7 +28,7 @@ async def run_preflight(access: RunAccess) -> Preflight:
     return check_fit(facts, await asyncio.to_thread(free_resources, folder, is_on_gpu=bool(gpu)), folder, device)
 
 
-async def facts_of(url: str, headers: Headers) -> Facts | None:
+async def facts_of(url: str, headers: Headers) -> RunFacts | None:
     """What the API says of the run at `url`; None where it says nothing that is understood."""
     try:
         run = await get_json(url, headers=headers)
@@ -40,7 +40,7 @@ async def facts_of(url: str, headers: Headers) -> Facts | None:
         return None
 
 
-def _understood(run: dict[str, Any], steps: list[dict[str, Any]], snapshots: list[dict[str, Any]]) -> Facts | None:
+def _understood(run: dict[str, Any], steps: list[dict[str, Any]], snapshots: list[dict[str, Any]]) -> RunFacts | None:
     newest = max(snapshots, key=lambda snapshot: int(snapshot["step"]), default={"step": 0, "size": 0})
     behind = max(int(run["step"]) - int(newest["step"]), 0)
     durations = [float(step["duration_s"]) for step in steps]
@@ -53,4 +53,4 @@ def _understood(run: dict[str, Any], steps: list[dict[str, Any]], snapshots: lis
         "log_bytes": behind * int(run["parameters"]) * WIRE[recipe.codec_down],
         "pace_s": sum(durations) / len(durations) if durations else None,
     }
-    return msgspec.convert(facts, Facts) if run["parameters"] else None
+    return msgspec.convert(facts, RunFacts) if run["parameters"] else None

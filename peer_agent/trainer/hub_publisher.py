@@ -21,7 +21,7 @@ from peer_agent.network.site import download, get_json
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.publishing.card import Facts, parse_facts
+from peer_agent.publishing.card import CardFacts, parse_facts
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
@@ -86,7 +86,7 @@ class HubPublisher:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         return str(made["url"])
 
-    async def _facts(self, record: RecordHead, target_steps: int) -> Facts:
+    async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
         """What the site says of the run as of this step, as on the card of a release; an older site says nothing."""
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
@@ -96,7 +96,7 @@ class HubPublisher:
             log.info("the card goes without what the site knows: %s", problem)
             address = f"{self.access.site.url}/runs/{self.access.slug}/"
             title = self.access.title or self.access.slug
-            facts = Facts(slug=self.access.slug, title=title, address=address, steps=record.step, loss=record.loss)
+            facts = CardFacts(slug=self.access.slug, title=title, address=address, steps=record.step, loss=record.loss)
         if record.step == target_steps:
             return facts
         said = f"A snapshot of a run that is still going on: the model after step {record.step:,}. {facts.purpose}"

@@ -72,7 +72,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "web.pages.accounts.external_login.doors_shown",
+                "web.pages.accounts.external_login.providers_shown",
             ],
         },
     },

@@ -12,7 +12,7 @@ from accounts.models import Machine
 from coordination.snapshots import as_message
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Directed, Goal, Mark
-from peer_agent.protocol.coordinator.facts import Facts, restored
+from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId, RunId
@@ -43,7 +43,7 @@ def load(run: Run, fence: int) -> RunState:
     assert snapshot is not None
     shards = tuple(m.Shard(shard.digest, shard.tokens) for shard in run.dataset.shards.order_by("position"))
     newest = with_records(run).filter(index__lte=head.index, sealed__isnull=False).order_by("-index")[:RECORDS_WALKED]
-    facts = Facts(
+    facts = StoredFacts(
         run=run.run_id,
         slug=run.slug,
         title=run.title,

@@ -1,4 +1,4 @@
-"""One door to each object: who may see a run, who may manage it. Absence and lack of permission look alike."""
+"""How each object is reached: who may see a run, who may manage it. Absence and lack of permission look alike."""
 
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied

@@ -17,7 +17,7 @@ from coordination.sockets.proof import PROVED
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.session import Event, Failed, Identity, Link, Opened, Received, Session, Side
+from peer_agent.protocol.session import Event, Failed, Identity, Link, MessageReceived, Opened, Session, Side
 from peer_agent.protocol.wire import encode
 from runs.models import Run
 from tests.coordination.engines import PATIENCE_S
@@ -118,7 +118,7 @@ class Dialler:
         """The next message, or the refusal. Raises Closed."""
         while True:
             match await self.next_event():
-                case Received(body=body):
+                case MessageReceived(body=body):
                     return body  # type: ignore[return-value]  # no frames on a control link
                 case Failed() as failed:
                     return failed

@@ -9,7 +9,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.session import Failed, Identity, Link, Phase, Received, Session, Side
+from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Session, SessionPhase, Side
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.wire import encode
 from peer_agent.simulation.relay import Relay
@@ -35,7 +35,7 @@ class Gate:
     def open(self) -> None:
         """A new socket, on which it has proved who it is."""
         self.session = Session(Side.LISTENING, Link.CONTROL, self.identity, nonce=bytes(32), server="site", version="")
-        self.session.phase = Phase.OPEN
+        self.session.phase = SessionPhase.OPEN
 
     def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
         """What a socket of the site forwards to the host, or why it is closed."""
@@ -44,7 +44,7 @@ class Gate:
         event = self.session.receive(data, now)
         if isinstance(event, Failed):
             return event.fault
-        assert isinstance(event, Received)
+        assert isinstance(event, MessageReceived)
         assert isinstance(event.body, m.TO_SITE)
         return event.body
 

@@ -10,7 +10,7 @@ import pytest
 from peer_agent.machine.hardware import FreeResources
 from peer_agent.machine.home import Home
 from peer_agent.machine.memory_estimate import needs_of
-from peer_agent.machine.preflight import Facts, check_fit
+from peer_agent.machine.preflight import RunFacts, check_fit
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model, Recipe
 from peer_agent.site.run_facts import facts_of
@@ -18,7 +18,7 @@ from tests.agent.program import Answer, credential, http_site, known_at, manyhan
 from tests.golden import golden
 
 RECIPE = Recipe(model=Model(layers=4, width=256, heads=4, context=256), micro_batch=8, codec_up="int8")
-FACTS = Facts(
+FACTS = RunFacts(
     recipe=RECIPE,
     parameters=10_000_000,
     data_bytes=4_000_000,
@@ -101,7 +101,7 @@ async def test_facts_are_read_from_the_api() -> None:
     with http_site(site_of_size(1000)) as url:
         facts = await facts_of(f"{url}/api/v1/runs/a", {})
     recipe = msgspec.convert(golden("api")["runs/SLUG"]["recipe"], Recipe)
-    assert facts == Facts(recipe, 1000, 400_000, 700, 10 * 1000 * 2, 3.0)
+    assert facts == RunFacts(recipe, 1000, 400_000, 700, 10 * 1000 * 2, 3.0)
 
 
 @pytest.mark.parametrize(

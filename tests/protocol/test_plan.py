@@ -11,10 +11,12 @@ from scipy.optimize import linprog
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import PlannedSpan
-from peer_agent.protocol.plan import Member, Reducer, Shares, largest_remainder, shares_of, spans_of
+from peer_agent.protocol.plan import Participant, Reducer, Shares, largest_remainder, shares_of, spans_of
 
 
-def by_program(reducers: list[Reducer], contributors: list[Member], receivers: list[Member], down: float) -> float:
+def by_program(
+    reducers: list[Reducer], contributors: list[Participant], receivers: list[Participant], down: float
+) -> float:
     """T* of rule 26's program over (x_1 … x_n, T), where only relays reduce and none of them sends or keeps.
 
     A relay that is not measured counts as the slowest that is; a member's unmeasured link binds nothing.
@@ -56,7 +58,7 @@ def by_program(reducers: list[Reducer], contributors: list[Member], receivers: l
     return float(answer.x[count])
 
 
-def instance(seed: int) -> tuple[list[Reducer], list[Member], list[Member], float]:
+def instance(seed: int) -> tuple[list[Reducer], list[Participant], list[Participant], float]:
     """Relays and members of very different links, some of them not measured."""
     chance = random.Random(seed)
 
@@ -65,7 +67,9 @@ def instance(seed: int) -> tuple[list[Reducer], list[Member], list[Member], floa
 
     relays = [Reducer(PeerId(f"{i:032x}"), bps(0.2), bps(0.2)) for i in range(chance.randint(1, 8))]
     size = 10 ** chance.uniform(5, 9)
-    members = [Member(size * chance.choice((1, 0.5, 0.25)), bps(0.3), bps(0.3)) for _ in range(chance.randint(1, 20))]
+    members = [
+        Participant(size * chance.choice((1, 0.5, 0.25)), bps(0.3), bps(0.3)) for _ in range(chance.randint(1, 20))
+    ]
     contributors = members[: chance.randint(1, len(members))]
     return relays, contributors, members, size
 
@@ -97,7 +101,7 @@ def test_the_shares_themselves_are_feasible_in_that_time() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 16])
 def test_equal_relays_get_equal_shares(count: int) -> None:
     relays = [Reducer(PeerId(f"{i:032x}"), 1e6, 1e6) for i in range(count)]
-    members = [Member(4e6, 1e9, 1e9)] * 4
+    members = [Participant(4e6, 1e9, 1e9)] * 4
     shares = shares_of(relays, members, members, 4e6)
     assert shares.shares == pytest.approx((1 / count,) * count)
     assert shares.duration_s == pytest.approx(16 / count)
@@ -105,13 +109,13 @@ def test_equal_relays_get_equal_shares(count: int) -> None:
 
 def test_no_plan_beats_the_slowest_participant() -> None:
     relays = [Reducer(PeerId("a" * 32), 1e9, 1e9)]
-    assert shares_of(relays, [Member(1e6, 1e5, 1e9)], [Member(1e6, 1e5, 1e9)], 1e6).duration_s == 10.0
-    assert shares_of(relays, [Member(1e6, 1e9, 1e9)], [Member(1e6, 1e9, 5e4)], 1e6).duration_s == 20.0
+    assert shares_of(relays, [Participant(1e6, 1e5, 1e9)], [Participant(1e6, 1e5, 1e9)], 1e6).duration_s == 10.0
+    assert shares_of(relays, [Participant(1e6, 1e9, 1e9)], [Participant(1e6, 1e9, 5e4)], 1e6).duration_s == 20.0
 
 
 def test_nothing_measured_gives_equal_shares_and_no_duration() -> None:
     relays = [Reducer(PeerId(f"{i:032x}"), 0, 0) for i in range(3)]
-    assert shares_of(relays, [Member(1.0, 0, 0)], [Member(1.0, 0, 0)], 1.0) == Shares((1 / 3,) * 3, 0.0)
+    assert shares_of(relays, [Participant(1.0, 0, 0)], [Participant(1.0, 0, 0)], 1.0) == Shares((1 / 3,) * 3, 0.0)
 
 
 def test_somebody_must_reduce() -> None:

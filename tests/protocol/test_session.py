@@ -19,10 +19,10 @@ from peer_agent.protocol.session import (
     Failed,
     Identity,
     Link,
+    MessageReceived,
     Opened,
-    Phase,
-    Received,
     Session,
+    SessionPhase,
     Side,
 )
 from peer_agent.protocol.wire import Frame, Kind, decode, encode, encode_frame
@@ -75,7 +75,7 @@ def failures(events: list[Event]) -> list[tuple[str, bool]]:
 def opened(link: Link) -> tuple[Session, Session]:
     dialler, listener = dialling(link), listening(link)
     shake_hands(dialler, listener)
-    assert dialler.phase is listener.phase is Phase.OPEN
+    assert dialler.phase is listener.phase is SessionPhase.OPEN
     return dialler, listener
 
 
@@ -95,7 +95,7 @@ def test_whoever_is_what_it_says_gets_in(link: Link, ours: bytes, theirs: bytes,
     assert isinstance(second, Opened)
     assert second.credential == (RELAYS_CREDENTIAL if link is Link.DATA else None)
     assert second.offset_s == pytest.approx(ahead, abs=1e-3)
-    assert dialler.phase is listener.phase is Phase.OPEN
+    assert dialler.phase is listener.phase is SessionPhase.OPEN
 
 
 EXPIRED: dict[str, Any] = {"expires": int(NOW) - CLOCK_TOLERANCE_S - 1}
@@ -225,7 +225,7 @@ def test_no_bit_of_a_handshake_can_be_changed_unnoticed(data: st.DataObject) -> 
 STATES = list(RECEIVABLE)
 
 
-def session_in(side: Side, link: Link, phase: Phase) -> Session:
+def session_in(side: Side, link: Link, phase: SessionPhase) -> Session:
     """A session brought there by a real handshake."""
     dialler, listener = dialling(link), listening(link)
     ours = dialler if side is Side.DIALLING else listener
@@ -241,7 +241,10 @@ def session_in(side: Side, link: Link, phase: Phase) -> Session:
 
 ILLEGAL = [(state, cls) for state in STATES for cls in MESSAGE_TYPES if cls not in RECEIVABLE[state]]
 LEGAL = [
-    (state, cls) for state in STATES for cls in MESSAGE_TYPES if cls in RECEIVABLE[state] and state[2] is Phase.OPEN
+    (state, cls)
+    for state in STATES
+    for cls in MESSAGE_TYPES
+    if cls in RECEIVABLE[state] and state[2] is SessionPhase.OPEN
 ]
 
 
@@ -250,32 +253,32 @@ def named(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("state", "cls"), ILLEGAL, ids=named)
-def test_what_the_table_does_not_allow_is_refused(state: tuple[Side, Link, Phase], cls: type) -> None:
+def test_what_the_table_does_not_allow_is_refused(state: tuple[Side, Link, SessionPhase], cls: type) -> None:
     session = session_in(*state)
     event = session.receive(encode(sample(cls)), NOW)
     assert isinstance(event, Failed)
-    assert (event.fault.code, event.remote, session.phase) == ("E208", False, Phase.CLOSED)
+    assert (event.fault.code, event.remote, session.phase) == ("E208", False, SessionPhase.CLOSED)
     (said,) = session.outgoing()
     assert decode(said) == m.Refusal(code="E208", text=event.fault.text)
 
 
 @pytest.mark.parametrize(("state", "cls"), LEGAL, ids=named)
-def test_what_the_table_allows_is_received(state: tuple[Side, Link, Phase], cls: type) -> None:
+def test_what_the_table_allows_is_received(state: tuple[Side, Link, SessionPhase], cls: type) -> None:
     message = sample(cls)
     event = session_in(*state).receive(encode(message), NOW)
     if cls is m.Refusal:
         assert event == Failed(Fault("", ""), remote=True)
     else:
-        assert event == Received(message)
+        assert event == MessageReceived(message)
 
 
 @pytest.mark.parametrize("state", STATES, ids=named)
 @pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.AVERAGE])
-def test_frames_go_one_way_on_open_data_links(state: tuple[Side, Link, Phase], kind: Kind) -> None:
+def test_frames_go_one_way_on_open_data_links(state: tuple[Side, Link, SessionPhase], kind: Kind) -> None:
     frame = Frame(kind, RUN, 1, 1, 1, 0, 0, 0, b"chunk")
     event = session_in(*state).receive(encode_frame(frame), NOW)
-    if state[2] is Phase.OPEN and FRAMES.get(state[:2]) is kind:
-        assert event == Received(frame)
+    if state[2] is SessionPhase.OPEN and FRAMES.get(state[:2]) is kind:
+        assert event == MessageReceived(frame)
     else:
         assert isinstance(event, Failed)
         assert event.fault.code == "E208"
@@ -283,8 +286,8 @@ def test_frames_go_one_way_on_open_data_links(state: tuple[Side, Link, Phase], k
 
 def test_every_state_that_can_be_reached_has_its_row() -> None:
     phases = {
-        Side.DIALLING: {Phase.AWAITING_CHALLENGE, Phase.AWAITING_WELCOME, Phase.OPEN},
-        Side.LISTENING: {Phase.AWAITING_PROOF, Phase.OPEN},
+        Side.DIALLING: {SessionPhase.AWAITING_CHALLENGE, SessionPhase.AWAITING_WELCOME, SessionPhase.OPEN},
+        Side.LISTENING: {SessionPhase.AWAITING_PROOF, SessionPhase.OPEN},
     }
     assert set(STATES) == {(side, link, phase) for side in Side for link in Link for phase in phases[side]}
 
@@ -296,7 +299,7 @@ def test_the_two_ends_agree_on_what_is_said() -> None:
 
 
 def test_the_table_is_not_open_to_changes_of_one_link_by_another() -> None:
-    control, data = (RECEIVABLE[Side.LISTENING, link, Phase.OPEN] for link in Link)
+    control, data = (RECEIVABLE[Side.LISTENING, link, SessionPhase.OPEN] for link in Link)
     assert control & data == {m.Refusal}
 
 
@@ -304,12 +307,12 @@ def test_the_table_is_not_open_to_changes_of_one_link_by_another() -> None:
 
 
 @given(st.sampled_from(STATES), st.lists(st.binary(max_size=100) | messages().map(encode) | frames().map(encode_frame)))
-def test_nothing_that_comes_ever_raises(state: tuple[Side, Link, Phase], stream: list[bytes]) -> None:
+def test_nothing_that_comes_ever_raises(state: tuple[Side, Link, SessionPhase], stream: list[bytes]) -> None:
     session = session_in(*state)
     for data in stream:
         event = session.receive(data, NOW)
         if isinstance(event, Failed):
-            assert session.phase is Phase.CLOSED
+            assert session.phase is SessionPhase.CLOSED
             assert event.remote or isinstance(decode(session.outgoing()[-1]), m.Refusal)
 
 
@@ -369,4 +372,4 @@ def test_both_kinds_of_body_are_carried() -> None:
     fetch = m.FetchRecords(run=RUN, first=0)
     dialler.send(frame)
     dialler.send(fetch)
-    assert carry(dialler, listener, NOW) == [Received(frame), Received(fetch)]
+    assert carry(dialler, listener, NOW) == [MessageReceived(frame), MessageReceived(fetch)]

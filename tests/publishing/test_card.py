@@ -5,10 +5,10 @@ import pytest
 import yaml
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.card import Facts, Person, parse_facts, plain, write_card
+from peer_agent.publishing.card import CardFacts, Person, parse_facts, plain, write_card
 from tests.training.commits import small_recipe
 
-FACTS = Facts(
+FACTS = CardFacts(
     slug="welsh-stories",
     title="Welsh stories",
     steps=1200,

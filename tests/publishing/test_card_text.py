@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from peer_agent.publishing.card import END_ISOLATE, ISOLATE, Facts, Person, paragraph, plain, write_card
+from peer_agent.publishing.card import END_ISOLATE, ISOLATE, CardFacts, Person, paragraph, plain, write_card
 from tests.training.commits import small_recipe
 
-TAME = Facts(
+TAME = CardFacts(
     slug="a-run",
     title="Title",
     purpose="Purpose",

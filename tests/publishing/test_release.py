@@ -11,14 +11,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.publishing.card import Facts
+from peer_agent.publishing.card import CardFacts
 from peer_agent.publishing.release import Released, make_release
 from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.training.replica import Replica
 from tests.publishing.texts import docstrings
 from tests.training.commits import small_recipe
 
-FACTS = Facts(slug="small-run", title="A small run", steps=1, loss=5.5)
+FACTS = CardFacts(slug="small-run", title="A small run", steps=1, loss=5.5)
 
 
 def release_of(recipe: Recipe, folder: Path) -> Released:

@@ -16,7 +16,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record
-from peer_agent.publishing.card import Facts, Person, write_card
+from peer_agent.publishing.card import CardFacts, Person, write_card
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.hub_publisher import HubPublisher, hub_token
 from peer_agent.training.replica import Replica
@@ -131,7 +131,7 @@ async def test_its_card_says_what_the_site_knows(tmp_path: Path, is_last: bool) 
     record = msgspec.structs.replace(
         commit_of(replica := replica_of()), step=replica.recipe.target_steps if is_last else 3
     )
-    known = Facts(
+    known = CardFacts(
         slug="words", title="Words", steps=record.step, loss=2.0, purpose="To learn.", points=((1, 5.0), (2, 2.0)),
         people=(Person("Teo", 0.5, 8),), unnamed=1, unnamed_share=0.5, unnamed_samples=8,
     )  # fmt: skip

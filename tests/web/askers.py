@@ -101,13 +101,13 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "upload_id": str(begin_upload(person=member, filename="words.txt", size=2 * len(PIECE)).pk),
         "wheel": wheel(),
         "tokenizer_file": tokenizer_of(run.dataset),
-        **doors_of(run, member),
+        **addresses_of(run, member),
     }
     membership.add_member(run=Run.objects.get(slug="draft"), name=member.username)
     return world
 
 
-def doors_of(run: Run, member: Person) -> dict[str, str]:
+def addresses_of(run: Run, member: Person) -> dict[str, str]:
     """Who is in the run and who was removed, and a link that lets others in."""
     invitation, secret = membership.create_invitation(run=run)
     known = membership.add_member(run=run, name=member.username)

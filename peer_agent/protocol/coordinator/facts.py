@@ -18,7 +18,7 @@ GRACE_ROUNDS = 3  # rounds that leases outlive a session, and commits that they 
 LATELY = 10  # commits whose people vote (rule 17)
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class StoredFacts(Struct, frozen=True, kw_only=True):
     """All that a host has to know to take a run. The head is that of the last record, or the beginning."""
 
     run: RunId
@@ -42,7 +42,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     last: Sequence[Entry] = ()  # the newest records, oldest first; no more than RECORDS_WALKED are looked at
 
 
-def restored(facts: Facts) -> RunState:
+def restored(facts: StoredFacts) -> RunState:
     """The run between two rounds, without members. What was under way is void: nothing of it is in the database."""
     sizes = [samples_in(shard.tokens, facts.recipe.model.context) for shard in facts.shards]
     state = RunState(

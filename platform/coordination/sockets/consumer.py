@@ -32,7 +32,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, public_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
-from peer_agent.protocol.session import Failed, Identity, Link, Opened, Received, Session, Side
+from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
 from peer_agent.protocol.wire import Frame, encode
 from runs.access import access_peer_run, require_open
 
@@ -110,7 +110,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         match event:
             case Opened(credential=Credential() as credential):
                 await self._opened(credential)
-            case Received(body=body):
+            case MessageReceived(body=body):
                 await self._forward(body, data)
         await self._flush()
         if isinstance(event, Failed):

@@ -1,4 +1,4 @@
-"""What can be changed of a run: its words and its doors at any time, its recipe and text while it is a draft.
+"""What can be changed of a run: its words and who may see it at any time, its recipe and text while it is a draft.
 
 An open run becomes a draft again while its log is empty.
 """
@@ -18,7 +18,7 @@ from runs.models import Dataset, Head, Run
 from runs.states import LIVE, Why, move
 from runs.timeline import quoted, tell
 
-DOORS = {
+VISIBILITY = {
     Run.Visibility.PUBLIC: "public",
     Run.Visibility.UNLISTED: "unlisted: seen by whoever knows the address",
     Run.Visibility.PRIVATE: "by invitation",
@@ -38,14 +38,14 @@ def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
 
 @transaction.atomic
 def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
-    """Open or close the doors. Whoever has helped stays a member of a run that is by invitation from now on."""
+    """Who may see it. Whoever has helped stays a member of a run that is by invitation from now on."""
     if run.visibility == visibility:
         return
     run.visibility = visibility
     run.save(update_fields=["visibility"])
     if visibility == Run.Visibility.PRIVATE:
         keep_helpers(run)
-    tell(run=run, kind="edited", text=f"The run is {DOORS[visibility]} now.")
+    tell(run=run, kind="edited", text=f"The run is {VISIBILITY[visibility]} now.")
 
 
 @transaction.atomic

@@ -4,14 +4,14 @@ import msgspec
 from django.conf import settings
 from django.db.models import QuerySet, Sum
 
-from peer_agent.publishing.card import Facts, Person
+from peer_agent.publishing.card import CardFacts, Person
 from runs.models import Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
 from runs.selectors import LONG, heldout_points, loss_points
 
 LAST_STEPS = 5
 
 
-def release_facts(run: Run, snapshot: Snapshot) -> Facts:
+def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
     """Facts of a snapshot, with its digests; everybody who ever gave something is in them."""
     known = facts_at(run, run.head.step)
     measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
@@ -44,7 +44,7 @@ def how_checked(run: Run) -> str:
     )
 
 
-def facts_at(run: Run, step: int) -> Facts:
+def facts_at(run: Run, step: int) -> CardFacts:
     """What is known of the model as it was after a step, but for digests. Only those who agreed are named."""
     people = people_of(run, step)
     agreed = set(NamedVolunteer.objects.filter(run=run).values_list("person__username", flat=True))
@@ -53,7 +53,7 @@ def facts_at(run: Run, step: int) -> Facts:
     totals = _given(run, step).aggregate(samples=Sum("samples", default=0), tokens=Sum("tokens", default=0))
     measured = [point for point in heldout_points(run) if point.step <= step]
     losses = list(run.log.filter(step__lte=step).order_by("-index").values_list("loss", flat=True)[:LAST_STEPS])
-    return Facts(
+    return CardFacts(
         slug=run.slug,
         title=run.title,
         purpose=run.purpose,

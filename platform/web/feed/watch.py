@@ -111,7 +111,7 @@ class Watch:
             log.warning("the feed waits for the database", exc_info=True)
             return True
         if found is None or (self.picture and self.picture["visibility"] != found["visibility"]):
-            self._end()  # who may see it is asked again at the door
+            self._end()  # who may see it is asked again
             return False
         self._show(found)
         return True

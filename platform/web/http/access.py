@@ -8,10 +8,10 @@ from peer_agent.protocol.errors import Problem
 from runs.models import Run
 
 
-def run_or_404(door: Any, request: HttpRequest, slug: str) -> Run:
-    """The run behind a door; what the viewer may not see is not there. Raises Http404."""
+def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
+    """The run that `access` gives; what the viewer may not see is not there. Raises Http404."""
     try:
-        run: Run = door(slug=slug, viewer=request.user)
+        run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:
         nothing = Http404()
         nothing.fault = problem.fault  # type: ignore[attr-defined]  # read by web.http.error_responses

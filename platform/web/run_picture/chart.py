@@ -17,7 +17,7 @@ MARGIN, MARGIN_FOR_NOTE = (
 )  # of the range of losses: beyond them, and below the dotted line where it is lowest
 
 
-class Frame(NamedTuple):
+class ChartFrame(NamedTuple):
     """A drawing of `width` x `height` units with room for labels at the left and below."""
 
     width: int
@@ -29,8 +29,8 @@ class Frame(NamedTuple):
     letter: int = 12  # height of type
 
 
-WIDE = Frame(720, 280)
-NARROW = Frame(340, 210)
+WIDE = ChartFrame(720, 280)
+NARROW = ChartFrame(340, 210)
 
 
 class Scale(NamedTuple):
@@ -69,7 +69,7 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
 
 
 def loss_chart(
-    points: Sequence[Point], entropy: float | None, frame: Frame = WIDE, heldout: Sequence[Measured] = ()
+    points: Sequence[Point], entropy: float | None, frame: ChartFrame = WIDE, heldout: Sequence[Measured] = ()
 ) -> str:
     """An `<svg>` of the curve, empty without points. The unigram entropy is dotted, held-out losses are circles."""
     shown = thinned([point for point in points if math.isfinite(point.loss)])
@@ -131,17 +131,17 @@ def labelled(values: Sequence[float]) -> list[tuple[float, str]]:
     return [(value, f"{value:.{decimals}f}") for value in values]
 
 
-def _level(text: str, y: float, frame: Frame) -> str:
+def _level(text: str, y: float, frame: ChartFrame) -> str:
     line = f'<line class="grid" x1="{frame.left}" x2="{frame.width - frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
     return f'{line}<text class="tick" x="{frame.left - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
 
 
-def _step_label(value: float, x: float, frame: Frame) -> str:
+def _step_label(value: float, x: float, frame: ChartFrame) -> str:
     anchor = "end" if x > frame.width - frame.right - 20 else "middle"
     return f'<text class="tick" x="{x:.1f}" y="{frame.height - 6}" text-anchor="{anchor}">{value:,.0f}</text>'
 
 
-def _reference(entropy: float | None, y: Scale, frame: Frame, last: float) -> str:
+def _reference(entropy: float | None, y: Scale, frame: ChartFrame, last: float) -> str:
     if entropy is None:
         return ""
     level, right = y(entropy), frame.width - frame.right
@@ -151,7 +151,7 @@ def _reference(entropy: float | None, y: Scale, frame: Frame, last: float) -> st
     return line + _note(f"unigram {entropy:.2f}", right, level + frame.letter + 4 if is_close else level - 6, frame)
 
 
-def _note(text: str, right: float, y: float, frame: Frame) -> str:
+def _note(text: str, right: float, y: float, frame: ChartFrame) -> str:
     """Words that end at `right`, on a piece of paper so that no line runs through them."""
     width = LETTER_WIDTH * frame.letter * len(text) + 6
     place = f'x="{right - width:.1f}" y="{y - frame.letter:.1f}" width="{width:.1f}" height="{frame.letter + 4}"'
@@ -162,7 +162,7 @@ def _circle(x: float, y: float) -> str:
     return f'<circle class="held" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
 
 
-def _legend(level: float | None, frame: Frame) -> str:
+def _legend(level: float | None, frame: ChartFrame) -> str:
     """Below the curve's beginning, where there is room as long as the loss falls; above a dotted line down there."""
     x, y = frame.left + 10.0, frame.height - frame.bottom - 12.0
     if level is not None and level > y - frame.letter - 8:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from runs.selectors import Measured, Point
-from web.run_picture.chart import Frame, Scale, bounds, labelled, thinned, ticks
+from web.run_picture.chart import ChartFrame, Scale, bounds, labelled, thinned, ticks
 
-CARD = Frame(1200, 630, left=96, right=56, top=190, bottom=84, letter=24)
+CARD = ChartFrame(1200, 630, left=96, right=56, top=190, bottom=84, letter=24)
 TWICE = 2  # drawn larger and made smaller, for smooth lines
 PAPER, INK, SOFT, LINE, ACCENT = "#ffffff", "#22201d", "#67615a", "#e2ddd5", "#a8431a"
 DOT, GAP = 4, 14  # of the dotted line

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
-from peer_agent.protocol.coordinator.facts import Facts, restored
+from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.grid import grid_of
@@ -76,7 +76,7 @@ class Stage:
             "site_key": public_bytes(KEY),
             "snapshot": first_snapshot(),
         }
-        self.state: RunState = restored(Facts(**{**given, **facts}))
+        self.state: RunState = restored(StoredFacts(**{**given, **facts}))
         self.now = 1000.0
         self.names = 0
         self.trainers: dict[PeerId, Trainer] = {}

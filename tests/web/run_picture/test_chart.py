@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.selectors import Measured, Point
-from web.run_picture.chart import MOST_POINTS, NARROW, WIDE, Frame, loss_chart, summary, thinned, ticks
+from web.run_picture.chart import MOST_POINTS, NARROW, WIDE, ChartFrame, loss_chart, summary, thinned, ticks
 
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -48,7 +48,7 @@ def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None
 
 
 @given(CURVES, st.none() | LOSSES, st.sampled_from([WIDE, NARROW]))
-def test_everything_is_drawn_inside_the_frame(points: list[Point], entropy: float | None, frame: Frame) -> None:
+def test_everything_is_drawn_inside_the_frame(points: list[Point], entropy: float | None, frame: ChartFrame) -> None:
     drawing = ET.fromstring(loss_chart(points, entropy, frame))
     line = next(part for part in drawing.iter() if part.get("class") == "curve")
     places = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
-from peer_agent.protocol.coordinator.state import Member, Round, RunState
+from peer_agent.protocol.coordinator.state import Participant, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
-from peer_agent.protocol.plan import Member as Link
+from peer_agent.protocol.plan import Participant as Link
 from peer_agent.protocol.plan import Reducer, Shares, shares_of, spans_of
 from peer_agent.protocol.recipe import Codec
 
@@ -31,7 +31,7 @@ def plan(state: RunState) -> list[Command]:
     return [announce(round_.plan, state.members.values()), *drops]
 
 
-def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
+def announce(plan: m.Plan, members: Iterable[Participant]) -> Announce:
     """The plan whole to those who reduce it or keep the log, to trainers their own part."""
     everyone = list(members)
     keepers = tuple(member.peer for member in everyone if not member.trains)
@@ -43,7 +43,7 @@ def patience_s(state: RunState) -> float:
     return REDUCE_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
 
 
-def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
+def make_plan(state: RunState, round_: Round, members: Sequence[Participant]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     reducers = [Reducer(p.peer, p.upload_bps, p.download_bps) for p in members]
     shares = _shares(state, round_, reducers)

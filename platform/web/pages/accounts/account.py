@@ -14,7 +14,7 @@ from accounts.selectors import machines_of, open_tokens_of
 from peer_agent.protocol.errors import Fault, Problem
 from web.http.faults import answer
 from web.http.requester import person_in
-from web.pages.accounts.external_login import connections, doors
+from web.pages.accounts.external_login import connections, login_providers
 from web.pages.accounts.forms import NewPasswordForm, PasswordForm
 
 DONE = {
@@ -74,7 +74,7 @@ def disconnect(request: HttpRequest, provider_id: str) -> HttpResponse:
             person=person_in(request),
             provider=provider_id,
             name=known[provider_id],
-            open_here=[door.provider for door in doors()],
+            open_here=[provider.provider for provider in login_providers()],
         )
     except Problem as problem:
         return _page(request, fault=problem.fault, status=409)

@@ -37,7 +37,7 @@ COUNTED = "log-ins by another site"
 MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # what another site sends may have any shape
 
 
-class Door(NamedTuple):
+class LoginProvider(NamedTuple):
     """A button on the login page."""
 
     provider: str
@@ -61,15 +61,15 @@ class Newcomer(NamedTuple):
     wanted: str
 
 
-def doors() -> list[Door]:
+def login_providers() -> list[LoginProvider]:
     """What the operator has configured."""
     apps = [(kind, app) for kind, found in settings.SOCIALACCOUNT_PROVIDERS.items() for app in found["APPS"]]
-    return [Door(app.get("provider_id", kind), app["name"]) for kind, app in apps]
+    return [LoginProvider(app.get("provider_id", kind), app["name"]) for kind, app in apps]
 
 
 def connections(person: Person) -> list[Connection]:
     """What may be connected, and what is: also what the operator offers no more."""
-    names = {door.provider: door.name for door in doors()}
+    names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
     return [Connection(each, name, "" if each in known else _start(person, each)) for each, name in shown.items()]
@@ -89,9 +89,9 @@ def _may_connect(request: HttpRequest, provider: str) -> bool:
     return bool(marked == request.user.pk)
 
 
-def doors_shown(_: HttpRequest) -> dict[str, Any]:
+def providers_shown(_: HttpRequest) -> dict[str, Any]:
     """For templates."""
-    return {"outside_doors": doors()}
+    return {"login_providers": login_providers()}
 
 
 class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth has no types
@@ -164,7 +164,7 @@ def choose_name(request: HttpRequest) -> HttpResponse:
             form.add_error(None, error)
         else:
             return let_in(request, person, newcomer.wanted)
-    facts = {"form": form, "name": newcomer.name, "door": door_named(newcomer.provider)}
+    facts = {"form": form, "name": newcomer.name, "provider": provider_named(newcomer.provider)}
     return render(request, "web/accounts/choose_name.html", facts, status=400 if form.errors else 200)
 
 
@@ -185,7 +185,7 @@ def connect(request: HttpRequest, provider: str, uid: str) -> HttpResponse:
     if not isinstance(request.user, Person):
         return redirect("web:login")
     try:
-        external_logins.connect(person=request.user, provider=provider, uid=uid, name=door_named(provider).name)
+        external_logins.connect(person=request.user, provider=provider, uid=uid, name=provider_named(provider).name)
     except Problem as problem:
         return answer(request, problem.fault)
     return redirect("/account/?done=connected")
@@ -211,22 +211,22 @@ def unconfirmed(request: HttpRequest, name: str, reason: str) -> HttpResponse:
     return answer(request, Fault.of("E335", name=name, reason=reason))
 
 
-def door_named(provider_id: str) -> Door:
-    """A door that is open here. Raises Http404."""
-    found = next((door for door in doors() if door.provider == provider_id), None)
+def provider_named(provider_id: str) -> LoginProvider:
+    """A site by which people may log in here. Raises Http404."""
+    found = next((provider for provider in login_providers() if provider.provider == provider_id), None)
     if found is None:
         raise Http404
     return found
 
 
 def _ask(request: HttpRequest, provider_id: str, view: Any) -> HttpResponse:
-    door = door_named(provider_id)
+    provider = provider_named(provider_id)
     try:
         answered: HttpResponse = view.adapter_view(_adapter(request, provider_id))(request)
     except RequestException as error:
-        return unconfirmed(request, door.name, f"it does not answer: {type(error).__name__}")
+        return unconfirmed(request, provider.name, f"it does not answer: {type(error).__name__}")
     except MALFORMED as error:
-        return unconfirmed(request, door.name, f"its answer makes no sense: {type(error).__name__}")
+        return unconfirmed(request, provider.name, f"its answer makes no sense: {type(error).__name__}")
     return answered
 
 

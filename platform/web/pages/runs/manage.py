@@ -1,4 +1,4 @@
-"""What an organizer does to a run: its doors, its length, its people. Drafts are changed in `draft_pages`."""
+"""What an organizer does to a run: who sees it, its length, its people. Drafts are changed in `drafts`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Forms of the organizer's pages: words and doors of a run, a draft, members and invitations."""
+"""Forms of the organizer's pages: words and visibility of a run, a draft, members and invitations."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The organizer's pages: drafts, doors, length, people; and what others find there."""
+"""The organizer's pages: drafts, visibility, length, people; and what others find there."""
 
 import re
 import time
