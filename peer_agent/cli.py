@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import os
 import signal
@@ -26,6 +25,7 @@ from peer_agent.display.terminal import LiveView, is_terminal
 from peer_agent.doctor import examine
 from peer_agent.machine.faults import faults_of, sanitize_fault
 from peer_agent.machine.forget import forget_site
+from peer_agent.machine.hardware import missing_packages
 from peer_agent.machine.home import Home, home_folder
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, request_leave
 from peer_agent.machine.limits import Limits, apply_limits, usual_limits
@@ -53,7 +53,6 @@ Token = Annotated[str, typer.Option(hidden=True, callback=refuse_argument)]
 Attached = Annotated[bool, typer.Option(hidden=True, help="Leave when standard input ends.")]
 Json = Annotated[bool, typer.Option("--json", help="Facts for programs, as JSON.")]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
-NEEDED = ("torch", "transformers", "safetensors")
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (no address of it can be told to anybody)
 
 
@@ -84,8 +83,7 @@ def join(
     """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
     view = JsonLinesView() if json else LiveView() if is_terminal(sys.stdout) else View()
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
-        missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-        if missing:
+        if missing := missing_packages():
             raise Problem.of("E103", missing=", ".join(missing))
         limits = usual_limits(threads or None)
         apply_limits(limits)

@@ -19,7 +19,7 @@ from msgspec import Struct
 from peer_agent import __version__
 from peer_agent.display.status import FILE, Status
 from peer_agent.machine.faults import sanitize_fault
-from peer_agent.machine.hardware import gpu_name
+from peer_agent.machine.hardware import gpu_name, missing_packages
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import usual_limits
 from peer_agent.machine.sanitize import sanitize
@@ -32,7 +32,6 @@ from peer_agent.protocol.session import Link
 from peer_agent.site.agent_version import Offer, difference, offer_of
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-NEEDED = ("torch", "transformers", "safetensors")
 TRIAL_BYTES = 1 << 20
 LEAST_DISK, GOOD_DISK = 200 * 10**6, 2 * 10**9
 LEAST_MEMORY, GOOD_MEMORY = 500 * 10**6, 2 * 10**9
@@ -78,8 +77,7 @@ async def examine(home: Home, site: str = "") -> list[Check]:
 
 def check_versions() -> Check:
     """Python, the agent and the packages it trains with."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := missing_packages():
         return bad("versions", Fault.of("E103", missing=", ".join(missing)))
     found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if _is_there(name))
     return good("versions", f"manyhands {__version__}, Python {platform.python_version()}, {found}")

@@ -1,6 +1,7 @@
-"""What this machine computes on, and what is free of it."""
+"""What this machine computes on and with, and what is free of it."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -11,6 +12,13 @@ import psutil
 from msgspec import Struct
 
 from peer_agent.machine.limits import usual_limits
+
+NEEDED = ("torch", "transformers", "safetensors")  # to train
+
+
+def missing_packages() -> list[str]:
+    """Of the packages that training needs, those that are not installed."""
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
 def system_in_words(gpu: str = "") -> str:

@@ -2,10 +2,10 @@
 
 from msgspec import Struct
 
-from peer_agent.protocol.recipe import Codec, Recipe
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.recipe import Recipe
 
 ELEMENT = 4  # bytes of a float32
-WIRE: dict[Codec, int] = {"fp32": 4, "fp16": 2, "int8": 1}  # bytes of an element there
 PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers: 395 before there is a model; its threads and links
 CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # what a CUDA context takes on the GPU, and beside it
 REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand and the sum
@@ -27,7 +27,7 @@ class Needs(Struct, frozen=True):
 def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool) -> Needs:
     """What an agent of this run takes that computes `at_once` samples at a time."""
     vector = ELEMENT * parameters
-    beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + WIRE[recipe.codec_up] * parameters
+    beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
     compute = (REPLICA + TRAINER) * vector + activations(recipe, at_once)
     if on_gpu:
         return Needs(CUDA_HOST_BYTES + beside, CUDA_BYTES + vector + compute)

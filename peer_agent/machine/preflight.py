@@ -5,8 +5,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from peer_agent.machine.hardware import FreeResources
-from peer_agent.machine.memory_estimate import WIRE, Needs, needs_of
+from peer_agent.machine.memory_estimate import Needs, needs_of
 from peer_agent.machine.sizes import in_bytes
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 
@@ -77,7 +78,7 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str) -
     if disk > free.disk:
         raise Problem.of("E124", path=folder, needed=in_bytes(disk), free=in_bytes(free.disk))
     steps = HOUR_S / facts.pace_s if facts.pace_s else 1
-    up, down = (int(steps * facts.parameters * WIRE[codec]) for codec in (recipe.codec_up, recipe.codec_down))
+    up, down = (int(steps * encoded_size(codec, facts.parameters)) for codec in (recipe.codec_up, recipe.codec_down))
     return Preflight(
         device=device,
         at_once=at_once if at_once < recipe.micro_batch else 0,

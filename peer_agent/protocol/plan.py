@@ -12,7 +12,7 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import PlannedSpan
 
-QUORUM_PERCENT = 70  # of a chunk's planned tokens; below it a chunk stays open and the attempt is void (rule 7)
+QUORUM_PERCENT = 70  # of a batch's samples, and of each chunk's planned tokens; below it a round is void (rule 7)
 SPAN_BYTES = 1 << 20  # a share is cut in spans of max(P/64, 1 MiB), so that a dead reducer costs only what is open
 
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.machine.home import Home
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, heals, keep
@@ -17,7 +18,7 @@ from peer_agent.protocol.messages import MAX_HANDSHAKE
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message, run_of
 from peer_agent.protocol.wire import Frame
-from peer_agent.relay.run import INLINE_BYTES, Around, RelayedRun
+from peer_agent.relay.run import Around, RelayedRun
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 

@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 from msgspec import Struct
 
+from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.reducer import Reduction
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
@@ -33,7 +34,6 @@ from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 
 log = logging.getLogger(__name__)
 
-INLINE_BYTES = 256 * 1024  # larger chunks are hashed and added in a thread, so that the loop stays awake (rule 37)
 RECORDS_AT_ONCE = 64
 BESIDE_A_CHUNK = 1024  # bytes of a message that are not its chunk or leaves
 Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from peer_agent.machine.hardware import device_in_words, free_resources, usable_gpu
-from peer_agent.machine.memory_estimate import WIRE
 from peer_agent.machine.preflight import Preflight, RunFacts, check_fit
 from peer_agent.network.site import Headers, get_json
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.site.credential import RunAccess
@@ -50,7 +50,7 @@ def _understood(run: dict[str, Any], steps: list[dict[str, Any]], snapshots: lis
         "parameters": run["parameters"],
         "data_bytes": run["data_bytes"],
         "snapshot_bytes": newest["size"],
-        "log_bytes": behind * int(run["parameters"]) * WIRE[recipe.codec_down],
+        "log_bytes": behind * encoded_size(recipe.codec_down, int(run["parameters"])),
         "pace_s": sum(durations) / len(durations) if durations else None,
     }
     return msgspec.convert(facts, RunFacts) if run["parameters"] else None

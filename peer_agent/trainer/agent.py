@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, assert_never
 
 from peer_agent.averaging.assembly import Assembly
+from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import FINISH_S
@@ -44,7 +45,6 @@ log = logging.getLogger(__name__)
 TICK_S = 0.25
 LEAVE_S = 1.0  # for last words to a site that may not listen
 MOST_WORDS = 1000  # that wait for a slow link; more are lost, and said again in time
-INLINE_BYTES = 256 * 1024  # larger chunks are decoded in a thread, so that the loop stays awake (rule 37)
 
 
 class Agent:

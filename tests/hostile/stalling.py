@@ -79,7 +79,7 @@ def _not_finite(memory: Memory) -> Word:
 
 def _digest(memory: Memory, message: m.Message) -> Iterable[Word]:
     """Another one each time."""
-    is_told = isinstance(message, m.Report | m.Hello) and message.digest
+    is_told = isinstance(message, m.Report | m.Hello)
     return (replace(message, digest=f"{memory.chance.getrandbits(64):016x}"),) if is_told else (message,)
 
 

@@ -15,12 +15,12 @@ from peer_agent.protocol.coordinator.work.conduct import is_asked, missed, recou
 from peer_agent.protocol.coordinator.work.settlement import end_leases
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import AccumulatorId
+from peer_agent.protocol.plan import QUORUM_PERCENT
 
 FIRST_OFFER_S = 5.0  # until offers are closed, before any was seen
 LONGEST_OFFER_S = 60.0
 LATE_ROUNDS = 5  # doublings of the wait while rounds are void for want of offers: slow machines need it
 SPREAD = 6  # median absolute deviations above the median
-QUORUM = 0.7  # of the target batch
 
 
 def may_cut(state: RunState) -> bool:
@@ -157,7 +157,7 @@ def close_offers(state: RunState) -> list[Command]:
         missed(state, state.members[peer].conduct)
     offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
     samples = sum(done.unit.samples for _, offer in offers for done in offer.units)
-    if not offers or samples < QUORUM * state.recipe.target_batch:
+    if not offers or 100 * samples < QUORUM_PERCENT * state.recipe.target_batch:
         state.late_rounds += bool(round_.waiting)
         _miss_less(state, round_)
         return void(state, Why.TOO_LITTLE, "too few offers came in time")

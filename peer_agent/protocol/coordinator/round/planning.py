@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.state import Participant, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
 from peer_agent.protocol.plan import Participant as Link
 from peer_agent.protocol.plan import Reducer, Shares, shares_of, spans_of
-from peer_agent.protocol.recipe import Codec
 
 REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
 SLOW_ROUNDS = 5  # doublings of that while rounds are void because nothing moved
-BYTES = {"fp32": 4.0, "fp16": 2.0, "int8": 1.004}  # per element
 
 
 def plan(state: RunState) -> list[Command]:
@@ -66,14 +65,9 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Participant]) ->
     )
 
 
-def bytes_of(codec: Codec, elements: int) -> float:
-    """Encoded size of a vector."""
-    return BYTES[codec] * elements
-
-
 def _shares(state: RunState, round_: Round, reducers: Sequence[Reducer]) -> Shares:
-    up = bytes_of(state.recipe.codec_up, state.elements)
-    down = bytes_of(state.recipe.codec_down, state.elements)
+    up = encoded_size(state.recipe.codec_up, state.elements)
+    down = encoded_size(state.recipe.codec_down, state.elements)
     links = {p.peer: Link(up, p.upload_bps, p.download_bps) for p in state.trainers()}
     contributors = [links.get(slot.peer, Link(up, 0, 0)) for slot in round_.slots]
     return shares_of(reducers, contributors, list(links.values()), down)
