@@ -1,6 +1,7 @@
 """Rooms stay small: how many files a folder holds, how long a file is, and that each module has its tests."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,3 +49,20 @@ def test_every_module_of_a_pure_room_that_decides_has_its_tests(room: str) -> No
         path: ROOT / "tests" / path.parent / f"test_{path.stem}.py" for path in modules if path.stem != "__init__"
     }
     assert [str(path) for path, test in wanted.items() if not test.exists()] == []
+
+
+# Documents
+
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs")
+PATH = re.compile(r"`((?:peer_agent|platform|frontend|tests|scripts|docs)/[\w./-]*\w/?)(?:::[\w:]+)?`")
+
+
+def documents() -> Iterator[Path]:
+    for name in DOCUMENTS:
+        yield from our_files(ROOT / name) if (ROOT / name).is_dir() else [ROOT / name]
+
+
+def test_every_path_that_a_document_names_is_there() -> None:
+    named = {(path.name, found) for path in documents() for found in PATH.findall(path.read_text())}
+    assert len(named) > 30
+    assert sorted(where for where in named if not (ROOT / where[1]).exists()) == []
