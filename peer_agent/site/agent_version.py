@@ -1,11 +1,11 @@
 """Whether this agent is the one that a site offers, and the line that brings it up to date."""
 
-import re
 import sys
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from packaging.version import InvalidVersion, Version
 
 from peer_agent import __version__
 from peer_agent.machine.sanitize import sanitize
@@ -44,11 +44,14 @@ def difference(offer: Offer) -> Fault | None:
     if offer.protocol != PROTOCOL:
         fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
         return Fault(fault.code, f"{fault.text}\n{offer.line}")
-    if numbers_of(offer.version) > numbers_of(__version__):
+    if is_newer(offer.version, __version__):
         return Fault.of("E126", theirs=offer.version, ours=__version__, line=offer.line)
     return None
 
 
-def numbers_of(version: str) -> tuple[int, ...]:
-    """A version as it is compared: 0.10.0 is newer than 0.9.1."""
-    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))
+def is_newer(theirs: str, ours: str) -> bool:
+    """Whether a version comes after another (PEP 440): 0.10.0 after 0.9.1, 0.2.0 after 0.2.0rc1. False for no version."""
+    try:
+        return Version(theirs) > Version(ours)
+    except InvalidVersion:
+        return False

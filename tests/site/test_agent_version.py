@@ -7,14 +7,21 @@ import pytest
 
 from peer_agent import __version__
 from peer_agent.protocol.messages import PROTOCOL
-from peer_agent.site.agent_version import Offer, difference, numbers_of
+from peer_agent.site.agent_version import Offer, difference, is_newer
 
 
 @pytest.mark.parametrize(
-    ("older", "newer"), [("0.1.0", "0.1.1"), ("0.9.1", "0.10.0"), ("0.1", "0.1.1"), ("0.9.9+local", "1.0")]
+    ("older", "newer"),
+    [("0.1.0", "0.1.1"), ("0.9.1", "0.10.0"), ("0.1", "0.1.1"), ("0.9.9+local", "1.0"), ("0.2.0rc1", "0.2.0")],
 )
-def test_versions_are_compared_by_their_numbers(older: str, newer: str) -> None:
-    assert numbers_of(older) < numbers_of(newer)
+def test_which_of_two_versions_is_newer(older: str, newer: str) -> None:
+    assert is_newer(newer, older)
+    assert not is_newer(older, newer)
+    assert not is_newer(newer, newer)
+
+
+def test_what_is_no_version_is_not_newer() -> None:
+    assert not is_newer("<newest>", "0.1.0")
 
 
 def test_a_site_that_is_older_is_nothing_to_speak_of() -> None:
