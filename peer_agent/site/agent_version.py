@@ -50,7 +50,7 @@ def difference(offer: Offer) -> Fault | None:
 
 
 def is_newer(theirs: str, ours: str) -> bool:
-    """Whether a version comes after another (PEP 440): 0.10.0 after 0.9.1, 0.2.0 after 0.2.0rc1. False for no version."""
+    """Whether a version comes after another (PEP 440): 0.10.0 after 0.9.1, 0.2.0 after 0.2.0rc1; else False."""
     try:
         return Version(theirs) > Version(ours)
     except InvalidVersion:

@@ -53,7 +53,7 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a frozen relay accuses its contributors",
         "round/watching",
-        "for slot in _behind(slots, last, round_.planned_at)",
+        "for slot in _behind(slots, last, round_.planned_at, least_s)",
         "for slot in slots",
         "round/reducing",
     ),
@@ -127,4 +127,18 @@ COORDINATOR: tuple[Mutation, ...] = (
         "round/offers",
     ),
     fault("nobody was late, and all wait longer", "round/offers", "+= bool(round_.waiting)", "+= 1", "round/offers"),
+    fault(
+        "a stall is four seconds, however short rounds are",
+        "round/watching",
+        "    return min(STALL_S, max(LEAST_STALL_S, WAIT * usual)) if usual else STALL_S",
+        "    return STALL_S",
+        "round/reducing",
+    ),
+    fault(
+        "where rounds are long a slot has a second",
+        "round/watching",
+        "    return min(STALL_S, max(LEAST_STALL_S, WAIT * usual)) if usual else STALL_S",
+        "    return LEAST_STALL_S",
+        "round/reducing",
+    ),
 )

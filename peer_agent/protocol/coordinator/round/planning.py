@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
-from peer_agent.protocol.coordinator.state import Participant, Round, RunState
+from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
-from peer_agent.protocol.plan import Participant as Link
-from peer_agent.protocol.plan import Reducer, Shares, shares_of, spans_of
+from peer_agent.protocol.plan import Participant, Reducer, Shares, shares_of, spans_of
 
 REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
 SLOW_ROUNDS = 5  # doublings of that while rounds are void because nothing moved
@@ -30,7 +29,7 @@ def plan(state: RunState) -> list[Command]:
     return [announce(round_.plan, state.members.values()), *drops]
 
 
-def announce(plan: m.Plan, members: Iterable[Participant]) -> Announce:
+def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
     """The plan whole to those who reduce it or keep the log, to trainers their own part."""
     everyone = list(members)
     keepers = tuple(member.peer for member in everyone if not member.trains)
@@ -42,7 +41,7 @@ def patience_s(state: RunState) -> float:
     return REDUCE_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
 
 
-def make_plan(state: RunState, round_: Round, members: Sequence[Participant]) -> m.Plan:
+def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     reducers = [Reducer(p.peer, p.upload_bps, p.download_bps) for p in members]
     shares = _shares(state, round_, reducers)
@@ -68,8 +67,8 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Participant]) ->
 def _shares(state: RunState, round_: Round, reducers: Sequence[Reducer]) -> Shares:
     up = encoded_size(state.recipe.codec_up, state.elements)
     down = encoded_size(state.recipe.codec_down, state.elements)
-    links = {p.peer: Link(up, p.upload_bps, p.download_bps) for p in state.trainers()}
-    contributors = [links.get(slot.peer, Link(up, 0, 0)) for slot in round_.slots]
+    links = {p.peer: Participant(up, p.upload_bps, p.download_bps) for p in state.trainers()}
+    contributors = [links.get(slot.peer, Participant(up, 0, 0)) for slot in round_.slots]
     return shares_of(reducers, contributors, list(links.values()), down)
 
 

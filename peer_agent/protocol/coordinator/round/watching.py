@@ -11,10 +11,11 @@ from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
-from peer_agent.protocol.coordinator.work.conduct import remake_s
+from peer_agent.protocol.coordinator.work.conduct import remake_s, usual_s
 from peer_agent.protocol.identifiers import PeerId
 
-STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped
+STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped; or before a reducer is done without
+LEAST_STALL_S = 1.0  # the same of a slot where rounds are short
 STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
 WAIT = 4.0  # times what the others took, before what is slow is waited for no more
 HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
@@ -44,7 +45,7 @@ def watch(state: RunState) -> list[Command]:
     if state.phase is not Phase.REDUCE or round_ is None:
         return []
     commands = _repeat(state, round_)
-    stalled = list(_stalled(round_))
+    stalled = list(_stalled(state, round_))
     slots = {slot for _, slot in stalled}
     if late := _late_reducers(state, round_, slots):
         strike(state, late)
@@ -105,14 +106,21 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     return set()
 
 
-def _stalled(round_: Round) -> Iterator[tuple[PeerId, int]]:
+def stall_s(state: RunState) -> float:
+    """How long a slot may stand still at least: four seconds, or four times what a short batch usually takes."""
+    usual = usual_s(state)
+    return min(STALL_S, max(LEAST_STALL_S, WAIT * usual)) if usual else STALL_S
+
+
+def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
     """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
+    least_s = stall_s(state)
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
         last = round_.reported.get(reducer, round_.planned_at)
-        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at < STALL_S for moved in slots.values()):
+        if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at < least_s for moved in slots.values()):
             continue
-        yield from ((reducer, slot) for slot in _behind(slots, last, round_.planned_at))
+        yield from ((reducer, slot) for slot in _behind(slots, last, round_.planned_at, least_s))
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
@@ -127,14 +135,14 @@ def _slow(state: RunState, round_: Round) -> Iterator[int]:
             continue
         done_at = max(slots[slot].at for slot in slots.keys() - open_)
         took_s = done_at - round_.planned_at
-        wait_s = max(STALL_S, WAIT * took_s)
+        wait_s = max(stall_s(state), WAIT * took_s)
         if not has_quorum_without(state, round_, open_):
             wait_s = max(wait_s, took_s + remake_s(state, round_, open_))
         if round_.reported.get(reducer, round_.planned_at) - done_at >= wait_s:
             yield from open_
 
 
-def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Iterator[int]:
+def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s: float) -> Iterator[int]:
     """Those that others are ahead of, and that have not moved for four times what a chunk takes with these.
 
     A slot that is ahead of all others may have to wait for them, so it is never behind.
@@ -148,7 +156,7 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float) -> Itera
         if moved.chunks:
             others.remove((moved.at - planned_at) / moved.chunks)
         pace = others[(len(others) - 1) // 2]
-        if last - moved.at >= max(STALL_S, STALL_CHUNKS * pace):
+        if last - moved.at >= max(least_s, STALL_CHUNKS * pace):
             yield slot
 
 

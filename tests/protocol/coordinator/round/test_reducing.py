@@ -55,6 +55,24 @@ def test_a_slot_that_stops_is_dropped_when_the_others_go_on() -> None:
     assert stage.member(trainers[3]).conduct.owes, "it sits out a round"
 
 
+@pytest.mark.parametrize(("unit_s", "at_least", "at_most"), [(0.25, 1, 3), (4, 4, 5)])
+def test_where_batches_take_a_moment_a_stall_is_one_too(unit_s: float, at_least: float, at_most: float) -> None:
+    """Four seconds of eleven steps are more than anybody who stands still is worth."""
+    stage, trainers, (relay,) = reducing()
+    stage.reduce()
+    stage.persist()
+    for _ in range(3):
+        stage.commit(unit_s=unit_s)
+    stage.accumulate(unit_s=unit_s)
+    stage.offers(*trainers)
+    begun = stage.now
+    while not stage.round.dropped and stage.now < begun + 10:
+        stage.wait(0.5)
+        progress(stage, relay, *[min(CHUNKS, int(6 * (stage.now - begun)))] * 3, 0)
+    assert at_least <= stage.now - begun <= at_most
+    assert stage.round.dropped == {3}
+
+
 def test_a_reduce_of_a_fifth_of_a_chunk_a_second_commits() -> None:
     stage, _, (relay,) = reducing(people=2)
     run(stage, relay, 5 * CHUNKS + 1, 0.2, 0.19)
