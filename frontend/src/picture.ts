@@ -24,7 +24,7 @@ export interface LeaderboardLine {
   readonly tint: number;
   readonly now: boolean;
   /** Samples in the last steps. */
-  readonly lately: number;
+  readonly recent: number;
   /** Their parts, oldest first, from 0 to 8. */
   readonly heights: readonly number[];
 }
@@ -81,7 +81,7 @@ export interface Values {
   readonly machines: number;
   readonly samples: number;
   readonly tokens: number;
-  readonly lately_steps: number;
+  readonly recent_steps: number;
 }
 
 export interface Picture extends Values, Lists {

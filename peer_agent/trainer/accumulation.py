@@ -11,7 +11,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.training.loop import Computed, Trainer
 
 
-class Work:
+class Accumulation:
     """One job after another in order; nothing changes the replica while a unit is computed (`busy`)."""
 
     def __init__(self, trainer: Trainer, grid: Grid, busy: asyncio.Lock) -> None:

@@ -229,8 +229,8 @@ class Agent:
         """While the link is down nothing is said, and the next hello says it all."""
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
-        if isinstance(message, m.Report) and self.jobs.work is not None:
-            self.view.progress(message.step, self.core.samples, self.jobs.work.speed)
+        if isinstance(message, m.Report) and self.jobs.accumulation is not None:
+            self.view.progress(message.step, self.core.samples, self.jobs.accumulation.speed)
 
     async def _speak(self) -> None:
         while True:

@@ -22,7 +22,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
-from peer_agent.trainer.accumulation import Work
+from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.files import Shards, hand_in
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.hub_publisher import HubPublisher
@@ -60,7 +60,7 @@ class Jobs:
     def __init__(self, agent: Surroundings) -> None:
         self.agent = agent
         self.follower: Follower | None = None
-        self.work: Work | None = None
+        self.accumulation: Accumulation | None = None
         self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
         self._handing_in: asyncio.Task[Any] | None = None
 
@@ -70,17 +70,17 @@ class Jobs:
             while True:
                 await (await self._waiting.get())()
         finally:
-            if self.work is not None:
-                self.work.close()
+            if self.accumulation is not None:
+                self.accumulation.close()
 
     def add(self, job: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Do this after everything that was asked before."""
         self._waiting.put_nowait(partial(job, *arguments))
 
-    def _there(self) -> tuple[Follower, Work]:
-        if self.follower is None or self.work is None:
+    def _there(self) -> tuple[Follower, Accumulation]:
+        if self.follower is None or self.accumulation is None:
             raise RuntimeError("there is no replica yet")
-        return self.follower, self.work
+        return self.follower, self.accumulation
 
     # --- the state ----------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Jobs:
         limits = agent.limits
         trainer = Trainer(replica, greeting.run, shards, threads=limits.threads, at_once=limits.at_once)
         self.follower = Follower(agent.home, agent.access, agent.links, replica)
-        self.work = Work(trainer, grid_of(greeting.elements), self.follower.busy)
+        self.accumulation = Accumulation(trainer, grid_of(greeting.elements), self.follower.busy)
 
     async def apply(self, action: e.Apply, round_: OpenRound | None) -> None:
         """Make an update, with the averages that came in `round_` where it is theirs."""
@@ -150,8 +150,8 @@ class Jobs:
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:
-        _, work = self._there()
-        result = await work.compute(action, self._is_wanted)
+        _, accumulation = self._there()
+        result = await accumulation.compute(action, self._is_wanted)
         if result is not None:
             self.agent.take(result)
 
@@ -161,23 +161,23 @@ class Jobs:
 
     async def change(self, action: e.Keep | e.Discard | e.Renew | e.Release | e.Settle) -> None:
         """What is held."""
-        _, work = self._there()
+        _, accumulation = self._there()
         match action:
             case e.Keep():
-                work.keep()
+                accumulation.keep()
             case e.Discard():
-                work.trainer.discard()
+                accumulation.trainer.discard()
             case e.Renew():
-                work.renew()
+                accumulation.renew()
             case e.Release():
-                work.release()
+                accumulation.release()
             case e.Settle():
-                await asyncio.to_thread(work.settle, action)
+                await asyncio.to_thread(accumulation.settle, action)
 
     async def freeze(self, action: e.Freeze, round_: OpenRound) -> None:
         """Encode what is held."""
-        _, work = self._there()
-        round_.sending = await asyncio.to_thread(work.freeze, action)
+        _, accumulation = self._there()
+        round_.sending = await asyncio.to_thread(accumulation.freeze, action)
         if round_.sending is None:
             self.agent.take(e.Overflowed(action.job))
         else:

@@ -15,10 +15,10 @@ from peer_agent.trainer.agent import Agent
 
 LOOK_S = 1.0
 LEADERBOARD_S = 10.0
-MOST_HANDS = 1000
+MOST_LINES = 1000
 
 
-class Hand(Struct, frozen=True):
+class LeaderboardLine(Struct, frozen=True):
     """A person's line in the leaderboard, as far as it is used here."""
 
     rank: int
@@ -59,23 +59,23 @@ class Observer:
             now.step = min(max(core.step, 0) + 1, now.target_steps)
         now.relays = agent.links.addresses
         now.samples, now.quota = core.samples, core.quota
-        if agent.jobs.work is not None:
-            now.samples_per_s = agent.jobs.work.speed
+        if agent.jobs.accumulation is not None:
+            now.samples_per_s = agent.jobs.accumulation.speed
         now.accepted = max(now.accepted, self.view.accepted)
 
     async def _ask_for_rank(self) -> None:
         """The site's own count. While it is not told, this machine's stands."""
         access = self.agent.access
-        url = f"{access.site.url}/api/v1/runs/{access.slug}/leaderboard?limit={MOST_HANDS}"
+        url = f"{access.site.url}/api/v1/runs/{access.slug}/leaderboard?limit={MOST_LINES}"
         while True:
             with contextlib.suppress(Problem, msgspec.ValidationError):
                 answer = await get_json(url, headers=access.headers())
-                self._take(msgspec.convert(answer.get("items"), list[Hand]))
+                self._take(msgspec.convert(answer.get("items"), list[LeaderboardLine]))
             await asyncio.sleep(LEADERBOARD_S)
 
-    def _take(self, hands: list[Hand]) -> None:
-        mine = next((hand for hand in hands if hand.name == self.now.person), None)
-        self.now.hands = len(hands)
+    def _take(self, lines: list[LeaderboardLine]) -> None:
+        mine = next((line for line in lines if line.name == self.now.person), None)
+        self.now.hands = len(lines)
         if mine is not None:
             self.now.rank, self.now.accepted = mine.rank, mine.samples
 

@@ -9,7 +9,7 @@ from django.db.models import F, OuterRef, QuerySet, Subquery, Window
 from django.db.models.functions import Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
-from runs.ledger.standings import Lately, LeaderboardLine, lately, leaderboard, totals
+from runs.ledger.standings import LeaderboardLine, Recent, leaderboard, recent, totals
 from runs.models import ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.timeline import MEMBER, STEP
 
@@ -67,7 +67,7 @@ class RunPicture:
     activity: list[ActivityLine]
     release: Release | None
     heldout: list[Measured] = field(default_factory=list)
-    lately: Lately = field(default_factory=lambda: Lately(0, {}))
+    recent: Recent = field(default_factory=lambda: Recent(0, {}))
 
     @property
     def loss(self) -> float | None:
@@ -106,7 +106,7 @@ def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
         pace_s=pace([entry.at for entry in newest]),
         points=loss_points(run),
         leaderboard=board,
-        lately=lately(run, [line.name for line in board]),
+        recent=recent(run, [line.name for line in board]),
         activity=activity(run),
         release=Release.objects.filter(run=run).first(),
         heldout=heldout_points(run),

@@ -5,7 +5,7 @@ import asyncio
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.trainer import events as e
-from peer_agent.trainer.accumulation import Work
+from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, small_recipe, some_shards
@@ -15,7 +15,7 @@ async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
     """Shard 1 ends in a short sample, whose place is random; the mean divides by what is there (rule 33)."""
     recipe = small_recipe()
     trainer = Trainer(Replica(recipe), RUN, some_shards())
-    work = Work(trainer, grid_of(trainer.replica.layout.elements), asyncio.Lock())
+    work = Accumulation(trainer, grid_of(trainer.replica.layout.elements), asyncio.Lock())
     units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
     done = [await work.compute(e.Compute(job, unit), lambda _: True) for job, unit in enumerate(units)]
     work.close()

@@ -21,7 +21,7 @@ function table(picture: Picture, me: string, you: string): TemplateResult {
       <thead><tr><th scope="col" class="number"><span class="hidden">Rank</span></th><th scope="col">Name</th>
         <th scope="col" class="number">Samples</th><th scope="col">Lately</th>
         <th scope="col" class="number lesser">Rounds</th><th scope="col" class="number lesser">Machines</th></tr></thead>
-      <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture.lately_steps))}</tbody>
+      <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture.recent_steps))}</tbody>
     </table>
     ${you ? html`<p class="you">${you}</p>` : nothing}
     <p class="quiet">${sum} gave ${grouped(picture.samples)} samples. <a href=${`/runs/${picture.slug}/hands/`}>Everybody</a> ·
@@ -42,5 +42,5 @@ function row(line: LeaderboardLine, isMine: boolean, steps: number): TemplateRes
 function spark(line: LeaderboardLine, steps: number): TemplateResult {
   const bars = line.heights.map((height, place) => svg`<rect x=${4 * place} width="3" height=${height} />`);
   return html`<svg class=${`spark tint-${line.tint}`} viewBox="0 -16 47 16" role="img"
-    aria-label=${`${grouped(line.lately)} in the last ${steps} steps`}><g transform="scale(1 -2)">${bars}</g></svg>`;
+    aria-label=${`${grouped(line.recent)} in the last ${steps} steps`}><g transform="scale(1 -2)">${bars}</g></svg>`;
 }

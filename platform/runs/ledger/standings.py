@@ -54,7 +54,7 @@ class Place(NamedTuple):
     short: int | None
 
 
-class Lately(NamedTuple):
+class Recent(NamedTuple):
     """What people gave in the last `steps` steps, in samples: sums of equal stretches by name, oldest first."""
 
     steps: int
@@ -99,7 +99,7 @@ def place_of(run: Run, person: Person) -> Place | None:
     return Place(above["people"] + 1, beyond + 1, above["least"] - own)
 
 
-def lately(run: Run, names: Collection[str]) -> Lately:
+def recent(run: Run, names: Collection[str]) -> Recent:
     """Of the named people: sums of their rows of the last sixty steps, made by the database."""
     last = run.head.step
     stretch = max(1, -(-min(last, BARS * BAR_STEPS) // BARS))
@@ -111,7 +111,7 @@ def lately(run: Run, names: Collection[str]) -> Lately:
     parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person", "part")
     for person, part, samples in parts.annotate(given=Sum("samples")):
         given[people[person]][part - oldest] = samples
-    return Lately(last - oldest * stretch, given)
+    return Recent(last - oldest * stretch, given)
 
 
 def _people(run: Run) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from runs.ledger.standings import Lately, LeaderboardLine
+from runs.ledger.standings import LeaderboardLine, Recent
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
@@ -89,14 +89,14 @@ def bars_of(seen: Seen) -> StepBars:
 
 def _totals(run: RunPicture) -> Picture:
     given = {"people": run.people, "machines": run.machines, "samples": run.samples, "tokens": run.tokens}
-    return {**given, "lately_steps": run.lately.steps}
+    return {**given, "recent_steps": run.recent.steps}
 
 
 def _lists(seen: Seen) -> Picture:
     here = {peer.name for peer in _trainers(seen)}
     return {
         "bars": _bars(seen),
-        "leaderboard": [_leaderboard_line(line, here, seen.run.lately) for line in seen.run.leaderboard],
+        "leaderboard": [_leaderboard_line(line, here, seen.run.recent) for line in seen.run.leaderboard],
         "activity": [_activity_line(line) for line in seen.run.activity],
         "heldout": [_measured(point) for point in seen.run.heldout],
     }
@@ -118,16 +118,16 @@ def _bars(seen: Seen) -> list[Picture]:
     ]
 
 
-def _leaderboard_line(line: LeaderboardLine, here: Collection[str], lately: Lately) -> Picture:
-    """`lately` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
-    given = lately.given.get(line.name, [])
-    tallest = max((part for parts in lately.given.values() for part in parts), default=0)
+def _leaderboard_line(line: LeaderboardLine, here: Collection[str], recent: Recent) -> Picture:
+    """`recent` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
+    given = recent.given.get(line.name, [])
+    tallest = max((part for parts in recent.given.values() for part in parts), default=0)
     return {
         "key": line.name,
         **line._asdict(),
         "tint": tint_of(line.name),
         "now": line.name in here,
-        "lately": sum(given),
+        "recent": sum(given),
         "heights": [-(-TALLEST * part // tallest) if part else 0 for part in given],
     }
 

@@ -60,7 +60,7 @@ class TestContract:
         run = opened(machines[0].person)
         for step in range(1, 63):
             committed(run, (machines[0], 1), (machines[4], 1), *([(machines[1], step)] if step > 57 else []))
-        known = standings.lately(run, ["hand 0", "hand 1", "hand 3"])
+        known = standings.recent(run, ["hand 0", "hand 1", "hand 3"])
         # Stretches of five steps: the last one, of steps 61 and 62, is being filled.
         assert known.steps == 57
         assert known.given["hand 0"] == [10] * 11 + [4]
@@ -96,4 +96,4 @@ def test_who_gave_nothing_has_no_place(run: Run, laptop: Owned, stranger: Person
 
 
 def test_a_new_run_has_nothing_lately(run: Run) -> None:
-    assert standings.lately(run, []) == (0, {})
+    assert standings.recent(run, []) == (0, {})
