@@ -9,7 +9,7 @@ from runs.datasets.resumable_upload import forget_stale
 from runs.lifecycle import preparation
 from runs.models import Dataset, Release, Run
 from runs.queue import TaskName
-from runs.releases import hub
+from runs.releases import hub, making
 from runs.releases.card_facts import is_card_stale
 from runs.snapshots import heldout, retention, verification
 
@@ -36,7 +36,7 @@ def prepare_run(run_id: str) -> None:
 @shared_task(bind=True, max_retries=None)
 def make_release(self: "Task[..., None]", run_id: str) -> None:
     """Make what people download; tried again where it fails, less and less often. Its model is verified first."""
-    state = preparation.make_release(UUID(run_id))
+    state = making.make_release(UUID(run_id))
     if state == Release.State.FAILED:
         raise self.retry(countdown=min(RETRY_S * 2**self.request.retries, LONGEST_RETRY_S))
     if state == Release.State.PREPARING:
@@ -60,7 +60,7 @@ def remake_release(run_id: str) -> None:
     release = Release.objects.select_related("run").get(run=UUID(run_id))
     if not is_card_stale(release):
         return
-    preparation.make_release(UUID(run_id), anew=True)
+    making.make_release(UUID(run_id), anew=True)
     if hub.send_again(UUID(run_id)):
         queue.enqueue(TaskName.PUBLISH_RELEASE, UUID(run_id))
 

@@ -29,23 +29,23 @@ def wait_for(done: Callable[[], object]) -> None:
 def draft() -> None:
     """A text and a run that is to be opened; then this process ends, with the work undone."""
     from accounts.models import Person
+    from runs.datasets.services import store_upload
     from runs.lifecycle import services
     from tests.runs.cast import RECIPE
     from tests.runs.lifecycle.test_preparation import TEXT
 
     person = Person.objects.create_user("Amina", None)
-    dataset = services.store_upload(
-        organizer=person, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT]
-    )
+    dataset = store_upload(organizer=person, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT])
     run = services.create_run(organizer=person, dataset=dataset, title="Proverbs", purpose="", recipe=RECIPE)
     services.open_run(run=run)
 
 
 def work() -> dict[str, Any]:
     """What was left undone, each task three times, and what the rows say then."""
-    from runs import tasks
+    from runs import queue, tasks
     from runs.lifecycle.services import finish_run
     from runs.models import Release, Run
+    from runs.queue import TaskName
     from server.worker import running_worker
 
     with running_worker():
@@ -53,8 +53,8 @@ def work() -> dict[str, Any]:
         wait_for(lambda: Run.objects.get().state == Run.State.OPEN)
         run = Run.objects.get()
         for _ in range(2):
-            tasks.enqueue(tasks.prepare_dataset, run.dataset_id)
-            tasks.enqueue(tasks.prepare_run, run.pk)
+            queue.enqueue(TaskName.PREPARE_DATASET, run.dataset_id)
+            queue.enqueue(TaskName.PREPARE_RUN, run.pk)
         for _ in range(3):
             finish_run(run=run)
         wait_for(lambda: Release.objects.get().state == Release.State.READY)

@@ -14,6 +14,7 @@ from peer_agent.machine.leave_request import LeaveRequest, request_leave
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
+from peer_agent.trainer import agent as agent_module
 from tests.agent.scripted_site import PATIENCE_S
 from tests.averaging.rounds import RUN
 from tests.trainer.test_agent import Stage, stage
@@ -115,7 +116,7 @@ async def test_an_agent_finishes_the_round_it_is_in(tmp_path: Path) -> None:
         await scene.join()
         await open_round(scene)
         scene.agent.finish()
-        await asyncio.sleep(4 * leaving.LOOK_S)
+        await asyncio.sleep(4 * agent_module.LOOK_S)
         assert not scene.running.done()
         assert "Finishing step 1; then this machine leaves." in scene.words.getvalue()
         await scene.site.says(m.Void(run=RUN, step=0, fence=1, attempt=1, round=1, reason="a test"))

@@ -10,6 +10,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import parameters
 from runs import quotas
 from runs.datasets import resumable_upload
+from runs.datasets.services import store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Run, Upload
 from runs.states import UNDER_WAY
@@ -30,7 +31,7 @@ def new_run(person: Person, **changes: Any) -> Run:
 
 def store(person: Person, size: int) -> Dataset:
     facts = {"title": "Words", "licence": "CC0", "filename": "words.txt"}
-    return services.store_upload(organizer=person, size=size, chunks=[b"a" * size], **facts)
+    return store_upload(organizer=person, size=size, chunks=[b"a" * size], **facts)
 
 
 def test_a_person_has_so_many_drafts(organizer: Person, volunteer: Person) -> None:

@@ -30,7 +30,7 @@ from peer_agent.protocol.wire import Frame
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.round import OpenRound, contribute
-from tests.benchmarks.rig.accesses import OwnAccess
+from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 from tests.protocol.cast import RUN
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.relay.process import Relay
-from tests.benchmarks.rig.accesses import OwnAccess
+from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 
 

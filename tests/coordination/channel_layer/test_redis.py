@@ -8,7 +8,7 @@ import pytest
 from channels.layers import get_channel_layer
 
 from coordination.threads import in_thread
-from runs import tasks
+from runs import queue
 from tests.coordination.engines import fresh_database
 from tests.coordination.restarting import Redis, a_run_elsewhere, goes_on_after, settings_of
 from tests.coordination.running import assemble_long, require_whole_log
@@ -28,7 +28,7 @@ def redis(settings: Any) -> Iterator[Redis]:
 
 @pytest.fixture
 def postgresql(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(tasks, "enqueue", lambda *_: None)
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
     with fresh_database("postgresql", request, tmp_path) as url:
         yield url
 

@@ -10,7 +10,7 @@ from coordination.threads import in_thread
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import advance
 from peer_agent.protocol.identifiers import PeerId
-from runs import tasks
+from runs import queue
 from runs.models import Head
 from tests.coordination.cast import Cast, assemble
 from tests.coordination.dialler import credential_of, identity_of
@@ -23,7 +23,7 @@ from tests.runs.cast import opened
 @pytest.fixture
 def cast(request: pytest.FixtureRequest, tmp_path: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     use_layer("memory", request, settings)
-    monkeypatch.setattr(tasks, "enqueue", lambda *_: None)
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
     with fresh_database("sqlite", request, tmp_path):
         yield assemble()
 

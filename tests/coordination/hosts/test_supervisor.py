@@ -25,7 +25,7 @@ from coordination.snapshots import admit_hash
 from coordination.uploads import take_snapshot
 from peer_agent.protocol.log.records import Entry
 from peer_agent.protocol.recipe import encode_recipe
-from runs import tasks
+from runs import queue
 from runs.ledger.coverage import settled_units
 from runs.lifecycle.drafts import take_back
 from runs.lifecycle.ending import end_run, extend_run
@@ -73,7 +73,7 @@ async def messages(engine: str) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def cast(engine: str, messages: Any, monkeypatch: pytest.MonkeyPatch) -> Cast:
-    monkeypatch.setattr(tasks, "enqueue", lambda *_: None)  # what a worker does is tested with workers
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)  # what a worker does is tested with workers
     return assemble_long(LONG)
 
 

@@ -14,7 +14,7 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import storage
 from runs.datasets import resumable_upload
-from runs.lifecycle import services
+from runs.datasets.services import store_pieces
 from runs.models import Dataset, Upload
 
 TEXT = "Many hands, много рук, 众人拾柴火焰高.\n".encode() * 40
@@ -35,14 +35,14 @@ def sent(upload: Upload, text: bytes, *cuts: int) -> Upload:
 def test_a_text_is_whole_however_it_was_cut(organizer: Person, cuts: set[int]) -> None:
     upload = sent(begun(organizer), TEXT, *sorted(cuts))
     assert storage.upload_path(upload).read_bytes() == TEXT
-    dataset = services.store_pieces(organizer=organizer, title="Words", licence="CC0", upload=upload)
+    dataset = store_pieces(organizer=organizer, title="Words", licence="CC0", upload=upload)
     assert dataset.sha256 == hashlib.sha256(TEXT).hexdigest()
     assert storage.text_path(dataset).read_bytes() == TEXT
 
 
 def test_what_is_kept_says_who_vouched_for_it(organizer: Person, django_capture_on_commit_callbacks: Any) -> None:
     with django_capture_on_commit_callbacks(execute=True):
-        services.store_pieces(organizer=organizer, title="Words", licence="CC0", upload=sent(begun(organizer), TEXT))
+        store_pieces(organizer=organizer, title="Words", licence="CC0", upload=sent(begun(organizer), TEXT))
     dataset = Dataset.objects.get()
     assert dataset.vouched_by == organizer
     assert dataset.vouched_at is not None
@@ -95,7 +95,7 @@ def test_a_size_is_refused_before_a_byte_is_sent(organizer: Person, size: int, c
 def test_half_a_text_is_no_dataset(organizer: Person) -> None:
     upload = resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
     with pytest.raises(Problem, match="E318"):
-        services.store_pieces(organizer=organizer, title="Words", licence="CC0", upload=upload)
+        store_pieces(organizer=organizer, title="Words", licence="CC0", upload=upload)
     assert not Dataset.objects.exists()
 
 

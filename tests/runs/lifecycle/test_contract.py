@@ -6,9 +6,10 @@ import pytest
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import storage, tasks
+from runs import queue, storage
 from runs.access import access_run, listed_runs, shut_out
 from runs.datasets import resumable_upload
+from runs.datasets.services import store_pieces
 from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Member, Run
 from tests.runs.cast import committed, draft, opened, owned
@@ -19,7 +20,7 @@ TEXT = "Many hands, много рук.\n".encode() * 50
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No task is started."""
-    monkeypatch.setattr(tasks, "enqueue", lambda *_: None)
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_a_draft_on_another_text_and_then_none(amina: Person) -> None:
     upload = resumable_upload.begin_upload(person=amina, filename="words.txt", size=len(TEXT))
     for start in range(0, len(TEXT), 301):
         upload = resumable_upload.take_piece(upload=upload, offset=start, piece=TEXT[start : start + 301])
-    dataset = services.store_pieces(organizer=amina, title="Words", licence="CC0", upload=upload)
+    dataset = store_pieces(organizer=amina, title="Words", licence="CC0", upload=upload)
     drafts.change_draft(run=run, recipe=run.parsed_recipe, licence="CC BY", dataset=dataset)
     assert Dataset.objects.get() == dataset
     assert storage.text_path(dataset).read_bytes() == TEXT

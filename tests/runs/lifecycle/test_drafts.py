@@ -9,7 +9,8 @@ from django.utils import timezone
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model
-from runs import storage, tasks
+from runs import queue, storage
+from runs.datasets.services import store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
 from tests.runs.cast import RECIPE, Owned, committed, draft
@@ -21,7 +22,7 @@ TEXT = b"Many hands make light work.\n" * 100
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was handed to the task queue."""
     calls: list[Any] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append((task.name.rsplit(".", 1)[-1], row)))
+    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
     return calls
 
 
@@ -36,7 +37,7 @@ def proverbs(organizer: Person, data_folder: Any) -> Run:
 
 def other_text(organizer: Person, text: bytes = TEXT) -> Dataset:
     facts = {"title": "Riddles", "licence": "CC0", "filename": "riddles.txt"}
-    return services.store_upload(organizer=organizer, size=len(text), chunks=[text], **facts)
+    return store_upload(organizer=organizer, size=len(text), chunks=[text], **facts)
 
 
 class TestWords:

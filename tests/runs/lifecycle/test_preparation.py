@@ -13,11 +13,12 @@ from celery.exceptions import Retry
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import parse_facts
-from runs import storage, tasks
+from runs import queue, storage, tasks
+from runs.datasets.services import store_upload
 from runs.lifecycle import drafts, preparation, services
 from runs.models import Dataset, Publication, Release, Run
 from runs.processes.child import ChildStopped
-from runs.releases import card_names
+from runs.releases import card_names, making
 from runs.releases.card_facts import release_facts
 from tests.runs.cast import RECIPE, Owned, committed, draft
 
@@ -86,7 +87,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 @pytest.fixture
 def created(organizer: Person) -> Run:
-    dataset = services.store_upload(
+    dataset = store_upload(
         organizer=organizer, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT]
     )
     return services.create_run(organizer=organizer, dataset=dataset, title="Words", purpose="", recipe=RECIPE)
@@ -207,7 +208,7 @@ class TestRelease:
     def test_it_finishes_the_run(self, run: Run, laptop: Owned, children: list[str]) -> None:
         committed(run, (laptop.machine, 4))
         services.finish_run(run=run)
-        assert preparation.make_release(run.pk) == "ready"
+        assert making.make_release(run.pk) == "ready"
         run.refresh_from_db()
         release = Release.objects.get()
         assert (run.state, release.archive, release.sample) == ("finished", "proverbs.zip", "Hi")
@@ -226,11 +227,11 @@ class TestRelease:
         services.finish_run(run=run)
         with monkeypatch.context() as patch:
             failing(patch, Problem.of("E312", reason="no memory"))
-            assert preparation.make_release(run.pk) == "failed"
+            assert making.make_release(run.pk) == "failed"
         run.refresh_from_db()
         assert run.state == "finishing"
         assert "E312" in run.waiting_for
-        assert preparation.make_release(run.pk) == "ready"
+        assert making.make_release(run.pk) == "ready"
 
     def test_one_that_fails_for_hours_is_tried_less_and_less_often_and_told_once(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -259,7 +260,7 @@ class TestRelease:
     ) -> None:
         committed(run, (laptop.machine, 4))
         services.finish_run(run=run)
-        preparation.make_release(run.pk)
+        making.make_release(run.pk)
         first = Release.objects.get()
         tasks.remake_release(run.pk.hex)
         assert children == ["release"]
@@ -283,11 +284,11 @@ class TestRelease:
     ) -> None:
         committed(run, (laptop.machine, 4))
         services.finish_run(run=run)
-        preparation.make_release(run.pk)
+        making.make_release(run.pk)
         Publication.objects.create(run=run, repository="a/b", state=Publication.State.PUBLISHED, url="https://hub/a/b")
         card_names.set_named(run=run, person=laptop.machine.person, agreed=True)
         calls: list[str] = []
-        monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append(task.name))
+        monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append(task.value))
         assert tasks.requeue_unfinished() == 1
         tasks.remake_release(run.pk.hex)
         assert calls == ["runs.tasks.remake_release", "runs.tasks.publish_release"]
@@ -300,7 +301,7 @@ def test_what_is_not_done_yet_is_enqueued_again(
     preparing = draft(organizer, slug="preparing", state=Run.State.PREPARING)
     services.finish_run(run=run)
     calls: list[tuple[str, object]] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append((task.name, row)))
+    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value, row)))
     assert tasks.requeue_unfinished() == 3
     assert calls == [
         ("runs.tasks.prepare_dataset", created.dataset_id),

@@ -11,7 +11,8 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model, Recipe
-from runs import storage, tasks
+from runs import queue, storage
+from runs.datasets.services import store_upload
 from runs.lifecycle import services
 from runs.models import Dataset, Head, Release, Run
 from tests.runs.cast import RECIPE, draft, opened
@@ -23,13 +24,13 @@ TEXT = b"Many hands make light work.\n" * 100
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, UUID]]:
     """What was handed to the task queue."""
     calls: list[tuple[str, UUID]] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, row: calls.append((task.name.rsplit(".", 1)[-1], row)))
+    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
     return calls
 
 
 def stored(organizer: Person, text: bytes = TEXT, **changes: Any) -> Dataset:
     facts = {"title": "Words", "licence": "CC0", "filename": "words.txt", "size": len(text), "chunks": [text]}
-    return services.store_upload(organizer=organizer, **{**facts, **changes})
+    return store_upload(organizer=organizer, **{**facts, **changes})
 
 
 def created(organizer: Person, recipe: Recipe = RECIPE, **changes: Any) -> Run:

@@ -10,7 +10,7 @@ import pytest
 from accounts.encryption import Unreadable, seal, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import storage, tasks
+from runs import queue, storage, tasks
 from runs.models import HubAccount, Publication, Release, Run
 from runs.processes import child
 from runs.releases import hub as hub_room
@@ -32,7 +32,7 @@ def hub(settings: Any) -> Iterator[Hub]:
 @pytest.fixture(autouse=True)
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, _: names.append(task.name))
+    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: names.append(task.value))
     return names
 
 

@@ -7,7 +7,7 @@ import pytest
 from celery.exceptions import Retry
 
 from peer_agent.protocol.errors import Problem
-from runs import selectors, storage, tasks
+from runs import queue, selectors, storage, tasks
 from runs.models import Dataset, Release, Run, Snapshot
 from runs.processes.child import ChildStopped
 from runs.releases.card_facts import release_facts
@@ -121,7 +121,7 @@ def test_what_a_stop_interrupted_is_taken_up_at_the_next_start(
 ) -> None:
     snapshot(with_text, 10)
     enqueued: list[tuple[str, Any]] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, row: enqueued.append((task.name, row)))
+    monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: enqueued.append((task.value, row)))
     with monkeypatch.context() as stopping:
         failing(stopping, ChildStopped())
         assert measure_newest(with_text.pk) == Outcome.DONE

@@ -12,7 +12,7 @@ from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs import selectors, storage, tasks
+from runs import queue, selectors, storage, tasks
 from runs.models import LogEntry, Run, Snapshot
 from runs.snapshots import retention
 from runs.snapshots.replay import log_folders
@@ -137,7 +137,7 @@ def test_it_is_done_with_each_new_snapshot_and_at_a_start(
     long_run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, _: asked.append(task.name.rsplit(".", 1)[-1]))
+    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: asked.append(task.value.rsplit(".", 1)[-1]))
     tasks.requeue_unfinished()
     assert "thin_snapshots" in asked
     tasks.thin_snapshots(long_run.pk.hex)

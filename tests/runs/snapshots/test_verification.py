@@ -18,13 +18,14 @@ from peer_agent.protocol.credentials import Credential, Role, public_bytes, veri
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.publishing.reach import read_reach
-from runs import storage, tasks
+from runs import queue, storage, tasks
 from runs.ledger.audit import audit
 from runs.lifecycle import preparation
 from runs.lifecycle.drafts import take_back
 from runs.models import RefusedSnapshot, Release, Run, Snapshot, Verification
 from runs.processes import turns
 from runs.processes.child import ChildStopped
+from runs.releases import making
 from runs.releases.card_facts import how_checked, release_facts
 from runs.snapshots import replay, verification
 from runs.snapshots.replay import Reader
@@ -112,7 +113,7 @@ def children(long_run: Run, monkeypatch: pytest.MonkeyPatch) -> Children:
 @pytest.fixture
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, _: names.append(task.name.rsplit(".", 1)[-1]))
+    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: names.append(task.value.rsplit(".", 1)[-1]))
     return names
 
 
@@ -273,7 +274,7 @@ class TestTheRelease:
         return long_run
 
     def test_is_not_made_of_what_is_not_verified(self, finishing: Run, enqueued: list[str]) -> None:
-        assert preparation.make_release(finishing.pk) == Release.State.PREPARING
+        assert making.make_release(finishing.pk) == Release.State.PREPARING
         tasks.make_release(finishing.pk.hex)
         assert enqueued == ["verify_snapshots"]
         finishing.refresh_from_db()
@@ -286,7 +287,7 @@ class TestTheRelease:
         assert "make_release" not in enqueued
         tasks.verify_snapshots(finishing.pk.hex)
         assert enqueued[-1] == "make_release"
-        assert preparation.make_release(finishing.pk) == Release.State.READY
+        assert making.make_release(finishing.pk) == Release.State.READY
 
     def test_meanwhile_the_page_says_how_far_it_is(self, finishing: Run, children: Children) -> None:
         said: list[str] = []

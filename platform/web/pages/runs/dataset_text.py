@@ -9,7 +9,7 @@ from peer_agent.protocol.errors import Problem
 from runs import quotas
 from runs.datasets.batches import require_batch
 from runs.datasets.resumable_upload import upload_of
-from runs.lifecycle import services
+from runs.datasets.services import store_pieces, store_upload
 from runs.models import Dataset, Upload
 from runs.storage import MEGABYTE
 from web.pages.runs.new_run_form import NewRunForm
@@ -27,8 +27,8 @@ def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
         require_batch(recipe, tokens=bringing.size)  # a token is at least one byte
     facts = {"organizer": person, "title": given["title"], "licence": given["licence"]}
     if text := given["text"]:
-        return services.store_upload(**facts, filename=text.name, size=text.size, chunks=text.chunks())
-    return services.store_pieces(**facts, upload=upload) if upload else None
+        return store_upload(**facts, filename=text.name, size=text.size, chunks=text.chunks())
+    return store_pieces(**facts, upload=upload) if upload else None
 
 
 def upload_facts(person: Person, form: NewRunForm) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from runs.access import access_run, may_manage
 from runs.lifecycle import services
 from runs.models import Run
 from runs.states import LIVE, MOVING
+from web.agent_package import install_lines, is_near
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in, site_of
 from web.pages.runs.dataset_text import stored_text, upload_facts
 from web.pages.runs.model_download import home_facts
 from web.pages.runs.new_run_form import NewRunForm
-from web.pages.site import install
 from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.loading import seen_of
@@ -94,8 +94,8 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "site": site_of(request),
         **home_facts(request, run),
-        "install": install.install_lines(request),
-        "is_near": install.is_near(request),
+        "install": install_lines(request),
+        "is_near": is_near(request),
     }
 
 
