@@ -8,6 +8,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S, LONGEST_OFFER_S, offer_s
 from peer_agent.protocol.coordinator.state import Phase
+from tests.protocol.coordinator.scenes import partly, reducing
 from tests.protocol.coordinator.stage import RUN, TOKENS, Stage, Trainer, notes, sent
 
 
@@ -161,3 +162,15 @@ def test_what_is_offered_is_no_more_than_was_leased_and_not_next_to_nothing(swar
     answer = stage.offer(liar, **said)
     assert [notice.code for notice in sent(answer, m.Notice)] == ["E219"]  # type: ignore[attr-defined]
     assert sent(answer, m.AccumulatorRevoked, liar.peer)
+
+
+def test_nobody_carries_more_than_was_left_out() -> None:
+    stage, trainers, _ = reducing()
+    weight = trainers[0].samples * TOKENS
+    partly(stage, 0)
+    stage.persist()
+    stage.accumulate()
+    tokens = trainers[0].samples * TOKENS
+    weights = (m.Weight(0, 8, tokens + weight + 1),)
+    answer = stage.offer(trainers[0], weights=weights, loss_tokens=tokens)
+    assert [notice.code for notice in sent(answer, m.Notice)] == ["E219"]  # type: ignore[attr-defined]

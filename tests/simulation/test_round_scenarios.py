@@ -1,4 +1,4 @@
-"""Offers, waits and what is said of rounds, in worlds of virtual peers with every invariant checked."""
+"""Offers, waits and what is said of rounds, with every invariant checked."""
 
 from collections.abc import Sequence
 from typing import Any
