@@ -97,7 +97,7 @@ COORDINATOR: tuple[Mutation, ...] = (
         "round/committing",
     ),
     fault("nobody is evicted", "advance", "if state.now - member.heard_at > LOST_S", "if False", "advance"),
-    fault("short rounds are soon sat out", "state", "or self.now < conduct.out_to", "", "work/conduct"),
+    fault("short rounds are soon sat out", "state", "or self.now < conduct.out_to", "", "state"),
     fault(
         "whom too few are left without is waited for no longer than anybody",
         "round/watching",

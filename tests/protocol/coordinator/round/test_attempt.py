@@ -5,9 +5,52 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum, open_at, open_round
 from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.log.records import Included
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
-from tests.protocol.coordinator.stage import notes
+from tests.protocol.coordinator.stage import Stage, notes, peer_of
+
+# --- what is open
+
+
+def have(stage: Stage, **changes: int) -> m.Have:
+    return m.Have(**{**stage.place(), **changes}, span=0, root=bytes(32))
+
+
+def test_a_word_on_the_attempt_that_is_open_is_heeded() -> None:
+    stage, *_ = reducing()
+    assert open_round(stage.state, have(stage)) is stage.round
+    assert open_round(stage.state, have(stage, attempt=2)) is None
+
+
+def test_a_word_on_an_attempt_without_a_plan_is_not_heeded() -> None:
+    stage, _, (relay,) = reducing()
+    stage.take(e.Lost(relay))
+    assert stage.round.attempt == 2
+    assert open_round(stage.state, have(stage)) is None
+
+
+def test_a_word_on_a_round_that_is_being_written_is_not_heeded() -> None:
+    stage, *_ = reducing()
+    stage.reduce()
+    assert stage.state.phase is Phase.COMMIT
+    assert open_round(stage.state, have(stage)) is None
+
+
+def test_what_an_attempt_before_holds_is_nobodys_to_average() -> None:
+    stage, _, (dead, living) = reducing({}, {})
+    held = [span for span in stage.spans() if span.reducer == living]
+    for span in held:
+        stage.span_done(span)
+    assert set(chunks_of(stage.round)) == {dead, living}
+    assert open_at(stage.round) == {dead}
+    stage.take(e.Lost(dead))
+    assert chunks_of(stage.round) == {living: CHUNKS - sum(span.stop - span.first for span in held)}
+    assert open_at(stage.round) == {living}
+
+
+# --- what is left
 
 
 @pytest.mark.parametrize("people", [3, 4])
@@ -55,3 +98,27 @@ def test_what_is_averaged_already_needs_no_quorum_any_more() -> None:
     progress(stage, relays[1], CHUNKS, 0, 0)
     stage.take(e.Lost(trainers[0].peer))
     assert stage.state.phase is Phase.REDUCE
+
+
+def slot(*weights: m.Weight) -> m.Slot:
+    return m.Slot(peer=peer_of("ann"), weights=weights, root=bytes(32), norm=1.0, codec="fp32")
+
+
+def halves(first: int, second: int) -> m.Slot:
+    return slot(m.Weight(0, 4, first), m.Weight(4, 8, second))
+
+
+@pytest.mark.parametrize(("tokens", "is_enough"), [((70, 30), True), ((69, 31), False)])
+def test_seven_tenths_of_the_tokens_are_enough(tokens: tuple[int, int], is_enough: bool) -> None:
+    slots = [slot(m.Weight(0, 8, weight)) for weight in tokens]
+    assert has_quorum(slots, Included(0, 8, (0,))) == is_enough
+
+
+@pytest.mark.parametrize(("part", "is_enough"), [((0, 4), True), ((4, 8), False), ((0, 8), False), ((2, 5), False)])
+def test_enough_is_asked_of_each_chunk(part: tuple[int, int], is_enough: bool) -> None:
+    slots = [halves(90, 10), halves(10, 10)]
+    assert has_quorum(slots, Included(*part, (0,))) == is_enough
+
+
+def test_all_that_were_planned_are_always_enough() -> None:
+    assert has_quorum([halves(5, 0), halves(7, 0)], Included(0, 8, (0, 1)))

@@ -1,7 +1,13 @@
 """A span counts when it is done and kept; what is lost or wrong is done without."""
 
+import math
+from typing import Any
+
+import pytest
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.log.records import Included
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
 from tests.protocol.coordinator.stage import notes
 
@@ -44,6 +50,32 @@ def test_a_span_that_is_said_to_be_done_twice_counts_once() -> None:
     before = dict(stage.round.done)
     assert stage.span_done(span, root=bytes([9]) * 32) == []
     assert stage.round.done == before
+
+
+ALL = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"included": (Included(0, 7, ALL),)},
+        {"included": (Included(0, 9, ALL),)},
+        {"included": (Included(0, 3, ALL), Included(4, 8, ALL))},
+        {"included": (Included(0, 0, ALL), Included(0, 8, ALL))},
+        {"included": (Included(0, 8, ()),)},
+        {"included": (Included(0, 8, (0, 1)),)},
+        {"included": (Included(0, 8, (0, 1, 2, 3, 3)),)},
+        {"included": (Included(0, 8, (0, 1, 2, 3, 4)),)},
+        {"sum_squares": math.inf},
+        {"sum_squares": -1.0},
+    ],
+    ids=["short", "long", "gap", "empty part", "nobody", "too few", "twice", "unknown", "infinite", "negative"],
+)
+def test_a_span_that_does_not_fit_the_plan_is_refused(said: dict[str, Any]) -> None:
+    stage, *_ = reducing()
+    (span,) = stage.spans()
+    assert notes(stage.span_done(span, **said)) == ["refused"]
+    assert stage.round.done == {}
 
 
 def test_a_refused_slot_is_dropped_once_and_its_sender_begins_anew() -> None:

@@ -1,7 +1,12 @@
 """Who is leased how much: by what it has shown, and never while it is not known what it holds."""
 
+import pytest
+
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.coordinator.work.leasing import _tell, deal, reserve
 from tests.protocol.coordinator.scenes import four, pair
 from tests.protocol.coordinator.stage import UNIT, Stage, sent
 
@@ -45,3 +50,69 @@ def test_nothing_is_leased_between_the_question_and_the_hello() -> None:
     assert sent(stage.report(bob), m.Lease) == []
     stage.hello(bob)
     assert bob.undone
+
+
+def test_nobody_is_expected_to_make_what_is_counted_on_of_another() -> None:
+    stage, ann, bob = pair()
+    deal(stage.state)
+    assert {stage.member(trainer).share for trainer in (ann, bob)} == {12}
+    stage.member(bob).conduct.silent = True
+    deal(stage.state)
+    assert (stage.member(ann).share, stage.member(bob).share) == (24, UNIT)
+
+
+def test_a_trainer_is_leased_two_rounds_ahead_and_no_more() -> None:
+    stage, *trainers = pair()
+    most = 0
+    for _ in range(3):
+        stage.wait(2)
+        for trainer in trainers:
+            ahead = sum(unit.samples for unit in trainer.undone)
+            most = max(most, ahead)
+            assert ahead <= 2 * stage.member(trainer).share + UNIT
+        stage.commit()
+    assert most >= 2 * 12
+
+
+@pytest.mark.parametrize("goal", ["paused", "finishing"])
+def test_nothing_is_leased_while_no_round_may_begin(goal: Goal) -> None:
+    stage, ann, _ = pair()
+    stage.wait(2)
+    stage.take(e.Directed(goal))
+    stage.said.clear()
+    stage.compute(ann, 100)
+    stage.wait(3)
+    assert sent(stage.said, m.Lease) == []
+    if goal == "paused":
+        stage.take(e.Directed("running"))
+        stage.wait(1)
+        assert sent(stage.said, m.Lease, ann.peer)
+
+
+def test_marks_are_asked_for_once_until_the_database_has_them() -> None:
+    stage, ann, _ = pair()
+    book = stage.state.leases
+    book.reserved = dict(book.granted)
+    (asked,) = reserve(stage.state)
+    assert isinstance(asked, e.Reserve)
+    assert reserve(stage.state) == []
+    held = book.outstanding(ann.accumulator)
+    stage.compute(ann, 4)
+    assert book.outstanding(ann.accumulator) == held, "nothing is left below the marks"
+    stage.take(e.Reserved(asked.marks))
+    assert not stage.state.reserving
+    assert book.outstanding(ann.accumulator) > held
+
+
+@pytest.mark.parametrize(
+    ("held", "quota", "is_told"), [(0, 119, False), (0, 121, True), (0, 79, True), (100, 119, True)]
+)
+def test_a_quota_is_told_when_it_changes_by_a_fifth_or_lets_a_resting_trainer_go_on(
+    held: int, quota: int, is_told: bool
+) -> None:
+    stage, ann, _ = pair()
+    member = stage.member(ann)
+    member.quota, member.done_samples = 100, held
+    commands = _tell(stage.state, member, (), quota)
+    assert bool(sent(commands, m.Lease, ann.peer)) == is_told
+    assert member.quota == (quota if is_told else 100)

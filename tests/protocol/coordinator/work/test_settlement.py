@@ -5,8 +5,12 @@ from typing import Literal
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.coordinator.work.settlement import end_leases
 from tests.protocol.coordinator.scenes import come_back, left_out, partly, reducing, restarted
-from tests.protocol.coordinator.stage import TOKENS, UNIT
+from tests.protocol.coordinator.stage import TOKENS, UNIT, Stage, notes, sealed
+
+# --- in an update
 
 
 def test_what_was_left_out_in_a_chunk_is_carried_and_what_was_whole_is_not() -> None:
@@ -27,6 +31,63 @@ def test_what_was_left_out_in_a_chunk_is_carried_and_what_was_whole_is_not() -> 
     assert stage.member(trainers[0]).carried == 0, "all of it is in the update"
 
 
+def test_what_is_carried_by_who_is_away_is_known_too() -> None:
+    stage, (ann, *_), _ = reducing()
+    weight = ann.samples * TOKENS
+    stage.take(e.Lost(ann.peer))
+    partly(stage, 0)
+    stage.persist()
+    assert stage.state.departed[ann.peer].carried == weight
+
+
+def test_work_in_an_update_is_no_longer_done() -> None:
+    stage, (ann, *_), _ = reducing()
+    stage.lose.add((ann.peer, m.Commit))
+    stage.reduce()
+    assert stage.member(ann).done
+    stage.persist()
+    assert (stage.member(ann).done, stage.member(ann).done_samples) == ({}, 0)
+
+
+def test_good_work_makes_up_for_bad_unless_it_was_dropped_on_the_way() -> None:
+    stage, trainers, _ = reducing()
+    for trainer in trainers:
+        stage.member(trainer).conduct.strikes = 2
+    stage.round.dropped = {0}
+    stage.reduce()
+    stage.persist()
+    assert [stage.member(trainer).conduct.strikes for trainer in trainers] == [2, 1, 1, 1]
+
+
+# --- given back
+
+
+def test_what_was_offered_is_withdrawn_with_its_leases() -> None:
+    stage = Stage(batch=16)
+    stage.relay()
+    ann, bob = stage.trainer("ann"), stage.trainer("bob")
+    stage.accumulate()
+    stage.offer(ann)
+    assert stage.state.phase is Phase.OFFER
+    assert end_leases(stage.state, ann.accumulator, ann.done) == ann.samples
+    assert stage.round.offers == {}
+    assert stage.round.waiting == {bob.peer}
+
+
+def test_units_in_a_plan_come_back_with_its_end_where_that_leaves_them_out() -> None:
+    for without in ([0], []):
+        stage, (ann, *_), _ = reducing()
+        units = tuple(ann.done)
+        stage.say(ann.peer, m.UnitsReturned(run=stage.state.run, units=units, reason="stale"))
+        assert stage.state.leases.holds(ann.accumulator, units), "they may be in the update already"
+        assert stage.state.leases.returned == []
+        stage.reduce(without)
+        assert stage.round.record is not None
+        stage.take(e.Persisted("committed", sealed(stage.round.record)))
+        assert not stage.state.leases.holds(ann.accumulator, units)
+        assert sorted(stage.state.leases.returned) == (sorted(units) if without else [])
+
+
 def test_leases_outlive_a_lost_session_by_some_rounds() -> None:
     stage, (lost, *rest), _ = reducing()
     stage.reduce()
@@ -36,8 +97,11 @@ def test_leases_outlive_a_lost_session_by_some_rounds() -> None:
     stage.take(e.Lost(lost.peer))
     for _ in range(GRACE_ROUNDS):
         assert leases.outstanding(lost.accumulator)
+        assert "returned" not in notes(stage.said)
         stage.commit(*rest)
     assert leases.outstanding(lost.accumulator) == 0
+    assert "returned" in notes(stage.said)
+    assert lost.accumulator not in stage.state.holders
 
 
 def test_what_a_banned_machine_offered_is_left_out_of_the_open_round() -> None:
