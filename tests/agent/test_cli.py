@@ -13,6 +13,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from peer_agent import cli
+from peer_agent.machine import hardware
 from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
@@ -78,7 +79,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli, "NEEDED", ("no_such_package",))
+    monkeypatch.setattr(hardware, "NEEDED", ("no_such_package",))
     monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/"])
     monkeypatch.setenv("MANYHANDS_HOME", str(tmp_path))
     assert cli.status_of(cli.app) == 1

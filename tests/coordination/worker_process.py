@@ -76,12 +76,13 @@ def main(life: str) -> None:
 
     setup()
     from runs.lifecycle import preparation
+    from runs.releases import making
     from tests.runs.lifecycle.test_preparation import ANSWERS
 
     def answer(arguments: list[str]) -> dict[str, Any]:
         return ANSWERS[arguments[0]](arguments)
 
-    vars(preparation)["run_child"] = answer
+    vars(preparation)["run_child"] = vars(making)["run_child"] = answer
     call_command("migrate", verbosity=0)
     if life == "draft":
         draft()

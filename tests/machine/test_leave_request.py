@@ -133,7 +133,7 @@ async def test_an_agent_whose_run_stands_still_does_not_wait_for_it(tmp_path: Pa
 
 
 async def test_an_agent_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "FINISH_S", 0.2)
+    monkeypatch.setattr(agent_module, "FINISH_S", 0.2)
     async with stage(tmp_path) as scene:
         await scene.join()
         await open_round(scene)

@@ -32,7 +32,7 @@ TRAINER: tuple[Mutation, ...] = (
         "state",
         " or self.plan.own.root != self.offer.root:",
         ":",
-        "rounds",
+        "state",
     ),
     fault("words of an older host are heeded", "advance", "    if fence < state.fence:", "    if False:", "work"),
     fault("a lease that crosses a hello counts", "work", LEASED, LEASED.replace(" or state.unanswered", ""), "work"),

@@ -21,7 +21,7 @@ from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal,
 from peer_agent.protocol.wire import encode
 from tests.golden import FOLDER
 from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
-from tests.protocol.log.test_records import SAMPLE
+from tests.protocol.log.entries import SAMPLE
 from tests.protocol.strategies import sample
 
 PEERS = [PeerId(f"{number:032x}") for number in range(5)]

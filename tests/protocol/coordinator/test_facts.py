@@ -1,68 +1,13 @@
 """What a host knows after a restart: the same for the site and the simulator."""
 
-from typing import Any
-
 import pytest
 
-from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Mark
-from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import AccumulatorId
-from peer_agent.protocol.log.records import Included, Record, Unit, digest_of
-from tests.protocol.coordinator.stage import TOKENS, Stage, Trainer, sealed, sent
-
-
-def restarted(stage: Stage, **facts: Any) -> Stage:
-    """Another host, with what the database has of the first one's run."""
-    head = stage.records[-1]
-    marks = [Mark(*place, mark) for place, mark in stage.state.leases.reserved.items()]
-    settled = [unit for record in stage.records for entry in record.contributions for unit in entry.units]
-    given: dict[str, Any] = {
-        "fence": stage.state.fence + 1,
-        "index": head.index,
-        "step": head.step,
-        "digest": digest_of(sealed(head)),
-        "marks": marks,
-        "settled": settled,
-        "last": [sealed(record) for record in stage.records[-16:]],
-    }
-    after = Stage(batch=stage.state.recipe.target_batch, **{**given, **facts})
-    after.records = stage.records
-    after.relay()
-    return after
-
-
-def come_back(stage: Stage, trainer: Trainer, **said: object) -> list[e.Command]:
-    for name, value in said.items():
-        setattr(trainer, name, value)
-    stage.trainers[trainer.peer] = trainer
-    return stage.hello(trainer)
-
-
-def left_out(slot: int, people: int = 4) -> tuple[Stage, list[Trainer], int]:
-    """A run in whose last update a slot was in half of the chunks. With the tokens that it carries."""
-    stage = Stage(batch=8 * people)
-    stage.relay()
-    trainers = [stage.trainer(name) for name in ("ann", "bob", "cem", "dan", "eva", "fay", "gus", "hal")[:people]]
-    stage.accumulate()
-    stage.offers(*trainers)
-    weight = trainers[slot].samples * TOKENS
-    (span,) = stage.spans()
-    everybody = tuple(range(people))
-    others = tuple(number for number in everybody if number != slot)
-    stage.span_done(span, included=(Included(0, 4, others), Included(4, 8, everybody)))
-    stage.persist()
-    return stage, trainers, weight
-
-
-def offers_carried(stage: Stage, trainer: Trainer, carried: int) -> list[str]:
-    """Numbers of the errors that an offer with so many carried tokens in half of the chunks is answered with."""
-    tokens = trainer.samples * TOKENS
-    weights = (m.Weight(0, 4, tokens + carried), m.Weight(4, 8, tokens))
-    answer = stage.offer(trainer, weights=weights, loss_tokens=tokens)
-    return [notice.code for notice in sent(answer, m.Notice)]  # type: ignore[attr-defined]
+from peer_agent.protocol.log.records import Included, Record, Unit
+from tests.protocol.coordinator.scenes import come_back, left_out, offers_carried, restarted
+from tests.protocol.coordinator.stage import TOKENS, Stage, sealed
 
 
 def test_honest_carried_work_is_taken_after_a_restart() -> None:
@@ -73,18 +18,6 @@ def test_honest_carried_work_is_taken_after_a_restart() -> None:
     assert after.member(trainers[0]).carried == weight
     after.accumulate()
     assert offers_carried(after, trainers[0], weight) == []
-
-
-def test_carried_work_is_believed_up_to_what_the_records_allow() -> None:
-    stage, trainers, weight = left_out(0)
-    after = restarted(stage)
-    come_back(after, trainers[0], carried=10**9)
-    come_back(after, trainers[1], carried=10**9)
-    assert after.member(trainers[0]).carried == weight
-    assert after.member(trainers[1]).carried == 0, "all of its work is in the update"
-    stranger = Trainer("eve", "eve")
-    come_back(after, stranger, carried=10**9, step=1, index=1)
-    assert after.member(stranger).carried == 0
 
 
 def test_what_was_left_out_twice_adds_up_and_a_whole_inclusion_ends_it() -> None:
@@ -107,13 +40,6 @@ def test_what_was_left_out_twice_adds_up_and_a_whole_inclusion_ends_it() -> None
     assert later.member(trainers[0]).carried == 0
 
 
-def test_a_lost_session_keeps_what_is_carried() -> None:
-    stage, trainers, weight = left_out(0)
-    stage.take(e.Lost(trainers[0].peer))
-    stage.hello(trainers[0])
-    assert stage.member(trainers[0]).carried == weight
-
-
 def test_who_votes_is_known_after_a_restart() -> None:
     stage, _, _ = left_out(0)
     assert restarted(stage).state.recent == dict.fromkeys(("ann", "bob", "cem", "dan"), 1)
@@ -124,38 +50,6 @@ def test_the_last_record_is_there_to_be_said_again() -> None:
     after = restarted(stage)
     assert after.state.sealed == sealed(stage.records[-1])
     assert (after.state.phase, after.state.started) == (Phase.ACCUMULATE, True)
-
-
-def test_units_that_nobody_claims_come_back_after_some_commits_and_not_at_once() -> None:
-    stage, trainers, _ = left_out(0)
-    after = restarted(stage)
-    orphans = sum(unit.samples for unit in after.state.leases.orphans)
-    assert orphans
-    away, *rest = trainers
-    for trainer in rest:
-        come_back(after, trainer, done={}, undone=[])
-    for number in range(GRACE_ROUNDS):
-        assert after.state.leases.orphans, f"after {number} commits"
-        after.commit(*rest)
-    assert after.state.leases.orphans == []
-    claimed = after.state.leases
-    assert claimed.returned or sum(claimed.held_samples.values())
-    assert away
-
-
-def test_a_late_holder_still_has_its_units_within_the_grace() -> None:
-    stage, trainers, _ = left_out(0)
-    stage.wait(2)
-    late = trainers[3]
-    assert late.undone
-    after = restarted(stage)
-    for trainer in trainers[:3]:
-        come_back(after, trainer)
-    after.commit(*trainers[:3])
-    late.step, late.index = after.state.step, after.state.index
-    come_back(after, late)
-    assert after.state.leases.holds(late.accumulator, late.undone)
-    assert sent(after.said, m.AccumulatorRevoked, late.peer) == []
 
 
 # --- many epochs

@@ -1,23 +1,13 @@
 """The channel may lose anything: what is missing shows by what peers say next, and is said again."""
 
-import pytest
-
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.leases import GIVE_UP
 from peer_agent.protocol.coordinator.reports import NUDGE_S, PAGE
 from peer_agent.protocol.coordinator.round.voiding import REPEAT_S
-from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
-from tests.protocol.coordinator.stage import RUN, Stage, Trainer, peer_of, sent
-
-
-def two() -> tuple[Stage, Trainer, Trainer]:
-    stage = Stage(batch=24)
-    stage.relay()
-    ann, bob = stage.trainer("ann"), stage.trainer("bob")
-    stage.commit()
-    return stage, ann, bob
+from tests.protocol.coordinator.scenes import pair
+from tests.protocol.coordinator.stage import RUN, Stage, peer_of, sent
 
 
 def resends(commands: list[e.Command]) -> list[e.Resend]:
@@ -25,7 +15,7 @@ def resends(commands: list[e.Command]) -> list[e.Resend]:
 
 
 def test_a_lost_commit_is_said_again_to_who_is_behind() -> None:
-    stage, ann, bob = two()
+    stage, ann, bob = pair()
     stage.lose.add((bob.peer, m.Commit))
     stage.commit()
     assert (ann.index, bob.index) == (2, 1)
@@ -39,7 +29,7 @@ def test_a_lost_commit_is_said_again_to_who_is_behind() -> None:
 
 
 def test_whoever_is_far_behind_gets_page_after_page_on_its_acknowledgements() -> None:
-    stage, ann, _ = two()
+    stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
     hello = m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1)
     assert resends(stage.say(ann.peer, hello)) == [e.Resend(ann.peer, 2, PAGE)]
@@ -58,7 +48,7 @@ def test_whoever_is_far_behind_gets_page_after_page_on_its_acknowledgements() ->
 
 def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
     """Of 200 trainers 19 records are a mebibyte: each of 500 pages was followed by five seconds of nothing."""
-    stage, ann, _ = two()
+    stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
     stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
     stage.take(e.Paged(ann.peer, 20))
@@ -68,7 +58,7 @@ def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
 
 
 def test_who_has_no_state_yet_is_sent_no_commits() -> None:
-    stage, ann, _ = two()
+    stage, ann, _ = pair()
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=-1))) == []
 
 
@@ -106,7 +96,7 @@ def test_a_unit_that_nobody_can_compute_is_written_down_as_left_out() -> None:
 
 
 def test_leases_that_are_only_under_way_are_not_asked_for() -> None:
-    stage, _, bob = two()
+    stage, _, bob = pair()
     stage.wait(2)
     for _ in range(8):
         stage.wait(0.5)
@@ -114,65 +104,14 @@ def test_leases_that_are_only_under_way_are_not_asked_for() -> None:
         stage.report(bob)
 
 
-def test_a_hello_that_crossed_a_lease_does_not_end_it() -> None:
-    """Else its units would be computed by two, and who came second be refused."""
-    stage, _, bob = two()
-    stage.wait(2)
-    units, bob.undone = list(bob.undone), []
-    stage.member(bob).granted, stage.member(bob).granted_at = tuple(units), stage.state.now
-    stage.hello(bob)
-    assert stage.state.leases.holds(bob.accumulator, units)
-    assert not set(bob.undone) & set(units), "they are not leased once more"
-    stage.member(bob).granted_at = stage.state.now - 6
-    bob.undone = []
-    stage.lose.add((bob.peer, m.Lease))
-    before = stage.state.leases.outstanding(bob.accumulator)
-    assert before
-    stage.state.goal = "paused"
-    stage.hello(bob)
-    assert stage.state.leases.outstanding(bob.accumulator) == 0, "later, what it does not hold comes back"
-
-
-def test_nothing_is_leased_between_the_question_and_the_hello() -> None:
-    stage, _, bob = two()
-    stage.wait(2)
-    stage.member(bob).hello_asked_at = stage.state.now
-    bob.done, bob.undone = dict.fromkeys(bob.undone, bob.step), []
-    assert sent(stage.report(bob), m.Lease) == []
-    stage.hello(bob)
-    assert bob.undone
-
-
-def test_a_message_of_somebody_who_is_no_member_is_answered() -> None:
-    stage, *_ = two()
-    stranger = peer_of("eve")
-    answer = stage.say(stranger, m.Heartbeat(run=RUN, index=0))
-    assert sent(answer, m.Rehello, stranger) == [m.Rehello(run=RUN, fence=1)]
-
-
 def test_an_accumulator_that_was_given_up_unheard_is_asked_for() -> None:
-    stage, _, bob = two()
+    stage, _, bob = pair()
     assert sent(stage.report(bob, accumulator="e" * 32), m.Rehello, bob.peer)
     assert sent(stage.report(bob, accumulator="e" * 32), m.Rehello) == [], "not with every report"
 
 
-def test_a_lost_void_is_said_again_to_those_who_may_wait_in_its_round() -> None:
-    stage, ann, bob = two()
-    stage.accumulate()
-    stage.offer(bob, loss_tokens=10**9)
-    stage.offer(ann)
-    assert stage.state.phase is Phase.ACCUMULATE, "what is left is too little"
-    stage.wait(1)
-    stage.compute(ann, 1)
-    again = stage.wait(REPEAT_S + 1)
-    void = sent(again, m.Void)
-    assert len(void) == 1
-    assert sent(again, m.Void, bob.peer) == void
-    assert sent(again, m.Void, ann.peer) == [], "it works, so it knows"
-
-
 def test_who_may_work_and_does_not_is_asked_what_it_holds_ever_more_rarely() -> None:
-    stage, ann, _ = two()
+    stage, ann, _ = pair()
     stage.wait(1)
     begun, asked = stage.now, []
     for _ in range(240):
@@ -194,36 +133,3 @@ def test_a_newcomer_that_never_heard_of_its_lease_is_asked() -> None:
     stage.hello(ann)
     stage.wait(1)
     assert ann.undone or ann.quota
-
-
-def but(stage: Stage, gone: PeerId) -> None:
-    """A second in which all say that they are there, but one."""
-    for member in list(stage.state.members.values()):
-        if member.peer != gone:
-            stage.say(member.peer, m.Heartbeat(run=RUN, index=stage.index_of(member)))
-    stage.wait(1, alive=False)
-
-
-@pytest.mark.parametrize("kind", ["trainer", "relay"])
-def test_thirty_seconds_without_a_word_are_an_eviction(kind: str) -> None:
-    stage, ann, bob = two()
-    stage.relay("other")
-    gone: PeerId = bob.peer if kind == "trainer" else peer_of("other")
-    held = stage.state.leases.outstanding(bob.accumulator)
-    for _ in range(29):
-        but(stage, gone)
-    assert gone in stage.state.members
-    for _ in range(3):
-        but(stage, gone)
-    assert gone not in stage.state.members
-    assert gone not in stage.state.listening
-    assert ann.peer in stage.state.members
-    assert stage.state.leases.outstanding(bob.accumulator) == held, "its leases have their grace"
-
-
-def test_a_host_that_slept_evicts_nobody() -> None:
-    stage, ann, bob = two()
-    stage.now += 3600
-    stage.tick()
-    stage.wait(2)
-    assert {ann.peer, bob.peer} <= set(stage.state.members)

@@ -3,13 +3,11 @@
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.letters import own_part
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import rounds
-from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.state import Phase
 from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import ME, OTHER, RELAY, Stage, cut, greeting, opening, plan, ready, unit, void
+from tests.protocol.trainer.cast import RELAY, Stage, cut, greeting, opening, ready, unit, void
 
 
 def in_round(attempt: int = 1) -> Stage:
@@ -113,18 +111,6 @@ def test_a_plan_of_a_later_round_ends_ours() -> None:
     stage.plans(attempt=2, round=2)
     assert [type(action) for action in stage.actions] == [e.Release, e.Compute]
     assert stage.core.phase is Phase.ACCUMULATE
-
-
-@pytest.mark.parametrize("made", [plan(peer=OTHER), plan(root=b"x" * 32)])
-def test_only_what_was_offered_is_sent(made: m.Plan) -> None:
-    """A slot under another root was made of an offer that this process did not make."""
-    stage = ready(0)
-    stage.offers()
-    stage.take(e.PlanHeard(opened_plan(own_part(made, ME))))
-    assert stage.core.round is not None
-    assert stage.core.round.slot is None
-    stage.take(e.OpenHeard(RELAY, opening()))
-    assert not stage.did(e.Serve)
 
 
 def test_reducers_are_served_when_they_open_and_again_when_they_come_back() -> None:

@@ -7,7 +7,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import work
 from peer_agent.protocol.trainer.state import Phase
 from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import CHUNKS, TOKENS, greeting, ready, unit, void
+from tests.protocol.trainer.cast import TOKENS, greeting, ready, unit, void
 
 
 def test_units_are_computed_one_after_another_up_to_the_quota() -> None:
@@ -180,23 +180,6 @@ def test_an_update_with_what_was_held_before_the_leases_ended_touches_nothing_th
     stage.lease(1, quota=0)
     stage.commits(1, own=own)
     assert (stage.core.accumulator, stage.core.undone) == (accumulator, (unit(1),))
-
-
-def test_tokens_are_what_is_done_and_what_was_left_out_of_chunks() -> None:
-    stage = ready(0, 1)
-    offer = stage.offers()
-    assert offer.weights == (m.Weight(0, CHUNKS, 8 * TOKENS),)
-    stage.plans()
-    stage.commits(1, own=stage.contribution((0, 3)))
-    assert (stage.core.samples, stage.core.loss_tokens, stage.core.loss_sum) == (0, 0, 0)
-    assert stage.core.carried == 8 * TOKENS
-    stage.lease(2)
-    stage.computes()
-    assert stage.core.carried == 8 * TOKENS
-    offer = stage.offers(attempt=2)
-    assert offer.weights == (m.Weight(0, 3, 4 * TOKENS), m.Weight(3, CHUNKS, 12 * TOKENS))
-    assert (offer.loss_tokens, offer.loss_sum) == (4 * TOKENS, 2.5), "what was left out counts in its weight alone"
-    assert stage.core.carried == 8 * TOKENS
 
 
 def test_an_update_with_units_that_do_not_lie_here_as_they_were_offered_ends_the_accumulator() -> None:

@@ -74,7 +74,8 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         started.append(arguments[0])
         return ANSWERS[arguments[0]](arguments)
 
-    monkeypatch.setattr(preparation, "run_child", run_child)
+    for room in (preparation, making):
+        monkeypatch.setattr(room, "run_child", run_child)
     return started
 
 
@@ -82,7 +83,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def run_child(arguments: list[str]) -> dict[str, Any]:
         raise error
 
-    monkeypatch.setattr(preparation, "run_child", run_child)
+    for room in (preparation, making):
+        monkeypatch.setattr(room, "run_child", run_child)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.publishing.reach import read_reach
 from runs import queue, storage, tasks
 from runs.ledger.audit import audit
-from runs.lifecycle import preparation
 from runs.lifecycle.drafts import take_back
 from runs.models import RefusedSnapshot, Release, Run, Snapshot, Verification
 from runs.processes import turns
@@ -266,7 +265,7 @@ class TestWhatIsAskedFor:
 class TestTheRelease:
     @pytest.fixture
     def finishing(self, long_run: Run, laptop: Owned, children: Children, monkeypatch: pytest.MonkeyPatch) -> Run:
-        monkeypatch.setattr(preparation, "run_child", children.release)
+        monkeypatch.setattr(making, "run_child", children.release)
         hand_in(long_run, laptop, true_state(long_run, 6), 6)
         Run.objects.filter(pk=long_run.pk).update(state=Run.State.FINISHING)
         Release.objects.create(run=long_run)

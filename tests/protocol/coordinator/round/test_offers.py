@@ -7,8 +7,9 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S, LONGEST_OFFER_S, offer_s
-from peer_agent.protocol.coordinator.state import Phase
-from tests.protocol.coordinator.stage import RUN, TOKENS, Stage, Trainer, notes, sent
+from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Phase
+from tests.protocol.coordinator.scenes import partly, reducing
+from tests.protocol.coordinator.stage import RUN, TOKENS, UNIT, Stage, Trainer, notes, sent
 
 
 @dataclass
@@ -71,6 +72,8 @@ def test_the_wait_doubles_while_rounds_are_void_for_want_of_offers(swarm: Swarm)
         assert stage.round.deadline - stage.round.cut_at == FIRST_OFFER_S * 2**number
         stage.close()
     assert notes(stage.said).count("void") == 3
+    stage.commit(*swarm.trainers)
+    assert stage.state.late_rounds == 0
 
 
 @pytest.mark.parametrize(("culprits", "kept"), [(2, 0), (4, 1)])
@@ -127,8 +130,8 @@ def test_a_lost_cut_or_offer_is_said_again_at_half_the_wait(swarm: Swarm) -> Non
 def test_an_offer_that_arrives_twice_is_taken_once(swarm: Swarm) -> None:
     stage, trainers = swarm.stage, swarm.trainers
     stage.accumulate(*trainers)
-    assert stage.offer(trainers[0]) == stage.offer(trainers[0]) == []
-    assert len(stage.round.offers) == 1
+    assert stage.offer(trainers[0]) == stage.offer(trainers[0], norm=2.0) == []
+    assert [offer.norm for offer in stage.round.offers.values()] == [1.0]
     stage.offers(*trainers[1:])
     assert stage.offer(trainers[0]) == []
     assert len(stage.round.slots) == 5
@@ -161,3 +164,76 @@ def test_what_is_offered_is_no_more_than_was_leased_and_not_next_to_nothing(swar
     answer = stage.offer(liar, **said)
     assert [notice.code for notice in sent(answer, m.Notice)] == ["E219"]  # type: ignore[attr-defined]
     assert sent(answer, m.AccumulatorRevoked, liar.peer)
+
+
+def test_nobody_carries_more_than_was_left_out() -> None:
+    stage, trainers, _ = reducing()
+    weight = trainers[0].samples * TOKENS
+    partly(stage, 0)
+    stage.persist()
+    stage.accumulate()
+    tokens = trainers[0].samples * TOKENS
+    weights = (m.Weight(0, 8, tokens + weight + 1),)
+    answer = stage.offer(trainers[0], weights=weights, loss_tokens=tokens)
+    assert [notice.code for notice in sent(answer, m.Notice)] == ["E219"]  # type: ignore[attr-defined]
+
+
+HELD = 2 * UNIT * TOKENS  # by each
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({"loss_tokens": 10**6}, "E219"),
+        ({"loss_tokens": 1}, "E219"),
+        ({"weights": ()}, "E219"),
+        ({"weights": (m.Weight(0, 7, HELD),)}, "E219"),
+        ({"weights": (m.Weight(0, 8, 10**6),)}, "E219"),
+        ({"weights": (m.Weight(0, 4, HELD), m.Weight(5, 8, HELD))}, "E219"),
+        ({"weights": (m.Weight(0, 4, HELD), m.Weight(4, 8, -1))}, "E219"),
+        ({"accumulator": "f" * 32}, "E219"),
+        ({"norm": float("nan")}, "E206"),
+        ({"norm": float("inf")}, "E206"),
+        ({"norm": -1.0}, "E206"),
+        ({"loss_sum": float("inf")}, "E206"),
+    ],
+)
+def test_an_offer_that_claims_too_much_is_refused_with_its_number(
+    swarm: Swarm, said: dict[str, Any], code: str
+) -> None:
+    stage, (liar, *others) = swarm.stage, swarm.trainers
+    stage.accumulate(*swarm.trainers)
+    assert liar.samples * TOKENS == HELD
+    answer = stage.offer(liar, **said)
+    assert [notice.code for notice in sent(answer, m.Notice)] == [code]  # type: ignore[attr-defined]
+    assert liar.peer not in stage.round.offers
+    stage.offers(*others)
+    assert stage.state.phase is Phase.REDUCE, "the round goes on"
+
+
+@pytest.mark.parametrize(
+    ("which", "code"), [("others", "E219"), ("twice", "E219"), ("old", "E206"), ("future", "E206")]
+)
+def test_units_of_others_twice_or_of_another_time_are_refused(swarm: Swarm, which: str, code: str) -> None:
+    stage, (liar, other, *_) = swarm.stage, swarm.trainers
+    stage.accumulate(*swarm.trainers)
+    own = tuple(m.DoneUnit(unit, 0) for unit in liar.done)
+    units = {
+        "others": tuple(m.DoneUnit(unit, 0) for unit in other.done),
+        "twice": own + own,
+        "old": tuple(m.DoneUnit(done.unit, -2) for done in own),
+        "future": tuple(m.DoneUnit(done.unit, 1) for done in own),
+    }[which]
+    tokens = sum(done.unit.samples for done in units) * TOKENS
+    answer = stage.offer(liar, units=units, loss_tokens=tokens, weights=(m.Weight(0, 8, tokens),))
+    assert [notice.code for notice in sent(answer, m.Notice)] == [code]  # type: ignore[attr-defined]
+
+
+def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
+    """Its owner has been told; an empty name in a second revocation would be refused by the peer."""
+    stage, (late, *_) = swarm.stage, swarm.trainers
+    stage.accumulate(*swarm.trainers)
+    stage.member(late).accumulator = NO_ACCUMULATOR
+    assert stage.offer(late) == []
+    assert late.peer not in stage.round.offers
+    assert late.peer not in stage.round.waiting

@@ -1,24 +1,15 @@
-"""Nobody's word stops a run: shares, quotas, majorities and waits follow what was delivered."""
+"""Nobody's word stops a run: who is counted on, waited for and sits out follows from what was delivered."""
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.work.conduct import NEWCOMER_S, OUT, OUT_S, SILENT_S, usual_s
+from peer_agent.protocol.coordinator.work.conduct import NEWCOMER_S, OUT, OUT_S, SILENT_S
+from tests.protocol.coordinator.scenes import four
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
-
-
-def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trainer]:
-    """Three who work and one of whom a test says what it does."""
-    stage = Stage(batch=48, **facts)
-    stage.relay()
-    names = ["ann", "bob", "cem", "zoe"]
-    *honest, other = [stage.trainer(name, "ann" if same_person else name) for name in names]
-    return stage, honest, other
 
 
 @pytest.mark.parametrize("same_person", [False, True])
@@ -80,37 +71,6 @@ def test_no_claim_makes_a_machine_faster_than_it_delivers(claims: dict[str, floa
         stage.commit(*honest)
     assert all(stage.member(trainer).share <= 48 for trainer in honest)
     assert stage.state.step == 7
-
-
-def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown() -> None:
-    """Its reports cannot be checked before it offers; so its share grows from update to update."""
-    stage, honest, liar = four(same_person=False)
-    for _ in range(4):
-        stage.wait(1)
-        stage.compute(liar, 10)
-    stage.wait(2)
-    assert stage.member(liar).conduct.pace > 0
-    assert stage.member(liar).share <= 24, "twice an equal share"
-    assert all(stage.member(trainer).share >= UNIT for trainer in honest)
-
-
-def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -> None:
-    stage = Stage(batch=60)
-    stage.relay()
-    fast, slow = stage.trainer("fast"), stage.trainer("slow")
-    for _ in range(8):
-        while stage.state.phase is Phase.ACCUMULATE:
-            stage.wait(1)
-            stage.compute(fast, 2)
-            if int(stage.now) % 2:
-                stage.compute(slow)
-        stage.offers(fast, slow)
-        stage.reduce()
-        stage.persist()
-    stage.wait(1.25)
-    shares = stage.member(fast).share, stage.member(slow).share
-    assert shares == (48, 12)
-    assert (fast.quota, slow.quota) == (60, 16)
 
 
 def test_one_slow_unit_does_not_change_a_pace() -> None:
@@ -204,18 +164,6 @@ def test_where_rounds_are_short_a_minute_is_the_least_for_who_is_refused_again_a
     assert all(OUT_S[2] <= gap < OUT_S[2] + 5 for gap in gaps[2:])
 
 
-def test_an_hour_is_the_longest() -> None:
-    stage, honest, culprit = four(same_person=False)
-    for _ in range(3):
-        stage.commit(*honest, culprit)
-    conduct = stage.member(culprit).conduct
-    conduct.out_until, conduct.out_since = stage.state.rounds + 16, stage.state.now
-    stage.wait(3590)
-    assert stage.state.sits_out(conduct)
-    stage.wait(20)
-    assert not stage.state.sits_out(conduct)
-
-
 def test_a_refused_offer_is_work_refused_and_nothing_is_leased_meanwhile() -> None:
     stage, honest, liar = four(same_person=False)
     for _ in range(3):
@@ -290,19 +238,6 @@ def test_whoever_is_called_back_and_offers_nothing_leaves_newcomers_time_for_a_u
     assert len(pauses) >= 4
     assert pauses[-1] >= 30, "longer and longer"
     assert newcomer.undone, "it is leased work meanwhile"
-
-
-def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
-    """Or nothing would be late any more for as long as the median remembers it."""
-    stage = Stage(batch=16)
-    stage.relay()
-    stage.trainer("ann")
-    stage.commit()
-    stage.take(e.Directed("paused"))
-    stage.wait(9 * 3600)
-    stage.take(e.Directed("running"))
-    stage.commit()
-    assert usual_s(stage.state) < 60
 
 
 def test_whoever_is_all_there_is_is_called_back_at_once() -> None:

@@ -1,0 +1,118 @@
+"""Who averages what: all chunks among those who are there, and no byte is held by the dead."""
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.planning import REDUCE_S, _missing, patience_s
+from tests.protocol.coordinator.scenes import CHUNKS, reducing
+from tests.protocol.coordinator.stage import Stage, peer_of, sent
+
+# --- what is held
+
+
+def test_spans_of_a_dead_relay_do_not_count_as_held() -> None:
+    stage, _, relays = reducing({}, {})
+    dead, living = relays
+    for span in stage.spans():
+        if span.reducer == dead:
+            stage.span_done(span)
+    stage.take(e.Lost(dead))
+    assert stage.round.attempt == 2
+    assert {span.reducer for span in stage.spans()} == {living}
+    assert not any(span.root for span in stage.spans())
+    assert sum(span.stop - span.first for span in stage.spans()) == CHUNKS
+    stage.reduce()
+    assert {span.reducer for span in stage.round.record.spans} == {living}  # type: ignore[union-attr]
+
+
+def test_spans_of_the_living_are_kept_when_another_reducer_dies() -> None:
+    stage, _, (dead, living) = reducing({}, {})
+    held = [span for span in stage.spans() if span.reducer == living]
+    for span in held:
+        stage.span_done(span)
+    stage.take(e.Lost(dead))
+    kept = {(span.first, span.stop, span.attempt) for span in stage.spans() if span.root}
+    assert kept == {(span.first, span.stop, 1) for span in held}
+
+
+def test_numbers_of_spans_are_not_used_again() -> None:
+    stage, _, (dead, living) = reducing({}, {})
+    before = {span.span for span in stage.spans()}
+    for span in stage.spans():
+        if span.reducer == living:
+            stage.span_done(span)
+    stage.take(e.Lost(dead))
+    numbers = [span.span for span in stage.spans()]
+    assert len(numbers) == len(set(numbers))
+    assert {span.span for span in stage.spans() if not span.root}.isdisjoint(before)
+
+
+@pytest.mark.parametrize(
+    ("held", "missing"),
+    [
+        ([], [(0, 8)]),
+        ([(0, 8)], []),
+        ([(2, 4)], [(0, 2), (4, 8)]),
+        ([(5, 8), (0, 2)], [(2, 5)]),
+        ([(0, 2), (2, 5)], [(5, 8)]),
+    ],
+)
+def test_what_nobody_holds_is_dealt(held: list[tuple[int, int]], missing: list[tuple[int, int]]) -> None:
+    spans = [m.PlannedSpan(span=0, first=a, stop=b, reducer=peer_of("relay"), attempt=1) for a, b in held]
+    assert _missing(spans, 8) == missing
+
+
+# --- who averages
+
+
+def test_a_reducer_with_three_times_the_bandwidth_has_three_times_the_part() -> None:
+    fast, slow = ({"upload_bps": speed, "download_bps": speed} for speed in (3_000_000, 1_000_000))
+    stage, _, relays = reducing(fast, slow)
+    parts = {relay: sum(s.stop - s.first for s in stage.spans() if s.reducer == relay) for relay in relays}
+    assert parts == {relays[0]: 6, relays[1]: 2}
+
+
+def test_a_round_is_given_four_times_what_its_links_take_beyond_its_patience() -> None:
+    stage, *_ = reducing({"upload_bps": 1000, "download_bps": 1000})
+    assert stage.round.plan is not None
+    took = stage.round.plan.duration_s
+    assert took > 100
+    assert stage.round.deadline - stage.round.planned_at == pytest.approx(REDUCE_S + 4 * took)
+
+
+@pytest.mark.parametrize(("void", "times"), [(0, 1), (1, 2), (3, 8), (5, 32), (9, 32)])
+def test_patience_doubles_with_each_round_in_which_nothing_moved(void: int, times: int) -> None:
+    state = Stage().state
+    state.slow_rounds = void
+    assert patience_s(state) == times * REDUCE_S
+
+
+def test_without_a_reducer_the_round_waits_for_one() -> None:
+    stage, _, (relay,) = reducing()
+    stage.take(e.Lost(relay))
+    assert not stage.round.is_planned
+    new = stage.relay("new")
+    assert stage.round.is_planned
+    assert {span.reducer for span in stage.spans()} == {new}
+
+
+# --- who is told
+
+
+def test_relays_are_told_the_whole_plan_and_trainers_their_part() -> None:
+    stage, trainers, relays = reducing({}, {"reduces": False})
+    (told,) = [command for command in stage.said if isinstance(command, e.Announce)]
+    assert told.keepers == tuple(relays)
+    assert told.peers == tuple(trainer.peer for trainer in trainers)
+    assert told.plan is stage.round.plan
+
+
+def test_who_reduces_is_told_of_every_drop_and_again_with_each_plan() -> None:
+    stage, trainers, (dead, living, _) = reducing({}, {}, {"reduces": False})
+    dropped = stage.take(e.Lost(trainers[0].peer))
+    again = stage.take(e.Lost(dead))
+    for commands, attempt, reducers in ((dropped, 1, (dead, living)), (again, 2, (living,))):
+        (drop,) = [c for c in commands if isinstance(c, e.Send) and isinstance(c.message, m.Drop)]
+        assert drop == e.Send(reducers, m.Drop(**{**stage.place(), "attempt": attempt}, slot=0))
+    assert sent(again, m.Drop, living)

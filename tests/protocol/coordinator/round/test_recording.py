@@ -1,0 +1,126 @@
+"""The record of a round: whose work is in it, and whether the step is exact."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.recording import _joined
+from peer_agent.protocol.log.records import ChunkRange, Included
+from tests.protocol.coordinator.scenes import left_out, offers_carried, partly, reducing
+from tests.protocol.coordinator.stage import TOKENS, UNIT
+
+# --- exact
+
+
+def test_a_step_is_exact_with_fresh_whole_untouched_work() -> None:
+    stage, *_ = reducing()
+    stage.reduce()
+    assert stage.persist().exact
+
+
+def test_a_clipped_step_is_not_exact() -> None:
+    stage, trainers, _ = reducing(norm=1e6)
+    stage.reduce()
+    record = stage.persist()
+    assert not record.exact
+    assert [entry.peer for entry in record.contributions if entry.clipped] == [trainers[3].peer]
+
+
+def test_a_step_with_stale_work_is_not_exact() -> None:
+    stage, trainers, _ = reducing()
+    stage.lose.add((trainers[0].peer, m.Commit))
+    stage.reduce([0])
+    stage.persist()
+    old = trainers[0]
+    assert old.done
+    stage.lose.clear()
+    old.step, old.index = 1, 1
+    stage.report(old)
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    assert any(done.base == 0 for offer in stage.round.offers.values() for done in offer.units)
+    stage.reduce()
+    assert not stage.persist().exact
+
+
+def test_a_step_that_left_somebody_out_somewhere_is_not_exact() -> None:
+    stage, *_ = reducing()
+    (span,) = stage.spans()
+    parts = (Included(span.first, 2, (0, 1, 2)), Included(2, span.stop, (0, 1, 2, 3)))
+    stage.span_done(span, included=parts)
+    assert not stage.persist().exact
+
+
+def test_a_step_with_carried_work_is_not_exact() -> None:
+    """A part of it was computed for the step before."""
+    stage, trainers, weight = left_out(0)
+    stage.accumulate()
+    assert offers_carried(stage, trainers[0], weight) == []
+    stage.offers(*trainers[1:])
+    stage.reduce()
+    assert not stage.persist().exact
+
+
+# --- whose work
+
+
+def test_everybody_averaged_in_is_named_with_its_machine_and_its_units() -> None:
+    stage, trainers, _ = reducing()
+    units = [tuple(sorted(trainer.done)) for trainer in trainers]
+    stage.reduce()
+    record = stage.persist()
+    assert [part.person for part in record.contributions] == [trainer.person for trainer in trainers]
+    assert [part.machine for part in record.contributions] == [trainer.name for trainer in trainers]
+    assert [part.accumulator for part in record.contributions] == [trainer.accumulator for trainer in trainers]
+    assert [part.units for part in record.contributions] == units
+    assert (record.samples, record.tokens) == (4 * 2 * UNIT, 4 * 2 * UNIT * TOKENS)
+
+
+def test_whoever_is_gone_is_named_as_it_was_at_the_cut() -> None:
+    stage, trainers, _ = reducing()
+    stage.take(e.Lost(trainers[0].peer))
+    partly(stage, 0)
+    record = stage.persist()
+    assert (record.contributions[0].person, record.contributions[0].machine) == ("ann", "ann")
+
+
+def test_whoever_is_in_no_chunk_is_not_in_the_record() -> None:
+    stage, trainers, _ = reducing()
+    stage.reduce([1])
+    assert [part.peer for part in stage.persist().contributions] == [trainers[slot].peer for slot in (0, 2, 3)]
+
+
+def test_work_in_half_of_the_chunks_counts_half() -> None:
+    stage, *_ = reducing()
+    partly(stage, 0)
+    half, whole, *_ = stage.persist().contributions
+    assert (half.included, whole.included) == ((ChunkRange(4, 8),), (ChunkRange(0, 8),))
+    assert (half.credit, half.samples, half.tokens) == (whole.credit // 2, UNIT, UNIT * TOKENS)
+    assert half.weight == whole.weight, "what was offered is another number"
+
+
+def test_the_loss_is_the_mean_over_all_tokens_of_the_round() -> None:
+    stage, *_ = reducing(loss_sum=6.5 * 2 * UNIT * TOKENS)
+    stage.reduce()
+    assert stage.persist().loss == (3 * 2.5 + 6.5) / 4
+
+
+# --- spans
+
+
+def test_spans_stand_in_the_order_of_their_chunks_under_the_attempt_that_averaged_them() -> None:
+    stage, _, (dead, living) = reducing({}, {})
+    for span in stage.spans():
+        if span.reducer == living:
+            stage.span_done(span)
+    stage.take(e.Lost(dead))
+    stage.reduce()
+    spans = stage.persist().spans
+    assert [(span.first, span.stop, span.attempt) for span in spans] == [(0, 4, 2), (4, 8, 1)]
+    assert {span.reducer for span in spans} == {living}
+    assert [span.root for span in spans] == [bytes([span.span]).hex() * 32 for span in spans]
+
+
+def test_neighbours_with_the_same_slots_are_one_part() -> None:
+    parts = [Included(0, 2, (0,)), Included(2, 4, (0,)), Included(4, 6, (0, 1)), Included(6, 7, (0,))]
+    assert _joined(parts) == [Included(0, 4, (0,)), *parts[2:]]
+    apart = [Included(0, 2, (0,)), Included(4, 6, (0,))]
+    assert _joined(apart) == apart

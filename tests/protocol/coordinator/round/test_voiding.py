@@ -1,0 +1,116 @@
+"""A round that ends without an update: everybody learns of it, and nothing is lost."""
+
+from itertools import pairwise
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.voiding import REPEAT_S, ask_for_hello, is_current
+from peer_agent.protocol.coordinator.state import Phase
+from tests.protocol.coordinator.scenes import pair, reducing
+from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of, sent
+
+
+def voids(commands: list[e.Command]) -> list[m.Void]:
+    return [message for message in sent(commands, m.Void) if isinstance(message, m.Void)]
+
+
+def till_void(stage: Stage) -> list[e.Command]:
+    """Nothing moves until the deadline; what is said then."""
+    said: list[e.Command] = []
+    while stage.state.phase is Phase.REDUCE:
+        said = stage.wait(0.25)
+    return said
+
+
+def without_a_next() -> tuple[Stage, list[Trainer]]:
+    """A round was void, and no other begins."""
+    stage, trainers, _ = reducing()
+    stage.take(e.Directed("paused"))
+    till_void(stage)
+    assert stage.state.round is None
+    return stage, trainers
+
+
+def test_a_void_round_is_told_to_everybody_and_counted() -> None:
+    stage, (gone, *others), (relay,) = reducing(people=3)
+    place = stage.place()
+    answer = stage.take(e.Lost(gone.peer))
+    (void,) = voids(answer)
+    assert void == m.Void(**place, round=1, reason=void.reason)
+    assert "too few were left" in void.reason
+    assert all(sent(answer, m.Void, peer) for peer in (relay, *(trainer.peer for trainer in others)))
+    assert "void" in notes(answer)
+    assert (stage.state.phase, stage.state.round, stage.state.void_rounds) == (Phase.ACCUMULATE, None, 1)
+
+
+def test_a_void_names_the_last_attempt_that_the_peers_know() -> None:
+    stage, _, (relay,) = reducing()
+    stage.take(e.Lost(relay))
+    assert stage.round.attempt == 2, "without a relay it has no plan"
+    assert [void.attempt for void in voids(till_void(stage))] == [1]
+    stage, _, relays = reducing({}, {})
+    stage.take(e.Lost(relays[0]))
+    assert [void.attempt for void in voids(till_void(stage))] == [2]
+
+
+def test_leases_that_ended_in_the_round_come_back_with_it() -> None:
+    stage, (banned, *_), _ = reducing(people=3)
+    stage.take(e.Lost(banned.peer, banned=True))
+    assert stage.state.void_rounds == 1
+    assert stage.state.leases.outstanding(banned.accumulator) == 0
+    assert set(banned.done) <= set(stage.state.leases.returned)
+
+
+def test_a_lost_void_is_said_again_to_those_who_may_wait_in_its_round() -> None:
+    stage, ann, bob = pair()
+    stage.accumulate()
+    stage.offer(bob, loss_tokens=10**9)
+    stage.offer(ann)
+    assert stage.state.phase is Phase.ACCUMULATE, "what is left is too little"
+    stage.wait(1)
+    stage.compute(ann, 1)
+    again = stage.wait(REPEAT_S + 1)
+    void = sent(again, m.Void)
+    assert len(void) == 1
+    assert sent(again, m.Void, bob.peer) == void
+    assert sent(again, m.Void, ann.peer) == [], "it works, so it knows"
+
+
+def test_a_void_is_said_again_ever_more_rarely() -> None:
+    stage, _ = without_a_next()
+    begun, times = stage.now, []
+    while stage.now < begun + 60:
+        times += [stage.now - begun for _ in voids(stage.wait(0.25))]
+    assert len(times) >= 3
+    assert times[0] == pytest.approx(REPEAT_S, abs=0.5)
+    assert all(later >= 2.9 * earlier for earlier, later in pairwise(times))
+
+
+def test_a_void_is_not_said_again_to_those_who_are_gone() -> None:
+    stage, trainers = without_a_next()
+    for trainer in trainers:
+        stage.take(e.Lost(trainer.peer))
+    assert voids(stage.wait(3 * REPEAT_S)) == []
+
+
+@pytest.mark.parametrize("change", [{"run": "bb" * 16}, {"step": 1}, {"fence": 2}, {"attempt": 2}, {}])
+def test_a_message_belongs_to_the_attempt_that_it_names_in_full(change: dict[str, object]) -> None:
+    stage, *_ = reducing()
+    message = m.Progress(**{**stage.place(), **change}, received=())
+    assert is_current(stage.state, message) == (not change)
+
+
+def test_without_a_round_no_message_belongs_to_one() -> None:
+    stage, _ = without_a_next()
+    assert stage.state.voided is not None
+    assert not is_current(stage.state, stage.state.voided)
+
+
+def test_when_a_member_was_asked_for_a_hello_is_remembered() -> None:
+    stage, ann, _ = pair()
+    assert ask_for_hello(stage.state, ann.peer) == e.Send((ann.peer,), m.Rehello(run=RUN, fence=1))
+    assert stage.member(ann).hello_asked_at == stage.state.now
+    stranger = peer_of("eve")
+    assert ask_for_hello(stage.state, stranger) == e.Send((stranger,), m.Rehello(run=RUN, fence=1))

@@ -1,0 +1,280 @@
+"""A reduce goes on while anything moves, in the pace of its reducer; who stands still is done without."""
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.planning import REDUCE_S
+from peer_agent.protocol.coordinator.round.watching import HANG_S, STALL_S
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.identifiers import PeerId
+from tests.protocol.coordinator.scenes import CHUNKS, chunks_arrive, progress, reducing
+from tests.protocol.coordinator.stage import Stage, notes, sent
+
+# --- stalls
+
+
+def test_a_slot_that_stops_is_dropped_when_the_others_go_on() -> None:
+    stage, _, (relay,) = reducing()
+    chunks_arrive(stage, relay, 12, 2, 2, 2, 0.25)
+    assert stage.round.dropped == set(), "slow is not stuck"
+    stage, trainers, (relay,) = reducing()
+    chunks_arrive(stage, relay, STALL_S + 2, 2, 2, 2, 0)
+    assert stage.round.dropped == {3}
+    assert sent(stage.said, m.Drop, relay)
+    assert stage.member(trainers[3]).conduct.owes, "it sits out a round"
+
+
+@pytest.mark.parametrize(("unit_s", "at_least", "at_most"), [(0.25, 1, 3), (4, 4, 5)])
+def test_where_batches_take_a_moment_a_stall_is_one_too(unit_s: float, at_least: float, at_most: float) -> None:
+    """Four seconds of eleven steps are more than anybody who stands still is worth."""
+    stage, trainers, (relay,) = reducing()
+    stage.reduce()
+    stage.persist()
+    for _ in range(3):
+        stage.commit(unit_s=unit_s)
+    stage.accumulate(unit_s=unit_s)
+    stage.offers(*trainers)
+    begun = stage.now
+    while not stage.round.dropped and stage.now < begun + 10:
+        stage.wait(0.5)
+        progress(stage, relay, *[min(CHUNKS, int(6 * (stage.now - begun)))] * 3, 0)
+    assert at_least <= stage.now - begun <= at_most
+    assert stage.round.dropped == {3}
+
+
+def test_a_reduce_of_a_fifth_of_a_chunk_a_second_commits() -> None:
+    stage, _, (relay,) = reducing(people=2)
+    chunks_arrive(stage, relay, 5 * CHUNKS + 1, 0.2, 0.19)
+    assert stage.round.plan is not None
+    assert stage.round.dropped == set()
+    assert "void" not in notes(stage.said)
+    stage.reduce()
+    assert stage.state.phase is Phase.COMMIT
+
+
+def test_the_measure_is_the_faster_half_at_that_reducer() -> None:
+    """Three need ten seconds a chunk: the fourth has forty. Where all but one are fast, it has four."""
+    stage, _, (relay,) = reducing()
+    chunks_arrive(stage, relay, 38, 0.1, 0.1, 0.1, 0)
+    assert stage.round.dropped == set()
+    chunks_arrive(stage, relay, 6, 0.1, 0.1, 0.1, 0)
+    assert stage.round.dropped == {3}
+
+
+def test_a_frozen_relay_accuses_nobody() -> None:
+    """Nothing is heard of it, or it says that nobody moves: with nobody to compare, only the deadline decides."""
+    stage, trainers, (relay,) = reducing()
+    chunks_arrive(stage, relay, 2, 2, 2, 1, 1)
+    while stage.state.phase is Phase.REDUCE:
+        stage.wait(0.5)
+    assert "dropped" not in notes(stage.said)
+    stage, trainers, (relay,) = reducing()
+    chunks_arrive(stage, relay, REDUCE_S - 1, 0, 0, 0, 0)
+    assert "dropped" not in notes(stage.said)
+    assert not any(stage.member(trainer).conduct.owes for trainer in trainers)
+
+
+def test_who_is_ahead_may_wait_for_the_others_and_is_not_accused() -> None:
+    """A reducer's window is full of what is ahead; the one that holds it up is the one behind."""
+    stage, _, (relay,) = reducing()
+    for _ in range(16):
+        stage.wait(0.5)
+        progress(stage, relay, 6, 6, 6, 4)
+    assert stage.round.dropped == {3}
+
+
+def test_two_slots_that_stop_at_the_same_chunk_are_left_to_the_deadline() -> None:
+    stage, _, (relay,) = reducing(people=2)
+    for _ in range(16):
+        stage.wait(0.5)
+        progress(stage, relay, 3, 3)
+    assert stage.round.dropped == set()
+
+
+def test_who_is_needed_is_waited_for_as_long_as_the_others_take_to_make_its_part() -> None:
+    """Without a third of the tokens the round would be void: two can make them in twenty seconds."""
+    stage, trainers, (relay,) = reducing(people=3, unit_s=20)
+    assert 21 <= chunks_arrive(stage, relay, 60, 4, 4, 0.26) <= 25
+    assert "void" in notes(stage.said)
+    slow = stage.member(trainers[2]).conduct
+    assert slow.owes
+    assert stage.state.sits_out(slow)
+
+
+def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
+    """One of four would need four times as long for the next batch."""
+    stage, _, (relay,) = reducing(people=4, unit_s=2)
+    chunks_arrive(stage, relay, 26, 4, 0.3, 0.3, 0.3)
+    assert stage.round.dropped == set()
+    assert "void" not in notes(stage.said)
+
+
+def test_all_that_are_too_slow_sit_out_the_same_round() -> None:
+    """Two of five, in one void round and not in two."""
+    stage, trainers, (relay,) = reducing(people=5)
+    chunks_arrive(stage, relay, 12, 4, 4, 4, 0.3, 0.3)
+    assert stage.state.void_rounds == 1
+    assert [stage.member(trainer).conduct.misses for trainer in trainers] == [0, 0, 0, 1, 1]
+
+
+# --- deadlines
+
+
+def test_a_deadline_moves_with_progress_alone() -> None:
+    stage, _, (relay,) = reducing()
+    deadline = stage.round.deadline
+    stage.wait(2)
+    progress(stage, relay, 0, 0, 0, 0)
+    assert stage.round.deadline == deadline
+    progress(stage, relay, 2, 0, 0, 0)
+    moved = stage.round.deadline
+    assert moved > deadline
+    stage.wait(1)
+    for chunks in (2, 1, 0, 2):
+        progress(stage, relay, chunks, 0, 0, 0)
+    assert stage.round.deadline == moved, "the same, or less, is no progress"
+    progress(stage, relay, CHUNKS, 0, 0, 0)
+    last = stage.round.deadline
+    stage.wait(1)
+    progress(stage, relay, 10**6, 0, 0, 0)
+    assert stage.round.deadline == last, "more than there is is no progress"
+
+
+def test_a_round_in_which_nothing_moves_is_void_and_the_next_one_is_given_twice_the_time() -> None:
+    stage, trainers, _ = reducing()
+    begun = stage.now
+    while stage.state.phase is Phase.REDUCE:
+        stage.wait(0.5)
+    assert REDUCE_S <= stage.now - begun < REDUCE_S + 1
+    stage.accumulate()
+    stage.offers(*trainers)
+    stage.close()
+    assert stage.round.deadline - stage.state.now == 2 * REDUCE_S
+
+
+def test_a_reducer_at_which_nothing_moved_is_planned_no_part_however_much_it_talks() -> None:
+    stage, _, relays = reducing({}, {})
+    first = {span.reducer for span in stage.spans()}
+    assert first == set(relays)
+    stuck, works = relays
+    for span in stage.spans():
+        if span.reducer == works:
+            stage.span_done(span)
+    while stage.round.attempt == 1:
+        stage.wait(0.5)
+    assert "replan" in notes(stage.said)
+    assert "void" not in notes(stage.said)
+    assert {span.reducer for span in stage.spans()} == {works}
+    assert any(span.root for span in stage.spans()), "what is held is kept"
+    assert stage.state.members[stuck].conduct.strikes == 1
+
+
+def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
+    """The first relay is done and says so; at the other one nothing moves, or a chunk every two seconds."""
+    begun = stage.now
+    while stage.now < begun + seconds:
+        for span in stage.spans():
+            if span.reducer == relays[0] and not span.root:
+                stage.span_done(span)
+        progress(stage, relays[1], *[int((stage.now - begun) / 2) if moving else 0] * 4)
+        stage.wait(0.5)
+
+
+def test_a_relay_that_stands_still_beside_one_that_is_done_is_done_without() -> None:
+    """Its disk is full, or it hangs while it speaks: the round need not be void for that."""
+    stage, trainers, relays = reducing({}, {})
+    done_and_still(stage, relays, STALL_S)
+    assert stage.round.attempt == 1
+    done_and_still(stage, relays, 1)
+    assert stage.round.attempt == 2
+    assert {(span.reducer, bool(span.root)) for span in stage.spans()} == {(relays[0], True), (relays[0], False)}
+    assert stage.state.members[relays[1]].conduct.strikes == 1
+    stage.reduce()
+    assert stage.state.phase is Phase.COMMIT
+    assert "void" not in notes(stage.said)
+    assert len(stage.persist().contributions) == len(trainers)
+
+
+def test_a_relay_that_comes_while_the_only_one_stands_still_takes_its_part() -> None:
+    stage, _, relays = reducing({})
+    chunks_arrive(stage, relays[0], HANG_S - 1, 0, 0, 0, 0)
+    new = stage.relay("new")
+    assert stage.round.attempt == 1
+    chunks_arrive(stage, relays[0], 1.5, 0, 0, 0, 0)
+    assert {span.reducer for span in stage.spans()} == {new}
+
+
+def test_a_relay_that_sits_out_is_better_than_one_that_stands_still() -> None:
+    stage, trainers, relays = reducing({}, {})
+    done_and_still(stage, relays, HANG_S + 1)
+    stage.reduce()
+    stage.persist()
+    stage.accumulate()
+    stage.offers(*trainers)
+    stage.close()
+    assert {span.reducer for span in stage.spans()} == {relays[0]}, "the other one sits out"
+    chunks_arrive(stage, relays[0], HANG_S + 1, 0, 0, 0, 0)
+    assert {span.reducer for span in stage.spans()} == {relays[1]}
+    chunks_arrive(stage, relays[1], HANG_S + 1, 0, 0, 0, 0)
+    assert {span.reducer for span in stage.spans()} == {relays[1]}, "both stood still: the deadline decides"
+
+
+def test_a_slow_relay_or_the_last_one_is_waited_for() -> None:
+    stage, _, relays = reducing({}, {})
+    done_and_still(stage, relays, HANG_S + 2, moving=True)
+    assert stage.round.attempt == 1
+    stage, _, relays = reducing({}, {})
+    chunks_arrive(stage, relays[0], HANG_S + 2, 0, 0, 0, 0)
+    assert stage.round.attempt == 1, "where none is done, the way to them may be what is slow"
+
+
+def test_where_rounds_were_void_a_relay_is_given_more_time_too() -> None:
+    """Where none is done, nothing says how long is long."""
+    stage, _, relays = reducing({})
+    stage.state.slow_rounds = 1
+    stage.round.deadline += 100
+    stage.relay("new")
+    chunks_arrive(stage, relays[0], 2 * HANG_S - 1, 0, 0, 0, 0)
+    assert stage.round.attempt == 1
+    chunks_arrive(stage, relays[0], 1.5, 0, 0, 0, 0)
+    assert stage.round.attempt == 2
+
+
+# --- late, lost
+
+
+def test_progress_that_comes_late_harms_nobody() -> None:
+    stage, _, (relay,) = reducing()
+    late = m.Progress(**stage.place(), received=((0, 0), (1, 0)))
+    stage.reduce()
+    assert stage.say(relay, late) == []
+    stage.persist()
+    assert stage.say(relay, late) == []
+
+
+def test_a_lost_plan_is_announced_again_to_the_reducer_that_says_nothing() -> None:
+    stage, _, (relay,) = reducing()
+    again = [c for c in stage.wait(STALL_S) if isinstance(c, e.Announce)]
+    assert again
+    assert all(
+        command.keepers == (relay,) and not command.peers and command.plan == stage.round.plan for command in again
+    )
+
+
+def test_a_lost_plan_is_announced_again_to_the_contributor_of_whom_nothing_comes() -> None:
+    stage, trainers, (relay,) = reducing()
+    announced: list[e.Announce] = []
+    for chunks in range(1, 8):
+        announced += [c for c in stage.wait(0.5) if isinstance(c, e.Announce)]
+        progress(stage, relay, chunks, chunks, chunks, 0)
+    assert {(command.keepers, command.peers) for command in announced} == {((), (trainers[3].peer,))}
+    assert sent(stage.said, m.Listeners, trainers[3].peer)
+
+
+def test_a_lost_drop_is_said_again() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.take(e.Lost(trainers[0].peer))
+    before = len(sent(stage.said, m.Drop, relay))
+    chunks_arrive(stage, relay, 9, 0, 1, 1, 1)
+    assert len(sent(stage.said, m.Drop, relay)) > before

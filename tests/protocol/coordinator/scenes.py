@@ -1,0 +1,119 @@
+"""Moments of a run that several test files begin with."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.events import Mark
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Included, digest_of
+from tests.protocol.coordinator.stage import ELEMENTS, TOKENS, Stage, Trainer, sealed, sent
+
+CHUNKS = ELEMENTS // (16 * 1024)
+NAMES = ("ann", "bob", "cem", "dan", "eva", "fay", "gus", "hal")
+
+
+def pair() -> tuple[Stage, Trainer, Trainer]:
+    """Two trainers after the first update."""
+    stage = Stage(batch=24)
+    stage.relay()
+    ann, bob = stage.trainer("ann"), stage.trainer("bob")
+    stage.commit()
+    return stage, ann, bob
+
+
+def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trainer]:
+    """Three who work and one of whom a test says what it does."""
+    stage = Stage(batch=48, **facts)
+    stage.relay()
+    names = ["ann", "bob", "cem", "zoe"]
+    *honest, other = [stage.trainer(name, "ann" if same_person else name) for name in names]
+    return stage, honest, other
+
+
+# --- a round
+
+
+def reducing(
+    *relays: Mapping[str, object], people: int = 4, unit_s: float = 1.0, **last: float
+) -> tuple[Stage, list[Trainer], list[PeerId]]:
+    """A round whose plan was just announced; the last trainer offers as told. Each has made two units."""
+    stage = Stage(batch=8 * people)
+    reducers = [stage.relay(f"relay{number}", **said) for number, said in enumerate(relays or ({},))]
+    trainers = [stage.trainer(name) for name in NAMES[:people]]
+    stage.accumulate(unit_s=unit_s)
+    stage.offers(*trainers[:-1])
+    stage.offer(trainers[-1], **last)
+    assert stage.state.phase is Phase.REDUCE
+    return stage, trainers, reducers
+
+
+def progress(stage: Stage, reducer: PeerId, *chunks: int) -> list[e.Command]:
+    return stage.say(reducer, m.Progress(**stage.place(), received=tuple(enumerate(chunks))))
+
+
+def chunks_arrive(stage: Stage, reducer: PeerId, seconds: float, *per_s: float) -> float:
+    """At so many a second of each slot; the reducer says how far it is twice a second. When the last one came."""
+    begun = stage.now
+    while stage.now < begun + seconds and stage.state.phase is Phase.REDUCE:
+        stage.wait(0.5)
+        if stage.state.phase is Phase.REDUCE:
+            progress(stage, reducer, *(min(CHUNKS, int(rate * (stage.now - begun))) for rate in per_s))
+    return stage.now - begun
+
+
+def partly(stage: Stage, slot: int) -> None:
+    """The round's span with this slot in the second half only."""
+    (span,) = stage.spans()
+    others = tuple(number for number in range(len(stage.round.slots)) if number != slot)
+    everybody = tuple(range(len(stage.round.slots)))
+    stage.span_done(span, included=(Included(span.first, 4, others), Included(4, span.stop, everybody)))
+
+
+def left_out(slot: int, people: int = 4) -> tuple[Stage, list[Trainer], int]:
+    """A run in whose last update a slot was in half of the chunks. With the tokens that it carries."""
+    stage, trainers, _ = reducing(people=people)
+    weight = trainers[slot].samples * TOKENS
+    partly(stage, slot)
+    stage.persist()
+    return stage, trainers, weight
+
+
+def offers_carried(stage: Stage, trainer: Trainer, carried: int) -> list[str]:
+    """Numbers of the errors that an offer with so many carried tokens in half of the chunks is answered with."""
+    tokens = trainer.samples * TOKENS
+    weights = (m.Weight(0, 4, tokens + carried), m.Weight(4, 8, tokens))
+    answer = stage.offer(trainer, weights=weights, loss_tokens=tokens)
+    return [notice.code for notice in sent(answer, m.Notice)]  # type: ignore[attr-defined]
+
+
+# --- another host
+
+
+def restarted(stage: Stage, **facts: Any) -> Stage:
+    """Another host, with what the database has of the first one's run."""
+    head = stage.records[-1]
+    marks = [Mark(*place, mark) for place, mark in stage.state.leases.reserved.items()]
+    settled = [unit for record in stage.records for entry in record.contributions for unit in entry.units]
+    given: dict[str, Any] = {
+        "fence": stage.state.fence + 1,
+        "index": head.index,
+        "step": head.step,
+        "digest": digest_of(sealed(head)),
+        "marks": marks,
+        "settled": settled,
+        "last": [sealed(record) for record in stage.records[-16:]],
+    }
+    after = Stage(batch=stage.state.recipe.target_batch, **{**given, **facts})
+    after.records = stage.records
+    after.relay()
+    return after
+
+
+def come_back(stage: Stage, trainer: Trainer, **said: object) -> list[e.Command]:
+    for name, value in said.items():
+        setattr(trainer, name, value)
+    stage.trainers[trainer.peer] = trainer
+    return stage.hello(trainer)

@@ -1,0 +1,177 @@
+"""Who comes says what it holds, and keeps what is its own; who goes leaves it for a while."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.state import Phase
+from tests.protocol.coordinator.scenes import come_back, left_out, pair, reducing, restarted
+from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of, sent
+
+
+def test_everybody_is_told_who_can_be_dialled() -> None:
+    stage = Stage()
+    ann = stage.trainer("ann")
+    stage.relay()
+    listeners = sent(stage.said, m.Listeners, ann.peer)[-1]
+    assert listeners.listeners == (  # type: ignore[attr-defined]
+        m.Listener(peer_of("relay"), "ws://relay", "", reduces=True, keeps_log=True),
+    )
+    assert sent(stage.wait(1) + stage.hello(ann), m.Listeners) == [], "nothing has changed"
+    stage.take(e.Lost(peer_of("relay")))
+    assert sent(stage.said, m.Listeners, ann.peer)[-1].listeners == ()  # type: ignore[attr-defined]
+
+
+def test_a_hello_that_crossed_a_lease_does_not_end_it() -> None:
+    """Else its units would be computed by two, and who came second be refused."""
+    stage, _, bob = pair()
+    stage.wait(2)
+    units, bob.undone = list(bob.undone), []
+    stage.member(bob).granted, stage.member(bob).granted_at = tuple(units), stage.state.now
+    stage.hello(bob)
+    assert stage.state.leases.holds(bob.accumulator, units)
+    assert not set(bob.undone) & set(units), "they are not leased once more"
+    stage.member(bob).granted_at = stage.state.now - 6
+    bob.undone = []
+    stage.lose.add((bob.peer, m.Lease))
+    before = stage.state.leases.outstanding(bob.accumulator)
+    assert before
+    stage.state.goal = "paused"
+    stage.hello(bob)
+    assert stage.state.leases.outstanding(bob.accumulator) == 0, "later, what it does not hold comes back"
+
+
+def test_carried_work_is_believed_up_to_what_the_records_allow() -> None:
+    stage, trainers, weight = left_out(0)
+    after = restarted(stage)
+    come_back(after, trainers[0], carried=10**9)
+    come_back(after, trainers[1], carried=10**9)
+    assert after.member(trainers[0]).carried == weight
+    assert after.member(trainers[1]).carried == 0, "all of its work is in the update"
+    stranger = Trainer("eve", "eve")
+    come_back(after, stranger, carried=10**9, step=1, index=1)
+    assert after.member(stranger).carried == 0
+
+
+def test_a_lost_session_keeps_what_is_carried() -> None:
+    stage, trainers, weight = left_out(0)
+    stage.take(e.Lost(trainers[0].peer))
+    stage.hello(trainers[0])
+    assert stage.member(trainers[0]).carried == weight
+
+
+def test_a_late_holder_still_has_its_units_within_the_grace() -> None:
+    stage, trainers, _ = left_out(0)
+    stage.wait(2)
+    late = trainers[3]
+    assert late.undone
+    after = restarted(stage)
+    for trainer in trainers[:3]:
+        come_back(after, trainer)
+    after.commit(*trainers[:3])
+    late.step, late.index = after.state.step, after.state.index
+    come_back(after, late)
+    assert after.state.leases.holds(late.accumulator, late.undone)
+    assert sent(after.said, m.AccumulatorRevoked, late.peer) == []
+
+
+# --- hello
+
+
+def test_a_hello_that_is_said_twice_changes_nothing() -> None:
+    stage, _, bob = pair()
+    stage.wait(2)
+    stage.compute(bob)
+    book, member = stage.state.leases, stage.member(bob)
+    before = set(book.held[bob.accumulator]), dict(member.done), member.done_samples, dict(stage.state.holders)
+    for _ in range(2):
+        answer = stage.hello(bob)
+        assert sent(answer, m.Greeting, bob.peer)
+        assert "joined" not in notes(answer)
+        after = set(book.held[bob.accumulator]), dict(member.done), member.done_samples, dict(stage.state.holders)
+        assert after == before
+
+
+def test_a_hello_of_another_step_is_judged_when_its_peer_is_at_the_head() -> None:
+    """Its units may be in updates that it has not learned of."""
+    stage, _, bob = pair()
+    for step, is_judged in ((0, False), (1, True)):
+        bob.step = step
+        (greeting,) = sent(stage.hello(bob), m.Greeting, bob.peer)
+        assert isinstance(greeting, m.Greeting)
+        assert greeting.reconciled == is_judged
+        assert stage.member(bob).reconciled == is_judged
+
+
+def test_a_peer_that_was_away_is_told_which_attempts_are_over() -> None:
+    stage, (ann, *_), (relay, _) = reducing({}, {})
+    stage.take(e.Lost(relay))
+    attempts = ((0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 1, 3))
+    in_doubt = tuple(m.InDoubt(*attempt) for attempt in attempts)
+    hello = m.Hello(run=RUN, accumulator=ann.accumulator, step=0, log_index=0, in_doubt=in_doubt)
+
+    def over() -> list[int]:
+        return [void.attempt for void in sent(stage.say(ann.peer, hello), m.Void) if isinstance(void, m.Void)]
+
+    assert over() == [3], "two are of the open round, and two of another host or step"
+    while stage.state.phase is Phase.REDUCE:
+        stage.wait(1)
+    assert over() == [1, 2, 3]
+
+
+# --- accumulators
+
+
+def test_whoever_names_the_accumulator_of_another_gets_nothing_of_it() -> None:
+    """They are named in public records."""
+    stage, _, bob = pair()
+    stage.wait(2)
+    held = set(stage.state.leases.held[bob.accumulator])
+    eve = Trainer("eve", "eve")
+    answer = come_back(stage, eve, accumulator=bob.accumulator, step=1, index=1)
+    assert sent(answer, m.AccumulatorRevoked, eve.peer)
+    assert stage.state.holders[bob.accumulator] == bob.peer
+    assert stage.state.leases.held[bob.accumulator] == held
+
+
+def test_whoever_was_started_anew_gives_up_what_it_held_and_offered() -> None:
+    stage, (ann, *_), _ = reducing()
+    stage.wait(2)
+    old = ann.accumulator
+    stage.begin_anew(ann)
+    assert stage.round.dropped == {0}
+    assert old not in stage.state.holders
+    assert stage.state.holders[ann.accumulator] == ann.peer
+    stage.reduce([0])
+    stage.persist()
+    assert stage.state.leases.outstanding(old) == 0
+
+
+def test_whoever_comes_back_finds_its_leases() -> None:
+    stage, _, bob = pair()
+    stage.wait(2)
+    stage.take(e.Lost(bob.peer))
+    assert bob.peer in stage.state.departed
+    stage.hello(bob)
+    assert bob.undone
+    assert stage.state.leases.holds(bob.accumulator, bob.undone)
+    assert stage.state.departed == {}
+
+
+def test_whoever_comes_back_with_another_accumulator_gives_up_the_one_it_left_with() -> None:
+    stage, _, bob = pair()
+    stage.wait(2)
+    old = bob.accumulator
+    stage.take(e.Lost(bob.peer))
+    stage.begin_anew(bob)
+    assert stage.state.leases.outstanding(old) == 0
+    assert old not in stage.state.holders
+    assert stage.state.departed == {}
+
+
+def test_whoever_holds_units_that_are_leased_to_another_begins_anew() -> None:
+    stage, ann, bob = pair()
+    stage.wait(2)
+    old, held = bob.accumulator, set(stage.state.leases.held[ann.accumulator])
+    assert sent(come_back(stage, bob, undone=list(ann.undone)), m.AccumulatorRevoked, bob.peer)
+    assert bob.accumulator != old
+    assert stage.state.leases.outstanding(old) == 0
+    assert stage.state.leases.held[ann.accumulator] == held

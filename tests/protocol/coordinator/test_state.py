@@ -1,0 +1,135 @@
+"""What follows from what a coordinator knows: who reduces, who sits out, whether the run can go on."""
+
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.state import DIVERGED, Conduct
+from tests.protocol.coordinator.scenes import four, pair, reducing
+from tests.protocol.coordinator.stage import Stage
+
+# --- who reduces
+
+
+def test_somebody_who_cannot_be_dialled_or_does_not_reduce_is_planned_no_part() -> None:
+    stage, _, relays = reducing({}, {"url": ""}, {"reduces": False})
+    assert {span.reducer for span in stage.spans()} == {relays[0]}
+
+
+def test_a_trainers_word_that_it_reduces_is_not_taken() -> None:
+    stage, trainers, (relay,) = reducing()
+    hello = m.Hello(
+        run=stage.state.run, accumulator=trainers[0].accumulator, url="ws://me", reduces=True, keeps_log=True
+    )
+    stage.say(trainers[0].peer, hello)
+    assert [member.peer for member in stage.state.reducers()] == [relay]
+    assert not stage.member(trainers[0]).keeps_log
+
+
+def test_reducers_that_let_a_round_down_reduce_only_where_there_is_no_other() -> None:
+    stage, _, relays = reducing({}, {})
+    first, second = (stage.state.members[relay] for relay in relays)
+    first.conduct.out_until, first.conduct.out_since = stage.state.rounds, stage.state.now
+    assert stage.state.reducers() == [second]
+    second.conduct = first.conduct
+    assert stage.state.reducers() == [first, second]
+
+
+def test_reducers_that_stand_still_reduce_only_where_there_is_no_other() -> None:
+    stage, _, relays = reducing({}, {})
+    stage.round.hung = {relays[0]}
+    assert [member.peer for member in stage.state.reducers()] == [relays[1]]
+    stage.round.hung = set(relays)
+    assert [member.peer for member in stage.state.reducers()] == relays
+
+
+def test_those_who_can_be_dialled_are_named_by_id() -> None:
+    stage = Stage()
+    relays = [stage.relay(name) for name in ("c", "a", "b")]
+    assert [listener.peer for listener in stage.state.listeners()] == sorted(relays)
+
+
+# --- who sits out
+
+
+def test_whoever_sits_out_is_back_when_its_rounds_are_over() -> None:
+    stage, *_ = reducing()
+    this, last = (Conduct(out_until=number, out_since=stage.state.now) for number in (1, 0))
+    assert stage.state.sits_out(this)
+    assert not stage.state.sits_out(last)
+    stage.reduce()
+    stage.persist()
+    assert not stage.state.sits_out(this), "the next round is another"
+
+
+def test_whoever_sits_out_is_back_no_sooner_than_its_time_is_over() -> None:
+    stage = Stage()
+    stage.tick()
+    conduct = Conduct(out_to=stage.state.now + 16, out_since=stage.state.now)
+    stage.wait(15)
+    assert stage.state.sits_out(conduct)
+    stage.wait(2)
+    assert not stage.state.sits_out(conduct)
+
+
+def test_an_hour_is_the_longest() -> None:
+    stage, honest, culprit = four(same_person=False)
+    for _ in range(3):
+        stage.commit(*honest, culprit)
+    conduct = stage.member(culprit).conduct
+    conduct.out_until, conduct.out_since = stage.state.rounds + 16, stage.state.now
+    stage.wait(3590)
+    assert stage.state.sits_out(conduct)
+    stage.wait(20)
+    assert not stage.state.sits_out(conduct)
+
+
+# --- whether the run goes on
+
+
+def test_it_begins_with_the_minimum_of_trainers_and_goes_on_with_one() -> None:
+    stage = Stage()
+    stage.state.recipe = replace(stage.state.recipe, minimum_trainers=2)
+    ann = stage.trainer("ann")
+    assert not stage.state.has_quorum
+    bob = stage.trainer("bob")
+    assert stage.state.has_quorum
+    stage.take(e.Lost(bob.peer))
+    assert not stage.state.has_quorum
+    stage.state.started = True
+    assert stage.state.has_quorum
+    stage.take(e.Lost(ann.peer))
+    assert not stage.state.has_quorum
+
+
+def test_it_is_done_with_its_last_step() -> None:
+    stage = Stage(steps=2)
+    stage.relay()
+    stage.trainer("ann")
+    stage.commit()
+    assert not stage.state.done
+    stage.commit()
+    assert stage.state.done
+
+
+def test_ended_early_it_is_done_with_the_open_round() -> None:
+    stage, *_ = reducing()
+    stage.state.goal = "finishing"
+    assert not stage.state.done
+    stage.reduce()
+    stage.persist()
+    assert stage.state.done
+
+
+def test_a_model_has_diverged_when_every_trainer_says_so() -> None:
+    stage, ann, bob = pair()
+    said = stage.state.non_finite
+    said[ann.peer] = DIVERGED
+    assert not stage.state.has_diverged
+    said[bob.peer] = DIVERGED - 1
+    assert not stage.state.has_diverged
+    said[bob.peer] = DIVERGED
+    assert stage.state.has_diverged
+    for trainer in (ann, bob):
+        stage.take(e.Lost(trainer.peer))
+    assert not stage.state.has_diverged, "nobody is left to say so"

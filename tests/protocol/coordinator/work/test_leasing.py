@@ -1,0 +1,118 @@
+"""Who is leased how much: by what it has shown, and never while it is not known what it holds."""
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.events import Goal
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.coordinator.work.leasing import _tell, deal, reserve
+from tests.protocol.coordinator.scenes import four, pair
+from tests.protocol.coordinator.stage import UNIT, Stage, sent
+
+
+def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -> None:
+    stage = Stage(batch=60)
+    stage.relay()
+    fast, slow = stage.trainer("fast"), stage.trainer("slow")
+    for _ in range(8):
+        while stage.state.phase is Phase.ACCUMULATE:
+            stage.wait(1)
+            stage.compute(fast, 2)
+            if int(stage.now) % 2:
+                stage.compute(slow)
+        stage.offers(fast, slow)
+        stage.reduce()
+        stage.persist()
+    stage.wait(1.25)
+    shares = stage.member(fast).share, stage.member(slow).share
+    assert shares == (48, 12)
+    assert (fast.quota, slow.quota) == (60, 16)
+
+
+def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown() -> None:
+    """Its reports cannot be checked before it offers; so its share grows from update to update."""
+    stage, honest, liar = four(same_person=False)
+    for _ in range(4):
+        stage.wait(1)
+        stage.compute(liar, 10)
+    stage.wait(2)
+    assert stage.member(liar).conduct.pace > 0
+    assert stage.member(liar).share <= 24, "twice an equal share"
+    assert all(stage.member(trainer).share >= UNIT for trainer in honest)
+
+
+def test_nothing_is_leased_between_the_question_and_the_hello() -> None:
+    stage, _, bob = pair()
+    stage.wait(2)
+    stage.member(bob).hello_asked_at = stage.state.now
+    bob.done, bob.undone = dict.fromkeys(bob.undone, bob.step), []
+    assert sent(stage.report(bob), m.Lease) == []
+    stage.hello(bob)
+    assert bob.undone
+
+
+def test_nobody_is_expected_to_make_what_is_counted_on_of_another() -> None:
+    stage, ann, bob = pair()
+    deal(stage.state)
+    assert {stage.member(trainer).share for trainer in (ann, bob)} == {12}
+    stage.member(bob).conduct.silent = True
+    deal(stage.state)
+    assert (stage.member(ann).share, stage.member(bob).share) == (24, UNIT)
+
+
+def test_a_trainer_is_leased_two_rounds_ahead_and_no_more() -> None:
+    stage, *trainers = pair()
+    most = 0
+    for _ in range(3):
+        stage.wait(2)
+        for trainer in trainers:
+            ahead = sum(unit.samples for unit in trainer.undone)
+            most = max(most, ahead)
+            assert ahead <= 2 * stage.member(trainer).share + UNIT
+        stage.commit()
+    assert most >= 2 * 12
+
+
+@pytest.mark.parametrize("goal", ["paused", "finishing"])
+def test_nothing_is_leased_while_no_round_may_begin(goal: Goal) -> None:
+    stage, ann, _ = pair()
+    stage.wait(2)
+    stage.take(e.Directed(goal))
+    stage.said.clear()
+    stage.compute(ann, 100)
+    stage.wait(3)
+    assert sent(stage.said, m.Lease) == []
+    if goal == "paused":
+        stage.take(e.Directed("running"))
+        stage.wait(1)
+        assert sent(stage.said, m.Lease, ann.peer)
+
+
+def test_marks_are_asked_for_once_until_the_database_has_them() -> None:
+    stage, ann, _ = pair()
+    book = stage.state.leases
+    book.reserved = dict(book.granted)
+    (asked,) = reserve(stage.state)
+    assert isinstance(asked, e.Reserve)
+    assert reserve(stage.state) == []
+    held = book.outstanding(ann.accumulator)
+    stage.compute(ann, 4)
+    assert book.outstanding(ann.accumulator) == held, "nothing is left below the marks"
+    stage.take(e.Reserved(asked.marks))
+    assert not stage.state.reserving
+    assert book.outstanding(ann.accumulator) > held
+
+
+@pytest.mark.parametrize(
+    ("held", "quota", "is_told"), [(0, 119, False), (0, 121, True), (0, 79, True), (100, 119, True)]
+)
+def test_a_quota_is_told_when_it_changes_by_a_fifth_or_lets_a_resting_trainer_go_on(
+    held: int, quota: int, is_told: bool
+) -> None:
+    stage, ann, _ = pair()
+    member = stage.member(ann)
+    member.quota, member.done_samples = 100, held
+    commands = _tell(stage.state, member, (), quota)
+    assert bool(sent(commands, m.Lease, ann.peer)) == is_told
+    assert member.quota == (quota if is_told else 100)

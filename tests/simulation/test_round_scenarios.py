@@ -1,0 +1,83 @@
+"""What happens when rounds take long, fail or cannot go on, with every invariant checked."""
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
+from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S as OFFER_S
+from peer_agent.protocol.coordinator.state import DIVERGED, Phase
+from tests.simulation.watched import relays, run_to, state, trainers, watched
+
+
+def test_a_returning_trainer_is_told_that_its_attempt_is_over() -> None:
+    world, _ = watched(trainers=3, steps=9, even=True)
+    world.run_steps(1)
+    run_to(world, Phase.REDUCE)
+    sleeper, *others = trainers(world)
+    sleeper.disconnect()
+    for other in others:
+        other.kill()
+    world.wait(3)
+    assert state(world).phase is Phase.ACCUMULATE
+    assert sleeper.cut is not None
+    sleeper.connect()
+    world.wait(1)
+    assert sleeper.cut is None
+
+
+def test_leases_of_whoever_stays_away_come_back_after_some_rounds() -> None:
+    world, _ = watched(trainers=4, steps=30)
+    world.run_steps(1)
+    gone = trainers(world)[0]
+    run_to(world, Phase.ACCUMULATE)
+    world.wait(0.5)
+    gone.kill()
+    world.wait(1)
+    assert gone.accumulator in state(world).leases.held
+    world.run_steps(GRACE_ROUNDS + 1, 300)
+    world.wait(0.2)
+    assert gone.accumulator not in state(world).leases.held
+
+
+def test_offers_that_never_come_double_the_wait_until_one_does() -> None:
+    world, _ = watched(trainers=1, steps=9)
+    trainer = trainers(world)[0]
+    trainer.offer_delay_s = 3 * OFFER_S
+    assert world.run_steps(1, 300)
+    assert world.tally.notes["void"] == 2
+    world.wait(0.1)
+    assert state(world).late_rounds == 0
+
+
+def test_a_round_that_moves_is_given_time_and_one_that_does_not_is_void() -> None:
+    world, _ = watched(trainers=2, steps=9, even=True, elements=100 * 16 * 1024)
+    for relay in relays(world):
+        relay.bytes_per_s = 0
+    for trainer in trainers(world):
+        trainer.chunks_per_s = 1.0
+    assert world.run_steps(1, 200), "100 s is more than any fixed wait, but it moves"
+    assert "void" not in world.tally.notes
+    run_to(world, Phase.REDUCE)
+    relays(world)[0].freeze()
+    world.wait(60)
+    assert world.tally.notes["void"] >= 1
+
+
+def test_a_model_that_has_diverged_stops_the_run_and_says_why() -> None:
+    world, _ = watched(trainers=2, steps=50, even=True)
+    world.run_steps(2)
+    run_to(world, Phase.ACCUMULATE)
+    for _ in range(200):
+        if len(state(world).ready()) == 2:
+            break
+        world.wait(0.02)
+    host = world.host
+    assert host is not None
+    for trainer in trainers(world):
+        leased = sorted(state(world).leases.held[trainer.accumulator])[:DIVERGED]
+        message = m.UnitsReturned(run=state(world).run, units=tuple(leased), reason="non_finite")
+        for _ in range(2):  # said twice, it is one line of the timeline
+            host.take(e.Received(trainer.peer, message))
+    assert state(world).has_diverged
+    world.wait(0.5)
+    assert "diverged" in state(world).waiting
+    assert world.tally.notes["non-finite"] == 2
