@@ -11,6 +11,7 @@ from peer_agent.machine.hardware import FreeResources
 from peer_agent.machine.home import Home
 from peer_agent.machine.memory_estimate import needs_of
 from peer_agent.machine.preflight import RunFacts, check_fit
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Model, Recipe
 from peer_agent.site.run_facts import facts_of
@@ -101,7 +102,7 @@ async def test_facts_are_read_from_the_api() -> None:
     with http_site(site_of_size(1000)) as url:
         facts = await facts_of(f"{url}/api/v1/runs/a", {})
     recipe = msgspec.convert(golden("api")["runs/SLUG"]["recipe"], Recipe)
-    assert facts == RunFacts(recipe, 1000, 400_000, 700, 10 * 1000 * 2, 3.0)
+    assert facts == RunFacts(recipe, 1000, 400_000, 700, 10 * encoded_size("fp16", 1000), 3.0)
 
 
 @pytest.mark.parametrize(
