@@ -5,7 +5,7 @@ BIN = .venv/bin
 NPM = PATH="$(CURDIR)/.venv/bin:$$PATH" npm --prefix frontend
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint e2e bench format screenshots
+.PHONY: help setup demo test lint e2e bench format screenshots images
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -44,3 +44,6 @@ format: setup ## rewrite the code in house style
 
 screenshots: setup ## take the README's pictures of the main pages anew
 	$(BIN)/python -m scripts.screenshots
+
+images: ## build the images of site, relay and agent, with docker or podman
+	@docker/make-images

@@ -16,15 +16,15 @@ PATIENCE_S = 2.0
 
 
 @contextmanager
-def running_worker() -> Iterator[None]:
-    """A worker for as long as the block lasts; children of its tasks end with it."""
+def running_worker() -> Iterator[threading.Thread]:
+    """A worker for as long as the block lasts, and its thread; children of its tasks end with it."""
     # Celery warns root about pickles; ours takes JSON alone.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     worker: Worker = app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
     thread = threading.Thread(target=worker.start, name="worker", daemon=True)
     thread.start()
     try:
-        yield
+        yield thread
     finally:
         stop_children()
         _stop(worker)

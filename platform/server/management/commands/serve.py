@@ -1,4 +1,4 @@
-"""`manage.py serve`: site, coordinator, worker and relay in one command."""
+"""`manage.py serve`: site, coordinator, worker and relay in one command, or without the latter two."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from argparse import ArgumentParser
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from config import environment
 from config.public import public_settings
 from coordination.hosts.claims import forget_the_dead
 from coordination.snapshots import expire_pending
+from peer_agent.protocol.errors import Problem
 from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
 from server.backup import back_up_before_changes
@@ -46,9 +47,12 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000, help="port of the pages; 0: any free one (default 8000)")
         parser.add_argument("--relay-port", type=int, default=0, help="port of the relay; 0: any free one (default)")
         parser.add_argument("--public-url", default="", help="the site's address as people type it")
+        parser.add_argument("--no-worker", action="store_true", help="leave background work to `manage.py worker`")
+        parser.add_argument("--no-relay", action="store_true", help="leave averaging to relays of their own")
 
     def handle(self, **options: Any) -> None:
         """Serve until asked to stop. Raises Problem E334, E401, E404, E405."""
+        check_parts(options)
         os.umask(0o077)  # tables, texts and logs are for this account alone, as the keys are
         data = Path(settings.DATA)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,15 +71,16 @@ class Command(BaseCommand):
             ready = stack.enter_context(announced(place, public))
             if is_alone:
                 clear_workspaces()
-            stack.enter_context(running_worker())
-            requeue_unfinished()
+            if not options["no_worker"]:
+                stack.enter_context(running_worker())
+                requeue_unfinished()
             expire_pending()
             if is_alone:
                 forget_the_dead()
             prepare_looks()
             hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
             self._greet(public, data, [line for line in (warning, hint) if line])
-            relay_port = relay_port_for(public, options["host"], options["relay_port"])
+            relay_port = None if options["no_relay"] else relay_port_for(public, options["host"], options["relay_port"])
             asyncio.run(serve(bound, ready, inner=inner, host=options["host"], relay_port=relay_port))
 
     def _greet(self, public: str, data: Path, warnings: list[str]) -> None:
@@ -117,22 +122,34 @@ def public_address(asked: str, inner: str) -> str:
     return environment.address("--public-url", asked or environment.text("MANYHANDS_PUBLIC_URL") or inner, environ={})
 
 
-async def serve(bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int) -> None:
-    """All parts until one ends or somebody asks to stop; then all of them end."""
+def check_parts(options: Mapping[str, Any]) -> None:
+    """Raises Problem E405 where nobody could do what is left out, or is told about what is left out."""
+    if options["no_worker"] and not settings.REDIS_URL:
+        reason = "without REDIS_URL the queue is in this process, and nobody else can take from it"
+        raise Problem.of("E405", name="--no-worker", reason=reason)
+    if options["no_relay"] and options["relay_port"]:
+        raise Problem.of("E405", name="--relay-port", reason="--no-relay is there, too")
+
+
+async def serve(bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None) -> None:
+    """All parts until one ends or somebody asks to stop; then all of them end. No relay where `relay_port` is None."""
     from config.asgi import application
     from coordination.hosts.supervisor import run_hosts
 
     stop, started = asyncio.Event(), asyncio.Event()
     stop_on_signals(stop)
-    where = advertised(ready.url, relay_port)
 
-    async def relay() -> None:
+    async def announce_and_relay() -> None:
         await started.wait()
         ready.write()
+        if relay_port is None:
+            await stop.wait()
+            return
+        where = advertised(ready.url, relay_port)
         address = host if where else "127.0.0.1"
         await keep_relay(inner, ready.place, host=address, port=relay_port, advertise=where, stop=stop)
 
-    parts = [serve_http(application, bound, stop, started), run_hosts(stop), relay(), keep_house(stop)]
+    parts = [serve_http(application, bound, stop, started), run_hosts(stop), announce_and_relay(), keep_house(stop)]
     if os.environ.get("MANYHANDS_DIE_WITH_PARENT") == "1":
         parts.append(stop_with_parent(stop))
     async with asyncio.TaskGroup() as group:

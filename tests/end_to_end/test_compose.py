@@ -1,0 +1,180 @@
+"""compose.yaml without containers: its commands and settings as processes of this machine, behind its own Caddyfile.
+
+What differs is written down in `Here`: ports and folders of this machine stand where containers have their own.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from demo.processes import ROOT
+from demo.visitor import Refused, Visitor
+from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, Swarm
+from tests.servers import free_port, guarded, private_postgres, private_redis, short_folder
+
+FOLDER = ROOT / "docker"
+STEPS = 4
+SITES = ("site-1", "site-2")
+CODE = re.compile(r"/approve/\?code=([0-9A-Z-]+)")
+
+
+class Here(NamedTuple):
+    """Where on this machine is what a container has to itself."""
+
+    folder: Path
+    redis: str
+    ports: dict[str, int]
+
+    @property
+    def domain(self) -> str:
+        return f"localhost:{self.ports['https']}"
+
+    @property
+    def certificate(self) -> Path:
+        """Of the authority that Caddy makes for itself where nobody else vouches for a name."""
+        return self.folder / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
+
+    def services(self) -> dict[str, dict[str, Any]]:
+        text = re.sub(r"\$\{MANYHANDS_DOMAIN(:\?[^}]*)?\}", self.domain, (FOLDER / "compose.yaml").read_text())
+        found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
+        return found
+
+    def command(self, name: str) -> list[str]:
+        """The image's entry point and the service's command."""
+        entry = [MANYHANDS] if name == "relay" else [sys.executable, str(ROOT / "manage.py")]
+        told = {"0.0.0.0": "127.0.0.1", "8000": str(self.ports.get(name)), "9000": str(self.ports["relay"])}
+        return entry + [told.get(word, word) for word in self.services()[name]["command"]]
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The service's settings and nothing else of ours."""
+        places = {
+            "/run/secrets/database_url": str(self.folder / "database_url"),
+            "redis://redis:6379/0": self.redis,
+            "/relay": str(self.folder / "relay"),
+        }
+        set_there = self.services()[name].get("environment", {})
+        kept = "MANYHANDS_HOME" if name == "relay" else "MANYHANDS_DATA"
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "OMP_NUM_THREADS": "1",
+            "SSL_CERT_FILE": str(self.certificate),
+            kept: str(self.folder / ("relay" if name == "relay" else "data")),
+            **{setting: places.get(value, value) for setting, value in set_there.items()},
+        }
+
+    def caddyfile(self) -> str:
+        """With an authority of its own, and ports that anybody may listen at."""
+        text = (FOLDER / "Caddyfile").read_text()
+        for name, port in (("site-1", 8000), ("site-2", 8000), ("relay", 9000)):
+            text = text.replace(f"{name}:{port}", f"127.0.0.1:{self.ports[name]}")
+        options = (
+            f"local_certs\n\tskip_install_trust\n\thttp_port {self.ports['http']}\n\thttps_port {self.ports['https']}\n"
+        )
+        return text.replace("{\n", "{\n\t" + options, 1).replace(":2020", f":{self.ports['health']}")
+
+
+@contextmanager
+def caddy(here: Here) -> Iterator[None]:
+    """Caddy before the two sites; it answers once one of them does."""
+    (here.folder / "Caddyfile").write_text(here.caddyfile())
+    own = [f"XDG_DATA_HOME={here.folder / 'caddy'}", f"XDG_CONFIG_HOME={here.folder / 'caddy'}"]
+    program = str(Path(sys.executable).with_name("caddy"))
+    command = [program, "run", "--adapter", "caddyfile", "--config", str(here.folder / "Caddyfile")]
+
+    def answers() -> bool:
+        try:
+            Visitor(f"https://{here.domain}").read("/readyz")
+            Visitor(f"http://127.0.0.1:{here.ports['health']}").read("/")
+        except Refused:
+            return False
+        return True
+
+    with short_folder() as folder:
+        whole = ["env", *own, f"MANYHANDS_DOMAIN={here.domain}", *command]
+        with guarded(whole, folder, "", answers):
+            yield
+
+
+def start_site(swarm: Swarm, here: Here) -> None:
+    """Tables, then the two site processes and the worker."""
+    subprocess.run(here.command("migrate"), env=here.environment("migrate"), check=True, timeout=60)
+    for name in (*SITES, "worker"):
+        own = here.environment(name) | {"MANYHANDS_DIE_WITH_PARENT": "1"}
+        swarm.start(name, here.command(name), own, here.folder)
+    for name in SITES:
+        inner = Visitor(f"http://127.0.0.1:{here.ports[name]}")
+        swarm.wait(lambda inner=inner: is_ready(inner), 60, f"{name} is ready")  # type: ignore[misc]
+    swarm.wait(lambda: "The worker is ready" in swarm.log("worker"), 60, "the worker is ready")
+
+
+def is_ready(visitor: Visitor) -> bool:
+    try:
+        visitor.read("/readyz")
+    except Refused:
+        return False
+    return True
+
+
+def approve_relay(swarm: Swarm, here: Here) -> None:
+    """The first operator follows the link of the log, and says yes to the code of the relay's."""
+    link = re.search(r"/operator/[\w-]+/", swarm.log("site-1"))
+    assert link is not None
+    operator = Visitor(swarm.url)
+    operator.submit(link[0], {"username": "root", "password": PASSWORD})
+    swarm.start("relay", [*here.command("relay"), "--attached"], here.environment("relay"), here.folder)
+    swarm.wait(lambda: CODE.search(swarm.log("relay")), 60, "the relay shows a code")
+    code = CODE.findall(swarm.log("relay"))[-1]
+    operator.submit(f"/approve/?code={code}", {"code": code, "answer": "approve"}, action="/approve/")
+
+
+def test_what_compose_starts_trains_a_run(tmp_path: Path, english: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = {name: free_port() for name in (*SITES, "relay", "http", "https", "health")}
+    with private_postgres() as database, private_redis() as redis:
+        here = Here(tmp_path, redis, ports)
+        (tmp_path / "relay").mkdir(mode=0o700)  # in containers the volume is there before anybody starts
+        (tmp_path / "database_url").write_text(database)
+        monkeypatch.setenv("SSL_CERT_FILE", str(here.certificate))
+        with Swarm(tmp_path, {"DATABASE_URL": database}) as swarm:
+            start_site(swarm, here)
+            swarm.url = f"https://{here.domain}"
+            with caddy(here):
+                approve_relay(swarm, here)
+                organizer = swarm.sign_up("organizer")
+                swarm.open_run(organizer, english, trainers=2, steps=STEPS)
+                swarm.wait(lambda: swarm.online("relay"), 60, "the relay is there")
+                for name in ("a", "b"):
+                    token = swarm.token_of(organizer)
+                    swarm.start_agent(name, token=token, SSL_CERT_FILE=str(here.certificate))
+                swarm.wait_finished()
+                check(swarm, here)
+
+
+def check(swarm: Swarm, here: Here) -> None:
+    """The books agree, the model can be had, the one relay is that of compose, and all ended as they were asked to."""
+    ledger, committed = swarm.books(here.folder / "relay")
+    assert ledger == committed == sum(step["samples"] for step in swarm.items("steps"))
+    assert len(swarm.items("steps")) == STEPS
+    archive = f"/api/v1/runs/{swarm.slug}/release/{swarm.slug}.zip"
+    swarm.wait(lambda: has(Visitor(swarm.url), archive), 120, "the release")
+    assert not list((here.folder / "data").glob("relay*")), "no site process has a relay of its own"
+    for name in ("worker", *SITES):
+        swarm.processes[name].terminate()
+    for name in ("worker", *SITES):
+        assert swarm.processes[name].wait(30) == 0, swarm.log(name)
+
+
+def has(visitor: Visitor, path: str) -> bool:
+    try:
+        visitor.download(path, Path(os.devnull))
+    except Refused:
+        return False
+    return True
