@@ -133,6 +133,16 @@ def test_a_database_that_says_no_is_asked_again_after_pauses_that_double_and_nev
     assert stage.persist().step == 1
 
 
+def test_nobody_is_told_of_a_step_before_the_database_has_it() -> None:
+    stage, trainers = offered()
+    stage.reduce()
+    stage.take(e.Persisted("failed"))
+    stage.wait(30)
+    assert sent(stage.said, m.Commit) == []
+    stage.persist()
+    assert all(len(sent(stage.said, m.Commit, trainer.peer)) == 1 for trainer in trainers)
+
+
 def test_whoever_lost_the_claim_stands_back() -> None:
     stage, _ = offered()
     stage.reduce()
