@@ -76,7 +76,9 @@ def test_a_void_round_changes_nothing() -> None:
 
 
 def test_full_precision_leaves_no_residual() -> None:
-    accumulator = contributor(1, 3)  # a third is no float32 number: S - W * (S / W) would not be zero
+    accumulator, total, three = Holder(), gradient(1), np.float32(3)
+    assert (total - three * (total / three)).any(), "what division rounds away would be left"
+    accumulator.add(total, 3)
     accumulator.offer("fp32")
     accumulator.settle(EVERYTHING)
     assert not held_by(accumulator).any()

@@ -323,6 +323,22 @@ async def test_sending_waits_for_a_reader_and_closing_does_not(monkeypatch: pyte
         ready.set()
 
 
+async def test_a_data_link_keeps_little_unsent_and_sends_no_pings() -> None:
+    """What lies in a buffer is out of reach, and a full uplink holds a pong back for longer than any timeout."""
+    options = links.socket_options(Link.DATA)
+    assert (options["ping_interval"], options["ping_timeout"]) == (None, None)
+    assert links.socket_options(Link.CONTROL)["ping_interval"] is not None
+    assert options["write_limit"] <= 128 * 1024
+    async with listening() as server:
+        link = await dial_relay(server)
+        assert link._socket.ping_interval is None
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            system: socket.socket = link._socket.transport.get_extra_info("socket")
+            unsent = system.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+            assert 0 < unsent <= 128 * 1024, "0: it was never told"
+        await link.close()
+
+
 def test_a_stranger_has_room_for_an_honest_handshake() -> None:
     session = Session(Side.DIALLING, Link.DATA, trainer(), nonce=b"n" * 32, server=RELAY, version="1" * 200)
     other = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"n" * 32, server=RELAY, version="")

@@ -231,8 +231,11 @@ def test_a_drop_of_another_attempt_or_of_no_slot_changes_nothing() -> None:
 
 def test_a_span_is_said_when_it_is_written() -> None:
     relay = opened()
-    spans = [action for action in all_added(relay) if isinstance(action, e.WriteSpan)]
+    assert relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == [], "nothing of it is averaged yet"
+    actions = all_added(relay)
+    spans = [action for action in actions if isinstance(action, e.WriteSpan)]
     assert [span.span.span for span in spans] == [0, 1]
+    assert said(actions) == [], "nothing of it is on the disk yet"
     (done,) = said(relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
     assert (done.span, done.root, done.sum_squares, done.included) == (1, b"r" * 32, 2.5, spans[1].included)
     assert relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == []

@@ -27,8 +27,9 @@ def test_an_offer_says_what_is_held_and_holds_until_the_end() -> None:
     assert (offer.step, offer.fence, offer.attempt, offer.accumulator) == (0, 2, 3, stage.core.accumulator)
     assert offer.units == (m.DoneUnit(unit(0), 0), m.DoneUnit(unit(1), 0))
     assert (offer.root, offer.norm, offer.loss_sum) == (b"r" * 32, 1.0, 5.0)
-    stage.lease(2)
-    assert not stage.did(e.Compute)
+    stage.lease(2, fence=2)
+    assert stage.core.undone == (unit(2),)
+    assert not stage.did(e.Compute), "nothing is computed between the cut and the outcome"
     assert stage.core.done == offer.units
 
 

@@ -4,9 +4,11 @@ from itertools import pairwise
 
 import pytest
 
+from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.committing import PERSIST_PAUSE_S, PERSIST_PAUSES_S
 from tests.protocol.coordinator.scenes import reducing
+from tests.protocol.coordinator.stage import sent
 
 
 def test_a_database_that_says_no_is_asked_again_after_pauses_that_double_and_never_at_once() -> None:
@@ -27,6 +29,16 @@ def test_a_database_that_says_no_is_asked_again_after_pauses_that_double_and_nev
     assert gaps[-1] == pytest.approx(PERSIST_PAUSES_S, abs=0.3)
     assert all(late >= early - 0.3 for early, late in pairwise(gaps))
     assert stage.persist().step == 1
+
+
+def test_nobody_is_told_of_a_step_before_the_database_has_it() -> None:
+    stage, trainers, *_ = reducing()
+    stage.reduce()
+    stage.take(e.Persisted("failed"))
+    stage.wait(30)
+    assert sent(stage.said, m.Commit) == []
+    stage.persist()
+    assert all(len(sent(stage.said, m.Commit, trainer.peer)) == 1 for trainer in trainers)
 
 
 def test_whoever_lost_the_claim_stands_back() -> None:

@@ -8,7 +8,7 @@ from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.coordinator.work.leasing import _tell, deal, reserve
 from tests.protocol.coordinator.scenes import four, pair
-from tests.protocol.coordinator.stage import UNIT, Stage, sent
+from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, sent
 
 
 def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -> None:
@@ -116,3 +116,45 @@ def test_a_quota_is_told_when_it_changes_by_a_fifth_or_lets_a_resting_trainer_go
     commands = _tell(stage.state, member, (), quota)
     assert bool(sent(commands, m.Lease, ann.peer)) == is_told
     assert member.quota == (quota if is_told else 100)
+
+
+# --- who is not at the head
+
+
+def after_a_step() -> tuple[Stage, list[Trainer]]:
+    """The first step is committed; the second of two has not heard of it."""
+    stage = Stage(batch=32)
+    stage.relay()
+    trainers = [stage.trainer(name) for name in ("ann", "bob")]
+    stage.lose.add((trainers[1].peer, m.Commit))
+    stage.commit(*trainers)
+    stage.lose.clear()
+    return stage, trainers
+
+
+def leased(stage: Stage, trainer: Trainer, seconds: float = 2.0) -> bool:
+    return bool(sent(stage.wait(seconds), m.Lease, trainer.peer))
+
+
+@pytest.mark.parametrize("step", [-1, 0])
+def test_a_newcomer_is_leased_nothing_before_it_is_at_the_head(step: int) -> None:
+    stage, _ = after_a_step()
+    newcomer = Trainer("new", "new")
+    newcomer.step = newcomer.index = step
+    stage.trainers[newcomer.peer] = newcomer
+    answer = stage.hello(newcomer)
+    assert [greeting.reconciled for greeting in sent(answer, m.Greeting)] == [False]  # type: ignore[attr-defined]
+    assert sent(answer, m.Lease, newcomer.peer) == []
+    assert not leased(stage, newcomer)
+    newcomer.step = newcomer.index = 1
+    assert sent(stage.hello(newcomer), m.Lease, newcomer.peer) or leased(stage, newcomer)
+
+
+def test_whoever_missed_a_commit_is_leased_nothing_before_it_has_it() -> None:
+    stage, (_, behind) = after_a_step()
+    returned = m.UnitsReturned(run=stage.state.run, units=tuple(behind.undone), reason="stale")
+    behind.undone = []
+    assert sent(stage.say(behind.peer, returned), m.Lease, behind.peer) == []
+    assert not leased(stage, behind)
+    behind.step, behind.index, behind.done = 1, 1, {}
+    assert sent(stage.report(behind), m.Lease, behind.peer) or leased(stage, behind)
