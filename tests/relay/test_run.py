@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from peer_agent.relay.run import INLINE_BYTES, _compute
+from peer_agent.averaging.codecs import INLINE_BYTES
+from peer_agent.relay.run import _compute
 
 
 @pytest.mark.parametrize(("size", "is_elsewhere"), [(INLINE_BYTES, False), (INLINE_BYTES + 1, True)])
