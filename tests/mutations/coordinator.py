@@ -66,10 +66,10 @@ COORDINATOR: tuple[Mutation, ...] = (
     ),
     fault(
         "carried always the last weight",
-        "work/settlement",
+        "workers/settlement",
         "    holder.carried = 0 if is_whole else max(",
         "    holder.carried = max(",
-        "work/settlement",
+        "workers/settlement",
     ),
     fault("carried never ends", "facts", WALK, "tokens = tokens + entry.weight", "facts"),
     fault(
@@ -82,13 +82,13 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault("a ban is an ordinary loss", "advance", "final=event.banned", "final=False", "advance"),
     fault(
         "orphans back at once",
-        "work/settlement",
+        "workers/settlement",
         "    if state.leases.orphans and state.step >= state.orphans_until:",
         "    if state.leases.orphans:",
-        "work/settlement",
+        "workers/settlement",
     ),
-    fault("nobody is ever silent", "work/conduct", "    conduct.silent = True\n", "", "work/conduct"),
-    fault("quotas are never lifted", "work/conduct", "    state.is_lifted = is_late\n", "", "work/conduct"),
+    fault("nobody is ever silent", "workers/conduct", "    conduct.silent = True\n", "", "workers/conduct"),
+    fault("quotas are never lifted", "workers/conduct", "    state.is_lifted = is_late\n", "", "workers/conduct"),
     fault(
         "a full disk is asked again at once",
         "round/committing",
@@ -114,7 +114,7 @@ COORDINATOR: tuple[Mutation, ...] = (
     ),
     fault(
         "whom the others cannot do without is dropped",
-        "work/conduct",
+        "workers/conduct",
         "if not others or _takes_too_long(state, others, sum(paces.values())):",
         "if not others:",
         "round/watching",

@@ -33,8 +33,8 @@ from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, repeat_
 from peer_agent.protocol.coordinator.round.watching import take_progress, watch
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
-from peer_agent.protocol.coordinator.work.conduct import hush, lift, recount_all, weigh_absence
-from peer_agent.protocol.coordinator.work.leasing import deal, top_up, top_up_all
+from peer_agent.protocol.coordinator.workers.conduct import hush, lift, recount_all, weigh_absence
+from peer_agent.protocol.coordinator.workers.leasing import deal, top_up, top_up_all
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 

@@ -10,9 +10,9 @@ from peer_agent.protocol.coordinator.round.offers import revoke, revoked
 from peer_agent.protocol.coordinator.round.reducing import withdraw
 from peer_agent.protocol.coordinator.standing import standing
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Conduct, Departed, Member, RunState
-from peer_agent.protocol.coordinator.work.conduct import discount, keep_conduct, look_soon, recount
-from peer_agent.protocol.coordinator.work.leasing import HELLO_S
-from peer_agent.protocol.coordinator.work.settlement import depart, end_leases
+from peer_agent.protocol.coordinator.workers.conduct import discount, keep_conduct, look_soon, recount
+from peer_agent.protocol.coordinator.workers.leasing import HELLO_S
+from peer_agent.protocol.coordinator.workers.settlement import depart, end_leases
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 

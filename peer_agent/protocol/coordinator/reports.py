@@ -5,9 +5,9 @@ from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.voiding import REPEAT_S, ask_for_hello
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
-from peer_agent.protocol.coordinator.work.conduct import delivered, idle_s, recount, unit_s
-from peer_agent.protocol.coordinator.work.leasing import HELLO_S, top_up
-from peer_agent.protocol.coordinator.work.settlement import end_leases, fail_leases
+from peer_agent.protocol.coordinator.workers.conduct import delivered, idle_s, recount, unit_s
+from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
+from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_leases
 
 PAGE = 64  # commits that are said again at once
 NUDGE_S = 15.0  # of work without its first delivery, before somebody is asked for a hello

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Send, Waiting
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.work.conduct import is_asked
+from peer_agent.protocol.coordinator.workers.conduct import is_asked
 from peer_agent.protocol.identifiers import PeerId
 
 STILL_S = 10.0  # without anything delivered, offered, averaged or committed, after which there is a reason

@@ -10,7 +10,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Agreed, Command, Note, Replay, Replayed, Send
 from peer_agent.protocol.coordinator.facts import LATELY
 from peer_agent.protocol.coordinator.state import Ballot, Member, RunState
-from peer_agent.protocol.coordinator.work.conduct import recount
+from peer_agent.protocol.coordinator.workers.conduct import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16  # steps

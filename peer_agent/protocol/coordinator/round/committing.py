@@ -7,8 +7,8 @@ from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, RunState
-from peer_agent.protocol.coordinator.work.conduct import look_soon, recount_all
-from peer_agent.protocol.coordinator.work.settlement import close_round, grace, settle
+from peer_agent.protocol.coordinator.workers.conduct import look_soon, recount_all
+from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle
 from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import Record, digest_of
 

@@ -11,8 +11,8 @@ from peer_agent.protocol.coordinator.round.planning import patience_s, plan
 from peer_agent.protocol.coordinator.round.screening import scales_of
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.work.conduct import is_asked, missed, recount, recount_all, struck, usual_s
-from peer_agent.protocol.coordinator.work.settlement import end_leases
+from peer_agent.protocol.coordinator.workers.conduct import is_asked, missed, recount, recount_all, struck, usual_s
+from peer_agent.protocol.coordinator.workers.settlement import end_leases
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.plan import QUORUM_PERCENT

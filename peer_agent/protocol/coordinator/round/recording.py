@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
-from peer_agent.protocol.coordinator.work.credit import credit_of, ranges_of, rounded
+from peer_agent.protocol.coordinator.workers.credit import credit_of, ranges_of, rounded
 from peer_agent.protocol.log.records import Contribution, Included, Record, SpanEntry, whole
 from peer_agent.protocol.schedule import scalars_of
 

@@ -19,7 +19,7 @@ from peer_agent.protocol.coordinator.round.planning import drop_message, holders
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.standing import name_all
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.work.conduct import missed, struck
+from peer_agent.protocol.coordinator.workers.conduct import missed, struck
 from peer_agent.protocol.identifiers import PeerId
 
 

@@ -4,8 +4,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.state import RunState
-from peer_agent.protocol.coordinator.work.conduct import recount_all, spend_amnesty
-from peer_agent.protocol.coordinator.work.settlement import close_round
+from peer_agent.protocol.coordinator.workers.conduct import recount_all, spend_amnesty
+from peer_agent.protocol.coordinator.workers.settlement import close_round
 from peer_agent.protocol.identifiers import PeerId
 
 REPEAT_S = 5.0  # after which what shows no effect is said again

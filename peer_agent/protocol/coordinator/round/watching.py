@@ -11,7 +11,7 @@ from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
-from peer_agent.protocol.coordinator.work.conduct import remake_s, usual_s
+from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
 from peer_agent.protocol.identifiers import PeerId
 
 STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped; or before a reducer is done without

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from peer_agent.protocol.coordinator.events import Command, LeftOut, Note
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS, inclusions_of
 from peer_agent.protocol.coordinator.state import Departed, Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.work.conduct import did_well
+from peer_agent.protocol.coordinator.workers.conduct import did_well
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.log.records import Contribution, Record, Unit
 from peer_agent.protocol.messages import Slot

@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer_agent.protocol.coordinator.work.credit import credit_of, rounded
+from peer_agent.protocol.coordinator.workers.credit import credit_of, rounded
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Reserve, Send
 from peer_agent.protocol.coordinator.state import Member, RunState
-from peer_agent.protocol.coordinator.work.conduct import is_asked, is_close, is_counted, recount
+from peer_agent.protocol.coordinator.workers.conduct import is_asked, is_close, is_counted, recount
 from peer_agent.protocol.log.records import Unit
 
 HEADROOM = 1.25  # of its planned share may lie in an accumulator before its trainer rests

@@ -6,7 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.work.settlement import end_leases
+from peer_agent.protocol.coordinator.workers.settlement import end_leases
 from tests.protocol.coordinator.scenes import come_back, left_out, partly, reducing, restarted
 from tests.protocol.coordinator.stage import TOKENS, UNIT, Stage, notes, sealed
 

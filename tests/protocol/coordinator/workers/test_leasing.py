@@ -6,7 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.coordinator.work.leasing import _tell, deal, reserve
+from peer_agent.protocol.coordinator.workers.leasing import _tell, deal, reserve
 from tests.protocol.coordinator.scenes import four, pair
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, sent
 

@@ -1,1 +1,0 @@
-"""Who works on what: leases, reports, pace and silence, settlement, credit."""

@@ -1,0 +1,1 @@
+"""Who works, and for how much: pace and silence, leasing, settlement, credit."""
