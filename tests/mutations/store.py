@@ -103,4 +103,32 @@ STORED: tuple[Mutation, ...] = (
         "                self.asked_at = self.clock()\n            else",
         CLAIM,
     ),
+    fault(
+        "a run goes anywhere from anywhere",
+        "runs/states",
+        "Run.objects.filter(pk=run.pk, state__in=step.before)",
+        "Run.objects.filter(pk=run.pk)",
+        "tests/runs/test_states.py",
+    ),
+    fault(
+        "a run that is to end is paused",
+        "runs/states",
+        "        rows = rows.exclude(wanted=Run.Wanted.FINISHED)\n",
+        "        pass\n",
+        "tests/runs/test_states.py",
+    ),
+    fault(
+        "a run's state is written past the table",
+        "runs/lifecycle/services",
+        "    if move(run, Why.RESUMED):",
+        "    if Run.objects.filter(pk=run.pk).update(state=Run.State.OPEN, wanted=Run.Wanted.OPEN):",
+        "tests/runs/test_states.py",
+    ),
+    fault(
+        "work is enqueued before its rows are there",
+        "runs/queue",
+        "    transaction.on_commit(lambda: enqueue(task, row_id, after_s=after_s))",
+        "    enqueue(task, row_id, after_s=after_s)",
+        "tests/runs/test_queue.py",
+    ),
 )
