@@ -100,8 +100,10 @@ async def row(stage: Stage, what: Deed | Visit, alone: float, seconds: float) ->
 
 
 def _did_not(what: Deed | Visit, account: Counter[str]) -> list[str]:
-    """What a puppet must be told, or change, and was not: a row that does nothing shows nothing."""
-    if not isinstance(what, Deed):
+    """What a puppet must be told, or change, and was not: a row that does nothing shows nothing. To be refused with an
+    error of its own is something.
+    """
+    if not isinstance(what, Deed) or any(name.startswith("refused E") for name in account):
         return []
     seen = [bite for bite in what.bites if bite.startswith(SEEN)]
     return [bite for bite in ("told Greeting", *seen) if not account[bite]]

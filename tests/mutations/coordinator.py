@@ -141,4 +141,18 @@ COORDINATOR: tuple[Mutation, ...] = (
         "    return LEAST_STALL_S",
         "round/watching",
     ),
+    fault(
+        "a machine's share stays what it was, however late it is",
+        "workers/conduct",
+        "    return min(conduct.pace, state.recipe.micro_batch / idle) if is_late else conduct.pace",
+        "    return conduct.pace",
+        "workers/leasing",
+    ),
+    fault(
+        "what is given back is leased anew at once",
+        "reports",
+        "    state.is_dirty = True\n    return notes",
+        "    return [*notes, *top_up(state, member)]",
+        "reports",
+    ),
 )

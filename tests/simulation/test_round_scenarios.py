@@ -72,11 +72,13 @@ def test_a_model_that_has_diverged_stops_the_run_and_says_why() -> None:
         world.wait(0.02)
     host = world.host
     assert host is not None
-    for trainer in trainers(world):
-        leased = sorted(state(world).leases.held[trainer.accumulator])[:DIVERGED]
-        message = m.UnitsReturned(run=state(world).run, units=tuple(leased), reason="non_finite")
-        for _ in range(2):  # said twice, it is one line of the timeline
-            host.take(e.Received(trainer.peer, message))
+    for _ in range(DIVERGED):
+        for trainer in trainers(world):
+            leased = sorted(state(world).leases.held.get(trainer.accumulator, ()))
+            message = m.UnitsReturned(run=state(world).run, units=tuple(leased), reason="non_finite")
+            for _ in range(2):  # said twice, it is one line of the timeline
+                host.take(e.Received(trainer.peer, message))
+        world.wait(0.25)
     assert state(world).has_diverged
     world.wait(0.5)
     assert "diverged" in state(world).waiting

@@ -105,7 +105,7 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Leased work that will not be done there."""
+    """Leased work that will not be done there. The clock leases more, so that nobody can ask for that at any pace."""
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)
@@ -120,4 +120,5 @@ def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) ->
     else:
         end_leases(state, member.accumulator, returned.units)
     recount(state, member)
-    return [*notes, *top_up(state, member)]
+    state.is_dirty = True
+    return notes

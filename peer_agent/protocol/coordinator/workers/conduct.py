@@ -16,6 +16,8 @@ NEWCOMER_S = 600.0  # the same before the first delivery: compiling, a slow mach
 AMNESTY_S = 2.0  # between rounds in which nobody sits out and which are void: twice as much after each
 PATIENCE = 3.0  # times the usual: for a unit of one machine, for a batch of all
 FIRST_LIFT_S = 30.0  # until quotas are lifted while no usual time is known
+LATE_UNITS = 2.0  # of its usual units' time without a delivery: from there on its share shrinks
+LATE_S = 1.0  # at least: a report may be under way
 DELIVERIES = 9  # whose median is the pace
 FASTEST_S = 1e-3  # for a delivery
 OUT = (1, 4, 16)  # rounds to sit out for what was refused, or did not come: the first time, the second, any other
@@ -112,6 +114,13 @@ def look_soon(state: RunState, *, when: bool = True) -> None:
 def unit_s(state: RunState, conduct: Conduct) -> float:
     """Seconds that it usually needs for a unit; 0 before its first delivery."""
     return state.recipe.micro_batch / conduct.pace if conduct.pace else 0.0
+
+
+def pace_now(state: RunState, conduct: Conduct) -> float:
+    """Samples a second: its pace, or less where it has worked on one unit for longer than it usually does."""
+    idle = idle_s(state, conduct)
+    is_late = idle > max(LATE_UNITS * unit_s(state, conduct), LATE_S)
+    return min(conduct.pace, state.recipe.micro_batch / idle) if is_late else conduct.pace
 
 
 def idle_s(state: RunState, conduct: Conduct) -> float:

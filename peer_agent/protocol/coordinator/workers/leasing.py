@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Reserve, Send
 from peer_agent.protocol.coordinator.state import Member, RunState
-from peer_agent.protocol.coordinator.workers.conduct import is_asked, is_close, is_counted, recount
+from peer_agent.protocol.coordinator.workers.conduct import is_asked, is_close, is_counted, pace_now, recount
 from peer_agent.protocol.log.records import Unit
 
 HEADROOM = 1.25  # of its planned share may lie in an accumulator before its trainer rests
@@ -23,20 +23,21 @@ def deal(state: RunState) -> None:
     for member in state.members.values():
         member.share = unit
     rest = float(max(batch - unit * (len(present) - len(paced)), unit))
-    for member, share in _limited(paced, rest, GROWTH * batch / max(len(present), 1)):
+    for member, share in _limited(state, paced, rest, GROWTH * batch / max(len(present), 1)):
         member.share = max(unit, math.ceil(share / unit) * unit)
 
 
-def _limited(paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
+def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
     """Shares in proportion to pace, but to nobody more than it has shown; what is over goes to the others."""
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
-    order = sorted(paced, key=lambda member: (limits[member.peer] / member.conduct.pace, member.peer))
-    together = sum(member.conduct.pace for member in paced)
+    paces = {member.peer: pace_now(state, member.conduct) for member in paced}
+    order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))
+    together = sum(paces.values())
     shares = []
     for member in order:
-        share = min(limits[member.peer], batch * member.conduct.pace / together)
+        share = min(limits[member.peer], batch * paces[member.peer] / together)
         shares.append((member, share))
-        batch, together = batch - share, together - member.conduct.pace
+        batch, together = batch - share, together - paces[member.peer]
     return shares
 
 

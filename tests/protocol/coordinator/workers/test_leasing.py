@@ -24,7 +24,9 @@ def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -
         stage.offers(fast, slow)
         stage.reduce()
         stage.persist()
-    stage.wait(1.25)
+    stage.wait(1)
+    stage.compute(fast, 2)
+    stage.wait(0.25)
     shares = stage.member(fast).share, stage.member(slow).share
     assert shares == (48, 12)
     assert (fast.quota, slow.quota) == (60, 16)
@@ -40,6 +42,25 @@ def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown()
     assert stage.member(liar).conduct.pace > 0
     assert stage.member(liar).share <= 24, "twice an equal share"
     assert all(stage.member(trainer).share >= UNIT for trainer in honest)
+
+
+def test_whoever_delivers_nothing_for_longer_than_it_usually_takes_is_expected_less_from_second_to_second() -> None:
+    """One that shows a high pace and then gives everything back held three others at their quotas for whole rounds."""
+    stage, ann, bob = pair()
+    stage.commit()
+    stage.wait(1)
+    stage.compute(ann), stage.compute(bob)
+    stage.wait(1.25)
+    equal = stage.member(ann).share
+    assert stage.member(bob).share == equal
+    assert (ann.quota, bob.quota) == (16, 16)
+    for _ in range(3):
+        stage.wait(1)
+        stage.compute(ann)
+    assert stage.member(bob).share < equal < stage.member(ann).share
+    assert ann.quota > 16, "and the others may do its part"
+    stage.compute(bob), stage.wait(1.25)
+    assert stage.member(bob).share >= equal - UNIT, "its pace is what it was"
 
 
 def test_nothing_is_leased_between_the_question_and_the_hello() -> None:
