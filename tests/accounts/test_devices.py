@@ -14,7 +14,7 @@ from accounts.devices import GRACE, LETTERS, LIFETIME, MEMORY, Asked
 from accounts.models import DeviceRequest, Machine, Person
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from peer_agent.protocol.errors import Problem
-from tests.runs.cast import PASSWORD, Owned
+from tests.runs.factories import PASSWORD, Owned
 
 NOW = timezone.now()
 SECOND = timedelta(seconds=1)

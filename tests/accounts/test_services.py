@@ -15,7 +15,7 @@ from accounts.selectors import has_operator, working_machine
 from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Credential, Role, public_bytes, sign, verify
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
-from tests.runs.cast import PASSWORD, Owned, owned
+from tests.runs.factories import PASSWORD, Owned, owned
 
 RUN = RunId("a" * 32)
 

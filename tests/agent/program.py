@@ -21,7 +21,7 @@ from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue,
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import ANY_RUN
 from tests.agent.scripted_site import TRAINER
-from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
+from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 ROOT = str(Path(__file__).resolve().parents[2])  # the agent of this checkout, whichever is installed
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))

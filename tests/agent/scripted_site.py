@@ -25,7 +25,7 @@ from peer_agent.relay.process import Relay
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.replica import Replica
 from tests.averaging.rounds import RUN, SCALARS
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
 
 PATIENCE_S = 20.0  # for what must happen; never how long a good run takes
 TRAINER, RELAY, OTHER_RELAY = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)

@@ -31,7 +31,7 @@ from tests.agent.program import (
     refusal,
 )
 from tests.agent.scripted_site import PATIENCE_S
-from tests.protocol.cast import RUN
+from tests.protocol.identities import RUN
 
 LEAVE_S = 5.0  # the promise
 

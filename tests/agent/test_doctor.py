@@ -22,7 +22,7 @@ from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.messages import PROTOCOL
 from tests.agent.program import MANYHANDS, Handler, environment, http_site, serving
 from tests.agent.scripted_site import RELAY, TRAINER, relaying, site
-from tests.protocol.cast import SITE_PUBLIC
+from tests.protocol.identities import SITE_PUBLIC
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from tests.agent.program import http_site, manyhands
 from tests.agent.scripted_site import TRAINER, OwnAccess, greeting, site
 from tests.averaging.rounds import RUN
 from tests.golden import version_1
-from tests.protocol.cast import SITE_PUBLIC, key
+from tests.protocol.identities import SITE_PUBLIC, key
 
 SITE = "http://127.0.0.1:9"
 

@@ -21,7 +21,7 @@ from peer_agent.relay.process import Relay
 from tests.agent.scripted_site import PATIENCE_S, RELAY, OwnAccess, Site, next_of, relaying, site
 from tests.averaging.rounds import RUN
 from tests.golden import version_1
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
 
 READER = PeerId("dd" * 16)
 LAST = 3  # of the relay's records; the site has committed one more

@@ -17,7 +17,7 @@ from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.trainer.tokens import added, cleared, nothing
 from peer_agent.protocol.wire import Frame, Kind
 from tests.averaging.driver import Driver, Result, closed_by
-from tests.protocol.cast import SITE_KEY as SITE
+from tests.protocol.identities import SITE_KEY as SITE
 
 RUN = RunId("ab" * 16)
 RELAY, OTHER_RELAY = PeerId("e" * 32), PeerId("f" * 32)

@@ -15,7 +15,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import GENESIS, Entry, digest_of, from_lines, seal
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of, sealed
-from tests.protocol.cast import SITE_PUBLIC as SITE_KEY
+from tests.protocol.identities import SITE_PUBLIC as SITE_KEY
 
 SENDINGS = [contributor(1, 700).offer("fp16"), contributor(2, 300).offer("int8")]
 PLAN = plan_of(SENDINGS, codec_down="fp16")

@@ -36,7 +36,7 @@ def fill(steps: int, machines: int) -> Figures:
 
     from accounts.models import Person
     from tests.long_run import long_run
-    from tests.runs.cast import opened
+    from tests.runs.factories import opened
 
     call_command("migrate", verbosity=0)
     organizer = Person.objects.create_user("Amina", None)
@@ -92,8 +92,8 @@ async def _join(slug: str) -> Figures:
     from coordination.threads import in_thread
     from peer_agent.protocol.credentials import Role
     from runs.models import Head
-    from tests.coordination.dialler import credential_of, identity_of
     from tests.coordination.joining import joins, new_relay, served, watched
+    from tests.coordination.peer_link import credential_of, identity_of
     from tests.coordination.peers import Contributor, taking_part
     from tests.coordination.running import hosts, until
 
@@ -126,7 +126,7 @@ async def _join(slug: str) -> Figures:
 def _cast(slug: str) -> Any:
     """The run, whose newest snapshot can be had; a new relay and a new trainer."""
     from runs.models import Run, Snapshot
-    from tests.runs.cast import owned
+    from tests.runs.factories import owned
 
     run = Run.objects.select_related("organizer").get(slug=slug)
     newest = run.snapshots.order_by("-index").values_list("pk", flat=True)[:1]

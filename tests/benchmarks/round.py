@@ -19,7 +19,7 @@ from peer_agent.protocol.recipe import Codec
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rig.processes import MB, Child, cpu_s, peak_mb, rss_mb, running
 from tests.benchmarks.rig.site import PATIENCE_S, Site, Times
-from tests.protocol.cast import RUN
+from tests.protocol.identities import RUN
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 RIG = "tests.benchmarks.rig"

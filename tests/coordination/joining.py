@@ -23,7 +23,7 @@ from peer_agent.protocol.session import Failed, Identity, Link
 from peer_agent.protocol.wire import encode
 from server.http_server import serve_http
 from server.ports import bound_socket
-from tests.coordination.dialler import Closed
+from tests.coordination.peer_link import Closed
 from tests.coordination.peers import Reducer
 
 

@@ -24,7 +24,7 @@ from peer_agent.protocol.trainer import speaking
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
-from tests.coordination.dialler import Closed, Dialler, linked
+from tests.coordination.peer_link import Closed, PeerLink, linked
 
 TICK_S = 0.5
 
@@ -37,7 +37,7 @@ def record_in(commit: m.Commit) -> RecordHead:
 class Peer(ABC):
     """Reacts to the site until its link ends; `refused` says why, where it was refused."""
 
-    def __init__(self, link: Dialler, run: RunId) -> None:
+    def __init__(self, link: PeerLink, run: RunId) -> None:
         self.link, self.run = link, run
         self.accumulator = AccumulatorId(secrets.token_hex(16))
         self.fences: list[int] = []
@@ -81,7 +81,7 @@ class Peer(ABC):
 class Reducer(Peer):
     """A relay: the shipped core; every chunk is there at once, and every span is written under a made-up root."""
 
-    def __init__(self, link: Dialler, run: RunId) -> None:
+    def __init__(self, link: PeerLink, run: RunId) -> None:
         super().__init__(link, run)
         me = PeerId(link.session.identity.name)
         self.core = RelayState(run=run, me=me, url="ws://127.0.0.1:1/", reducer=RelaysReducer(), keeper=Keeper())
@@ -146,7 +146,7 @@ class Reducer(Peer):
 class Contributor(Peer):
     """The shipped core of a trainer, whose shell computes nothing: whatever it is asked for is done at once."""
 
-    def __init__(self, link: Dialler, run: RunId) -> None:
+    def __init__(self, link: PeerLink, run: RunId) -> None:
         super().__init__(link, run)
         self.core = new_trainer(run, PeerId(link.session.identity.name), time.monotonic(), secrets.randbits(128))
         self.snapshots_asked: list[int] = []

@@ -44,11 +44,11 @@ def settings_of(redis: Redis) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def a_run_elsewhere(cast: Any, url: str, settings: Any) -> AsyncIterator[None]:
+async def a_run_elsewhere(example: Any, url: str, settings: Any) -> AsyncIterator[None]:
     """Its host is in another process; its peers' sockets are in this one."""
     with other_process(url, settings):
         await until(lambda: head().owner, "the other process has the run")
-        async with at_work(cast):
+        async with at_work(example):
             await until(lambda: head().step >= 3, "it goes")
             yield
 

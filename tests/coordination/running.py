@@ -17,16 +17,16 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.recipe import encode_recipe
 from runs.ledger.coverage import settled_units
 from runs.models import Head, LogEntry, Run
-from tests.coordination.cast import Cast, assemble, require_equal_books
-from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import PATIENCE_S
+from tests.coordination.example_run import Example, example_run, require_equal_books
+from tests.coordination.peer_link import credential_of, identity_of
 from tests.coordination.peers import Contributor, Reducer, taking_part
-from tests.runs.cast import RECIPE, owned
+from tests.runs.factories import RECIPE, owned
 
 
-def assemble_long(target_steps: int) -> Cast:
+def assemble_long(target_steps: int) -> Example:
     recipe = msgspec.structs.replace(RECIPE, target_steps=target_steps, snapshot_every=1000)
-    return assemble(recipe=encode_recipe(recipe).decode())
+    return example_run(recipe=encode_recipe(recipe).decode())
 
 
 @asynccontextmanager
@@ -53,16 +53,16 @@ async def until(done: Callable[[], object], what: str) -> None:
 
 
 @asynccontextmanager
-async def at_work(cast: Cast) -> AsyncIterator[tuple[Contributor, Contributor]]:
+async def at_work(example: Example) -> AsyncIterator[tuple[Contributor, Contributor]]:
     """A relay, and Teo and Noor, who train."""
-    run = cast.run.run_id
-    relay = await in_thread(owned)(cast.run.organizer, "relay")
+    run = example.run.run_id
+    relay = await in_thread(owned)(example.run.organizer, "relay")
     async with contextlib.AsyncExitStack() as stack:
         identity = identity_of(credential_of(relay, None, Role.RELAY), relay.key)
         await stack.enter_async_context(taking_part(Reducer, identity, run))
         trainers = []
-        for who in (cast.teo, cast.noor):
-            identity = identity_of(credential_of(who, cast.run), who.key)
+        for who in (example.teo, example.noor):
+            identity = identity_of(credential_of(who, example.run), who.key)
             trainers.append(await stack.enter_async_context(taking_part(Contributor, identity, run)))
         teo, noor = trainers
         assert isinstance(teo, Contributor)

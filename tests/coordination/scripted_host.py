@@ -20,17 +20,17 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import encode
-from tests.coordination.cast import ACCUMULATOR, Cast, assemble
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
+from tests.coordination.example_run import ACCUMULATOR, Example, example_run
 
 TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)
 
 
 @pytest.fixture
-def cast(request: pytest.FixtureRequest, tmp_path: Any, settings: Any) -> Any:
+def example(request: pytest.FixtureRequest, tmp_path: Any, settings: Any) -> Any:
     use_layer("memory", request, settings)
     with fresh_database("sqlite", request, tmp_path):
-        yield assemble()
+        yield example_run()
 
 
 class Script:
@@ -56,14 +56,14 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 @pytest.fixture
-async def driven(cast: Cast) -> AsyncIterator[Host]:
+async def driven(example: Example) -> AsyncIterator[Host]:
     """A host that holds the run and is not driven yet."""
     layer: Any = get_channel_layer()
     with ThreadPoolExecutor(2) as threads:
-        held = await hold(cast.run, await layer.new_channel(HOST), threads)
+        held = await hold(example.run, await layer.new_channel(HOST), threads)
         assert held is not None
         held.clock, held.asked_at = Clock(), 0.0  # it is held for as long as a test wants it
-        yield Host(cast.run, held, await in_thread(store.load)(cast.run, held.fence), Quarantine())
+        yield Host(example.run, held, await in_thread(store.load)(example.run, held.fence), Quarantine())
 
 
 @asynccontextmanager

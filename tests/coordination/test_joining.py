@@ -10,14 +10,14 @@ from coordination.hosts import writer
 from coordination.hosts.supervisor import in_thread
 from peer_agent.protocol.coordinator import reports
 from peer_agent.protocol.credentials import Role
-from tests.coordination.cast import Cast, assemble, require_equal_books
-from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
+from tests.coordination.example_run import Example, example_run, require_equal_books
 from tests.coordination.joining import joins, new_relay, served, watched
+from tests.coordination.peer_link import credential_of, identity_of
 from tests.coordination.peers import Contributor, taking_part
 from tests.coordination.running import hosts
 from tests.long_run import long_run
-from tests.runs.cast import owned
+from tests.runs.factories import owned
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +28,10 @@ def site(request: pytest.FixtureRequest, settings: Any, tmp_path: Path, data_fol
         yield
 
 
-def grown(steps: int, machines: int) -> Cast:
-    cast = assemble()
-    long_run(cast.run, steps=steps, machines=machines)
-    return cast
+def grown(steps: int, machines: int) -> Example:
+    example = example_run()
+    long_run(example.run, steps=steps, machines=machines)
+    return example
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ async def test_it_gets_the_log_page_by_page(
 ) -> None:
     """The next page comes with the acknowledgement of the last one, not when the host loses patience."""
     monkeypatch.setattr(reports, "REPEAT_S", 3600.0)
-    cast = await in_thread(grown)(steps, machines)
-    owner = await in_thread(owned)(cast.run.organizer, "relay")
+    example = await in_thread(grown)(steps, machines)
+    owner = await in_thread(owned)(example.run.organizer, "relay")
     identity = identity_of(credential_of(owner, None, Role.RELAY), owner.key)
     with watched(monkeypatch.setattr) as seen:
-        async with served() as url, hosts(), new_relay(url, identity, cast.run.run_id) as relay:
-            teo = identity_of(credential_of(cast.teo, cast.run), cast.teo.key)
-            async with taking_part(Contributor, teo, cast.run.run_id), asyncio.timeout(PATIENCE_S):
+        async with served() as url, hosts(), new_relay(url, identity, example.run.run_id) as relay:
+            teo = identity_of(credential_of(example.teo, example.run), example.teo.key)
+            async with taking_part(Contributor, teo, example.run.run_id), asyncio.timeout(PATIENCE_S):
                 await joins(relay, steps)
     told = seen.of(owner.machine.peer_id)
     assert [page.first for page in told] == [1 + sum(page.records for page in told[:at]) for at in range(len(told))]
@@ -58,4 +58,4 @@ async def test_it_gets_the_log_page_by_page(
     assert max(page.records for page in told) <= writer.PAGE
     assert max(page.bytes for page in told) <= writer.PAGE_BYTES
     assert seen.most_waiting <= writer.PAGE + 16
-    await in_thread(require_equal_books)(cast.run)
+    await in_thread(require_equal_books)(example.run)

@@ -6,7 +6,7 @@ from coordination import presence, store
 from peer_agent.protocol.coordinator.state import Member
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from tests.coordination.cast import assemble
+from tests.coordination.example_run import example_run
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
     ],
 )
 def test_only_who_is_more_than_one_step_behind_catches_up(role: Role, step: int, of: int, words: str) -> None:
-    state = store.load(assemble().run, 1)
+    state = store.load(example_run().run, 1)
     state.step = of
     peer = PeerId("a" * 32)
     state.members = {peer: Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0, step=step)}

@@ -22,26 +22,26 @@ from runs.ledger.audit import audit
 from runs.ledger.coverage import settled_units
 from runs.lifecycle.services import pause_run, resume_run
 from runs.models import ActivityLine, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
-from tests.coordination.cast import (
+from tests.coordination.engines import in_other_thread
+from tests.coordination.example_run import (
     ACCUMULATOR,
     UNIT,
-    Cast,
-    assemble,
+    Example,
     everything,
+    example_run,
     next_record,
     require_equal_books,
     sealed,
 )
-from tests.coordination.engines import in_other_thread
-from tests.runs.cast import RECIPE, opened
+from tests.runs.factories import RECIPE, opened
 
 SECOND = Unit(0, 0, 2, 4)
 Commit = Callable[..., store.Outcome]
 
 
 @pytest.fixture
-def cast(database: str) -> Cast:
-    found = assemble()
+def example(database: str) -> Example:
+    found = example_run()
     claims.claim(found.run, "host")
     return found
 
@@ -50,72 +50,74 @@ def commit(run: Run, record: Record, by: Commit = store.commit) -> store.Outcome
     return by(run, sealed(record), record, duration_s=1.5, attempts=2)
 
 
-def steps(cast: Cast, *rounds: tuple[Unit, ...]) -> list[Record]:
+def steps(example: Example, *rounds: tuple[Unit, ...]) -> list[Record]:
     """One committed step for each round's units, all of Teo's."""
     records = []
     for units in rounds:
-        records.append(next_record(cast.run, (cast.teo, units)))
-        assert commit(cast.run, records[-1]) == "committed"
+        records.append(next_record(example.run, (example.teo, units)))
+        assert commit(example.run, records[-1]) == "committed"
     return records
 
 
 class TestCommit:
     """Rule 3, on every database alike."""
 
-    def test_head_log_and_ledger_move_together(self, cast: Cast) -> None:
-        record = next_record(cast.run, (cast.teo, (UNIT,)), (cast.noor, (SECOND,)))
-        assert commit(cast.run, record) == "committed"
+    def test_head_log_and_ledger_move_together(self, example: Example) -> None:
+        record = next_record(example.run, (example.teo, (UNIT,)), (example.noor, (SECOND,)))
+        assert commit(example.run, record) == "committed"
         head, entry = Head.objects.get(), LogEntry.objects.get()
         assert (head.index, head.step, head.digest) == (1, 1, digest_of(sealed(record)))
         assert (entry.index, entry.peers, entry.samples, entry.attempts) == (1, 2, 4, 2)
         rows = LedgerEntry.objects.values_list("machine", "person__username", "samples", "weight")
         assert sorted(row[1:] for row in rows) == [("Noor", 2, 14), ("Teo", 2, 14)]
-        require_equal_books(cast.run)
+        require_equal_books(example.run)
 
-    def test_saying_it_again_after_an_unknown_answer_changes_nothing(self, cast: Cast) -> None:
-        record = next_record(cast.run, (cast.teo, (UNIT,)))
-        commit(cast.run, record)
-        before = everything(cast.run)
-        assert commit(cast.run, record) == "committed"
-        assert everything(cast.run) == before
+    def test_saying_it_again_after_an_unknown_answer_changes_nothing(self, example: Example) -> None:
+        record = next_record(example.run, (example.teo, (UNIT,)))
+        commit(example.run, record)
+        before = everything(example.run)
+        assert commit(example.run, record) == "committed"
+        assert everything(example.run) == before
 
-    def test_also_when_the_log_has_gone_on(self, cast: Cast) -> None:
-        first, _ = steps(cast, (UNIT,), (SECOND,))
-        assert commit(cast.run, first) == "committed"
+    def test_also_when_the_log_has_gone_on(self, example: Example) -> None:
+        first, _ = steps(example, (UNIT,), (SECOND,))
+        assert commit(example.run, first) == "committed"
         assert LogEntry.objects.count() == 2
 
-    def test_another_record_of_the_same_index_is_stale(self, cast: Cast) -> None:
-        rival = next_record(cast.run, (cast.noor, (SECOND,)))
-        steps(cast, (UNIT,))
-        before = everything(cast.run)
-        assert commit(cast.run, rival) == "stale"
-        assert everything(cast.run) == before
+    def test_another_record_of_the_same_index_is_stale(self, example: Example) -> None:
+        rival = next_record(example.run, (example.noor, (SECOND,)))
+        steps(example, (UNIT,))
+        before = everything(example.run)
+        assert commit(example.run, rival) == "stale"
+        assert everything(example.run) == before
 
     @pytest.mark.parametrize(
         "change", [{"previous": "e" * 64}, {"index": 3}, {"step": 3}], ids=["previous", "index", "step"]
     )
-    def test_a_record_that_does_not_follow_the_head_changes_nothing(self, cast: Cast, change: dict[str, Any]) -> None:
-        steps(cast, (UNIT,))
-        before = everything(cast.run)
-        assert commit(cast.run, next_record(cast.run, (cast.teo, (SECOND,)), **change)) != "committed"
-        assert everything(cast.run) == before
+    def test_a_record_that_does_not_follow_the_head_changes_nothing(
+        self, example: Example, change: dict[str, Any]
+    ) -> None:
+        steps(example, (UNIT,))
+        before = everything(example.run)
+        assert commit(example.run, next_record(example.run, (example.teo, (SECOND,)), **change)) != "committed"
+        assert everything(example.run) == before
 
-    def test_a_stale_fence_changes_nothing(self, cast: Cast) -> None:
-        deposed_changes_nothing(cast, store.commit)
+    def test_a_stale_fence_changes_nothing(self, example: Example) -> None:
+        deposed_changes_nothing(example, store.commit)
 
     def test_one_that_fails_half_way_leaves_nothing_and_is_made_again(
-        self, cast: Cast, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        record, before = next_record(cast.run, (cast.teo, (UNIT,))), everything(cast.run)
+        record, before = next_record(example.run, (example.teo, (UNIT,))), everything(example.run)
         with monkeypatch.context() as patch:
             patch.setattr(LedgerEntry.objects, "bulk_create", failing(OperationalError("no space left on device")))
-            assert commit(cast.run, record) == "failed"
-        assert everything(cast.run) == before
-        assert commit(cast.run, record) == "committed"
+            assert commit(example.run, record) == "failed"
+        assert everything(example.run) == before
+        assert commit(example.run, record) == "committed"
 
-    def test_of_two_hosts_that_commit_one_step_one_succeeds(self, cast: Cast) -> None:
-        records = [next_record(cast.run, (who, (UNIT,))) for who in (cast.teo, cast.noor)]
-        asides = [in_other_thread(lambda record=record: commit(cast.run, record)) for record in records]  # type: ignore[misc]
+    def test_of_two_hosts_that_commit_one_step_one_succeeds(self, example: Example) -> None:
+        records = [next_record(example.run, (who, (UNIT,))) for who in (example.teo, example.noor)]
+        asides = [in_other_thread(lambda record=record: commit(example.run, record)) for record in records]  # type: ignore[misc]
         assert sorted(aside.outcome() for aside in asides) == ["committed", "stale"]
         assert LogEntry.objects.count() == LedgerEntry.objects.count() == 1
 
@@ -127,14 +129,14 @@ def failing(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def deposed_changes_nothing(cast: Cast, by: Commit) -> None:
+def deposed_changes_nothing(example: Example, by: Commit) -> None:
     """What a host whose claim another has taken can do: nothing. Raises AssertionError."""
-    record = next_record(cast.run, (cast.teo, (UNIT,)))
+    record = next_record(example.run, (example.teo, (UNIT,)))
     claims.forget_the_dead()
-    claims.claim(cast.run, "another host")
-    before = everything(cast.run)
-    assert commit(cast.run, record, by) == "stale"
-    assert everything(cast.run) == before
+    claims.claim(example.run, "another host")
+    before = everything(example.run)
+    assert commit(example.run, record, by) == "stale"
+    assert everything(example.run) == before
 
 
 # --- the answer of COMMIT is lost -----------------------------------------------------------------------------------
@@ -187,43 +189,45 @@ def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[C
 class TestLostAnswer:
     """A host that does not know whether it has committed asks the row."""
 
-    def test_of_a_commit_that_happened(self, cast: Cast, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        record = next_record(cast.run, (cast.teo, (UNIT,)))
+    def test_of_a_commit_that_happened(self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        record = next_record(example.run, (example.teo, (UNIT,)))
         with cut(database, monkeypatch, after=True) as severed:
-            assert commit(cast.run, record) == "committed"
+            assert commit(example.run, record) == "committed"
         assert severed.was_cut
         assert LogEntry.objects.count() == LedgerEntry.objects.count() == 1
-        require_equal_books(cast.run)
+        require_equal_books(example.run)
 
-    def test_of_a_commit_that_did_not(self, cast: Cast, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        record, before = next_record(cast.run, (cast.teo, (UNIT,))), everything(cast.run)
+    def test_of_a_commit_that_did_not(self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        record, before = next_record(example.run, (example.teo, (UNIT,))), everything(example.run)
         with cut(database, monkeypatch, after=False) as severed:
-            assert commit(cast.run, record) == "failed"
+            assert commit(example.run, record) == "failed"
         assert severed.was_cut
-        assert everything(cast.run) == before
-        assert commit(cast.run, record) == "committed"
+        assert everything(example.run) == before
+        assert commit(example.run, record) == "committed"
 
     def test_of_a_commit_that_did_not_while_another_host_took_over(
-        self, cast: Cast, database: str, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        record, decide = next_record(cast.run, (cast.teo, (UNIT,))), store._decide
+        record, decide = next_record(example.run, (example.teo, (UNIT,))), store._decide
 
         def decide_later(*arguments: Any) -> store.Outcome:
             claims.forget_the_dead()
-            claims.claim(cast.run, "another host")
+            claims.claim(example.run, "another host")
             return decide(*arguments)
 
         monkeypatch.setattr(store, "_decide", decide_later)
         with cut(database, monkeypatch, after=False):
-            assert commit(cast.run, record) == "stale"
+            assert commit(example.run, record) == "stale"
         assert LogEntry.objects.count() == 0
 
-    def test_a_database_that_stays_away_decides_nothing(self, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-        record = next_record(cast.run, (cast.teo, (UNIT,)))
+    def test_a_database_that_stays_away_decides_nothing(
+        self, example: Example, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        record = next_record(example.run, (example.teo, (UNIT,)))
         monkeypatch.setattr(Head.objects, "filter", failing(OperationalError("away")))
         monkeypatch.setattr(Head.objects, "get", failing(OperationalError("away")))
         with pytest.raises(DatabaseError):
-            store.commit(cast.run, sealed(record), record, duration_s=1, attempts=1)
+            store.commit(example.run, sealed(record), record, duration_s=1, attempts=1)
 
 
 # --- the rest of the rows -------------------------------------------------------------------------------------------
@@ -236,124 +240,124 @@ def marks(run: Run) -> dict[tuple[int, int], int]:
 class TestMarks:
     """Rule 11: what was ever leased stays under the marks."""
 
-    def test_they_are_raised(self, cast: Cast) -> None:
-        store.raise_marks(cast.run, 1, [Mark(0, 0, 8), Mark(1, 0, 2)])
-        store.raise_marks(cast.run, 1, [Mark(0, 0, 16)])
-        assert marks(cast.run) == {(0, 0): 16, (1, 0): 2}
+    def test_they_are_raised(self, example: Example) -> None:
+        store.raise_marks(example.run, 1, [Mark(0, 0, 8), Mark(1, 0, 2)])
+        store.raise_marks(example.run, 1, [Mark(0, 0, 16)])
+        assert marks(example.run) == {(0, 0): 16, (1, 0): 2}
 
-    def test_they_are_never_lowered(self, cast: Cast) -> None:
-        store.raise_marks(cast.run, 1, [Mark(0, 0, 16)])
-        store.raise_marks(cast.run, 1, [Mark(0, 0, 8), Mark(1, 0, 4)])
-        assert marks(cast.run) == {(0, 0): 16, (1, 0): 4}
+    def test_they_are_never_lowered(self, example: Example) -> None:
+        store.raise_marks(example.run, 1, [Mark(0, 0, 16)])
+        store.raise_marks(example.run, 1, [Mark(0, 0, 8), Mark(1, 0, 4)])
+        assert marks(example.run) == {(0, 0): 16, (1, 0): 4}
 
-    def test_also_not_by_several_at_once(self, cast: Cast) -> None:
+    def test_also_not_by_several_at_once(self, example: Example) -> None:
         asides = [
-            in_other_thread(lambda n=n: store.raise_marks(cast.run, 1, [Mark(0, 0, n)]))  # type: ignore[misc]
+            in_other_thread(lambda n=n: store.raise_marks(example.run, 1, [Mark(0, 0, n)]))  # type: ignore[misc]
             for n in (16, 2, 8, 4)
         ]
         for aside in asides:
             aside.outcome()
-        assert marks(cast.run) == {(0, 0): 16}
+        assert marks(example.run) == {(0, 0): 16}
 
-    def test_a_host_that_was_deposed_meanwhile_raises_none(self, cast: Cast) -> None:
+    def test_a_host_that_was_deposed_meanwhile_raises_none(self, example: Example) -> None:
         Head.objects.update(fence=2)
-        assert not store.raise_marks(cast.run, 1, [Mark(0, 0, 16)])
-        assert marks(cast.run) == {}
-        assert store.raise_marks(cast.run, 2, [Mark(0, 0, 16)])
+        assert not store.raise_marks(example.run, 1, [Mark(0, 0, 16)])
+        assert marks(example.run) == {}
+        assert store.raise_marks(example.run, 2, [Mark(0, 0, 16)])
 
 
 class TestSettledUnits:
-    def test_are_those_of_committed_records(self, cast: Cast) -> None:
-        steps(cast, (UNIT,), (SECOND, Unit(0, 0, 4, 6)))
-        assert list(settled_units(cast.run)) == [Unit(0, 0, 0, 6)]
+    def test_are_those_of_committed_records(self, example: Example) -> None:
+        steps(example, (UNIT,), (SECOND, Unit(0, 0, 4, 6)))
+        assert list(settled_units(example.run)) == [Unit(0, 0, 0, 6)]
 
-    def test_are_merged_whatever_their_order(self, cast: Cast) -> None:
-        steps(cast, (Unit(0, 0, 4, 6),), (UNIT,), (SECOND, Unit(1, 0, 0, 2)))
-        assert list(settled_units(cast.run)) == [Unit(0, 0, 0, 6), Unit(1, 0, 0, 2)]
+    def test_are_merged_whatever_their_order(self, example: Example) -> None:
+        steps(example, (Unit(0, 0, 4, 6),), (UNIT,), (SECOND, Unit(1, 0, 0, 2)))
+        assert list(settled_units(example.run)) == [Unit(0, 0, 0, 6), Unit(1, 0, 0, 2)]
 
-    def test_are_those_of_this_run_alone(self, cast: Cast) -> None:
-        other = opened(cast.teo.machine.person, slug="other")
-        steps(cast, (UNIT,))
+    def test_are_those_of_this_run_alone(self, example: Example) -> None:
+        other = opened(example.teo.machine.person, slug="other")
+        steps(example, (UNIT,))
         assert list(settled_units(other)) == []
 
 
 class TestLoad:
     """What a new host knows."""
 
-    def test_of_a_run_at_its_beginning(self, cast: Cast) -> None:
-        state = store.load(store.run_named(cast.run.run_id), 7)
+    def test_of_a_run_at_its_beginning(self, example: Example) -> None:
+        state = store.load(store.run_named(example.run.run_id), 7)
         assert (state.index, state.step, state.digest, state.fence) == (0, 0, GENESIS, 7)
         assert (state.started, state.sealed, state.goal) == (False, None, "running")
-        assert state.snapshot == news_of(cast.run).snapshot
+        assert state.snapshot == news_of(example.run).snapshot
 
-    def test_of_a_run_on_its_way(self, cast: Cast) -> None:
-        store.raise_marks(cast.run, 1, [Mark(0, 0, 8)])
-        _, last = steps(cast, (UNIT,), (SECOND,))
-        state = store.load(store.run_named(cast.run.run_id), 1)
+    def test_of_a_run_on_its_way(self, example: Example) -> None:
+        store.raise_marks(example.run, 1, [Mark(0, 0, 8)])
+        _, last = steps(example, (UNIT,), (SECOND,))
+        state = store.load(store.run_named(example.run.run_id), 1)
         assert (state.index, state.step, state.sealed) == (2, 2, sealed(last))
         assert (state.started, state.digest) == (True, digest_of(sealed(last)))
         assert state.leases.granted == {(0, 0): 8}
         assert state.leases.orphans == [Unit(0, 0, 4, 8)], "under the mark and in no update: claimed, or dealt again"
 
-    def test_of_what_the_organizer_wants(self, cast: Cast) -> None:
-        pause_run(run=cast.run)
-        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.directed(cast.run).goal == "paused"
-        resume_run(run=cast.run)
-        assert store.load(store.run_named(cast.run.run_id), 1).goal == store.directed(cast.run).goal == "running"
+    def test_of_what_the_organizer_wants(self, example: Example) -> None:
+        pause_run(run=example.run)
+        assert store.load(store.run_named(example.run.run_id), 1).goal == store.directed(example.run).goal == "paused"
+        resume_run(run=example.run)
+        assert store.load(store.run_named(example.run.run_id), 1).goal == store.directed(example.run).goal == "running"
 
-    def test_of_the_newest_snapshot(self, cast: Cast) -> None:
+    def test_of_the_newest_snapshot(self, example: Example) -> None:
         facts = {"step": 2, "digest": "d" * 64, "state_digest": "5" * 16, "file": "f" * 64, "size": 3}
-        Snapshot.objects.create(run=cast.run, index=2, **facts)
+        Snapshot.objects.create(run=example.run, index=2, **facts)
         newest = SnapshotMessage(index=2, **facts)  # type: ignore[arg-type]
-        assert store.load(store.run_named(cast.run.run_id), 1).snapshot == newest
+        assert store.load(store.run_named(example.run.run_id), 1).snapshot == newest
 
 
 class TestRestart:
     """Rule 11: a host that begins anew leases nothing that is in an update, in whichever epoch."""
 
     @pytest.mark.parametrize("are_there", [True, False], ids=["with records", "without records"])
-    def test_no_settled_sample_is_leased_again(self, cast: Cast, *, are_there: bool) -> None:
-        settled = self._through_epochs(cast, epochs=5)
+    def test_no_settled_sample_is_leased_again(self, example: Example, *, are_there: bool) -> None:
+        settled = self._through_epochs(example, epochs=5)
         if not are_there:
-            SealedRecord.objects.filter(entry__index__lt=cast.run.log.count()).delete()
-        book = store.load(store.run_named(cast.run.run_id), 1).leases
+            SealedRecord.objects.filter(entry__index__lt=example.run.log.count()).delete()
+        book = store.load(store.run_named(example.run.run_id), 1).leases
         book.release_orphans()
-        granted = self._granted(cast, book)
+        granted = self._granted(example, book)
         assert {sample for unit in granted for sample in samples_of(unit)} & settled == set()
         assert {unit.epoch for unit in granted} == {5}
 
-    def test_nor_what_was_left_out(self, cast: Cast) -> None:
+    def test_nor_what_was_left_out(self, example: Example) -> None:
         """And it is no fault in the books."""
-        store.raise_marks(cast.run, 1, [Mark(0, 0, 16), Mark(1, 0, 4)])
-        steps(cast, (UNIT,))
+        store.raise_marks(example.run, 1, [Mark(0, 0, 16), Mark(1, 0, 4)])
+        steps(example, (UNIT,))
         for unit in (Unit(0, 0, 4, 6), Unit(0, 0, 6, 8), Unit(1, 0, 0, 2)):
-            assert store.abandon(cast.run, 1, [unit])
-        steps(cast, (SECOND,))
-        book = store.load(store.run_named(cast.run.run_id), 1).leases
+            assert store.abandon(example.run, 1, [unit])
+        steps(example, (SECOND,))
+        book = store.load(store.run_named(example.run.run_id), 1).leases
         assert book.orphans == [Unit(0, 0, 8, 16), Unit(1, 0, 2, 4)]
         assert book.lost_samples == 6
-        assert audit(cast.run)["faults"] == []
+        assert audit(example.run)["faults"] == []
 
-    def test_a_host_that_was_deposed_leaves_nothing_out(self, cast: Cast) -> None:
+    def test_a_host_that_was_deposed_leaves_nothing_out(self, example: Example) -> None:
         Head.objects.update(fence=2)
-        assert not store.abandon(cast.run, 1, [UNIT])
-        assert not cast.run.coverage.exists()
+        assert not store.abandon(example.run, 1, [UNIT])
+        assert not example.run.coverage.exists()
 
-    def _through_epochs(self, cast: Cast, *, epochs: int) -> set[tuple[int, int, int]]:
+    def _through_epochs(self, example: Example, *, epochs: int) -> set[tuple[int, int, int]]:
         """A step for each half of an epoch, the second one first; the samples in them."""
         size = samples_in(1000, RECIPE.model.context)
         settled = set()
         for epoch in range(epochs):
-            store.raise_marks(cast.run, 1, [Mark(epoch, 0, size)])
+            store.raise_marks(example.run, 1, [Mark(epoch, 0, size)])
             for unit in (Unit(epoch, 0, size // 2, size), Unit(epoch, 0, 0, size // 2)):
-                steps(cast, (unit,))
+                steps(example, (unit,))
                 settled |= set(samples_of(unit))
         return settled
 
-    def _granted(self, cast: Cast, book: LeaseBook) -> tuple[Unit, ...]:
+    def _granted(self, example: Example, book: LeaseBook) -> tuple[Unit, ...]:
         """What a trainer gets that asks for forty samples."""
         wanted = book.wanted_marks(40)
-        store.raise_marks(cast.run, 1, wanted)
+        store.raise_marks(example.run, 1, wanted)
         book.raise_marks(wanted)
         return book.grant(ACCUMULATOR, 40)
 
@@ -362,46 +366,46 @@ def samples_of(unit: Unit) -> Iterator[tuple[int, int, int]]:
     return ((unit.epoch, unit.shard, position) for position in range(unit.start, unit.stop))
 
 
-def test_a_load_reads_one_record_however_many_there_are(cast: Cast) -> None:
+def test_a_load_reads_one_record_however_many_there_are(example: Example) -> None:
     counts = []
     for unit in (UNIT, SECOND, Unit(0, 0, 4, 6)):
-        steps(cast, (unit,))
+        steps(example, (unit,))
         with CaptureQueriesContext(connection) as asked:
-            store.load(store.run_named(cast.run.run_id), 1)
+            store.load(store.run_named(example.run.run_id), 1)
         records = [line["sql"] for line in asked if "runs_sealedrecord" in line["sql"]]
         counts.append((len(asked), len(records)))
         assert "LIMIT 1" in records[0]
     assert counts == [(counts[0][0], 1)] * 3
 
 
-def test_records_are_said_again_in_their_order(cast: Cast) -> None:
-    records = steps(cast, (UNIT,), (SECOND,), (Unit(0, 0, 4, 6),))
-    assert store.sealed_from(cast.run, 2, 64) == [sealed(record) for record in records[1:]]
-    assert store.sealed_from(cast.run, 4, 64) == []
-    assert len(store.sealed_from(cast.run, 1, 2)) == 2
+def test_records_are_said_again_in_their_order(example: Example) -> None:
+    records = steps(example, (UNIT,), (SECOND,), (Unit(0, 0, 4, 6),))
+    assert store.sealed_from(example.run, 2, 64) == [sealed(record) for record in records[1:]]
+    assert store.sealed_from(example.run, 4, 64) == []
+    assert len(store.sealed_from(example.run, 1, 2)) == 2
 
 
-def test_what_replicas_agree_on_is_kept_with_its_step(cast: Cast) -> None:
-    steps(cast, (UNIT,), (SECOND,))
-    store.agree(cast.run, 2, "5" * 16)
-    store.agree(cast.run, 0, "6" * 16)
+def test_what_replicas_agree_on_is_kept_with_its_step(example: Example) -> None:
+    steps(example, (UNIT,), (SECOND,))
+    store.agree(example.run, 2, "5" * 16)
+    store.agree(example.run, 0, "6" * 16)
     assert list(LogEntry.objects.values_list("step", "state_digest")) == [(1, ""), (2, "5" * 16)]
 
 
-def test_words_fit_their_rows(cast: Cast) -> None:
-    store.tell(cast.run, "k" * 40, "t" * 900)
-    store.set_waiting(cast.run, "w" * 900)
+def test_words_fit_their_rows(example: Example) -> None:
+    store.tell(example.run, "k" * 40, "t" * 900)
+    store.set_waiting(example.run, "w" * 900)
     told = ActivityLine.objects.get()
     assert (len(told.kind), len(told.text)) == (20, 300)
     assert len(Run.objects.get().waiting_for) == 900
 
 
-def test_whoever_may_not_work_any_more(cast: Cast) -> None:
-    peers = [cast.teo.machine.peer_id, cast.noor.machine.peer_id]
+def test_whoever_may_not_work_any_more(example: Example) -> None:
+    peers = [example.teo.machine.peer_id, example.noor.machine.peer_id]
     assert store.revoked(peers) == []
-    cast.noor.machine.person.is_active = False
-    cast.noor.machine.person.save()
-    assert store.revoked(peers) == [cast.noor.machine.peer_id]
+    example.noor.machine.person.is_active = False
+    example.noor.machine.person.save()
+    assert store.revoked(peers) == [example.noor.machine.peer_id]
 
 
 # --- planted faults: what the tests above would not let pass ---------------------------------------------------------
@@ -417,31 +421,31 @@ def careless(run: Run, seal: Entry, record: Record, *, duration_s: float, attemp
 
 
 class TestPlantedFaults:
-    def test_a_commit_that_skips_the_head_check_is_caught(self, cast: Cast) -> None:
+    def test_a_commit_that_skips_the_head_check_is_caught(self, example: Example) -> None:
         with pytest.raises(AssertionError, match="committed"):
-            deposed_changes_nothing(cast, careless)
+            deposed_changes_nothing(example, careless)
 
-    def test_and_the_table_itself_refuses_a_second_entry(self, cast: Cast) -> None:
-        rival = next_record(cast.run, (cast.noor, (SECOND,)))
-        steps(cast, (UNIT,))
+    def test_and_the_table_itself_refuses_a_second_entry(self, example: Example) -> None:
+        rival = next_record(example.run, (example.noor, (SECOND,)))
+        steps(example, (UNIT,))
         with pytest.raises(IntegrityError):
-            commit(cast.run, rival, careless)
-        require_equal_books(cast.run)
+            commit(example.run, rival, careless)
+        require_equal_books(example.run)
 
-    def test_a_dropped_ledger_row_is_found(self, cast: Cast) -> None:
-        record = next_record(cast.run, (cast.teo, (UNIT,)), (cast.noor, (SECOND,)))
-        commit(cast.run, record)
+    def test_a_dropped_ledger_row_is_found(self, example: Example) -> None:
+        record = next_record(example.run, (example.teo, (UNIT,)), (example.noor, (SECOND,)))
+        commit(example.run, record)
         with connection.cursor() as cursor:  # the model would not let anybody
-            cursor.execute("DELETE FROM runs_ledgerentry WHERE machine_id = %s", [stored(cast.noor.machine.pk)])
+            cursor.execute("DELETE FROM runs_ledgerentry WHERE machine_id = %s", [stored(example.noor.machine.pk)])
         with pytest.raises(AssertionError, match="the ledger has"):
-            require_equal_books(cast.run)
+            require_equal_books(example.run)
 
-    def test_a_changed_ledger_row_is_found(self, cast: Cast) -> None:
-        steps(cast, (UNIT,))
+    def test_a_changed_ledger_row_is_found(self, example: Example) -> None:
+        steps(example, (UNIT,))
         with connection.cursor() as cursor:
             cursor.execute("UPDATE runs_ledgerentry SET credit = credit + 1")
         with pytest.raises(AssertionError, match="the ledger has"):
-            require_equal_books(cast.run)
+            require_equal_books(example.run)
 
 
 def stored(key: Any) -> Any:

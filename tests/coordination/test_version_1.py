@@ -27,10 +27,10 @@ from runs.ledger.audit import audit
 from runs.ledger.coverage import settled_units
 from runs.models import Run, SealedRecord
 from runs.selectors import activity, void_rounds
-from tests.coordination.cast import next_record, record_of, sealed
 from tests.coordination.engines import everywhere
+from tests.coordination.example_run import next_record, record_of, sealed
 from tests.protocol.version_1 import seal_1
-from tests.runs.cast import ELEMENTS, RECIPE, Owned
+from tests.runs.factories import ELEMENTS, RECIPE, Owned
 
 STEPS = 70  # more than lines about steps that are kept
 SIZE = 125  # samples of an epoch: 1,000 tokens with a context of 8

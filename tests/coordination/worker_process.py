@@ -31,7 +31,7 @@ def draft() -> None:
     from accounts.models import Person
     from runs.datasets.services import store_upload
     from runs.lifecycle import services
-    from tests.runs.cast import RECIPE
+    from tests.runs.factories import RECIPE
     from tests.runs.lifecycle.test_preparation import TEXT
 
     person = Person.objects.create_user("Amina", None)

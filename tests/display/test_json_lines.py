@@ -15,7 +15,7 @@ from peer_agent.protocol.log.reading import open_head
 from peer_agent.site.device_login import Code
 from tests.agent.program import Answer, http_site, known_at, manyhands, refusal
 from tests.agent.scripted_site import commits
-from tests.protocol.cast import SITE_PUBLIC
+from tests.protocol.identities import SITE_PUBLIC
 
 RUNNING = Path(__file__).resolve().parents[2] / "docs" / "running.md"
 

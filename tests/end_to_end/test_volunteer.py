@@ -15,7 +15,7 @@ import pytest
 from demo.processes import ROOT, bare_environment
 from demo.visitor import Visitor
 from tests.benchmarks.memory import peak_of
-from tests.end_to_end.rig.roaming import ALONE, networks_can_be_made
+from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
 from tests.end_to_end.rig.swarm import MANYHANDS, Swarm
 
 ROAMING = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
@@ -86,7 +86,7 @@ def test_sleep_and_a_site_that_is_away_are_not_errors(tmp_path: Path, english: s
 @pytest.mark.skipif(not networks_can_be_made(), reason="this system lets no test make a network (ip, unshare)")
 def test_a_network_that_is_lost_and_another_one_are_not_errors(tmp_path: Path) -> None:
     """The cable is pulled for longer than anybody waits; then the laptop wakes up under another address."""
-    command = [*ALONE, sys.executable, "-m", "tests.end_to_end.rig.roaming", str(tmp_path)]
+    command = [*ALONE, sys.executable, "-m", "tests.end_to_end.rig.network_change", str(tmp_path)]
     done = subprocess.run(command, env=ROAMING, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads(done.stdout.splitlines()[-1])

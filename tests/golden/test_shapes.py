@@ -5,7 +5,7 @@ from django.test import Client
 
 from runs.models import Run
 from tests.golden import golden, shape_of
-from tests.runs.cast import Owned, committed, data_folder, laptop, organizer, run, volunteer
+from tests.runs.factories import Owned, committed, data_folder, laptop, organizer, run, volunteer
 
 __all__ = ["data_folder", "laptop", "organizer", "run", "volunteer"]
 

@@ -17,7 +17,7 @@ from peer_agent.simulation.sockets import Socket
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 from tests.hostile.deeds import TICK_S, Deed, Memory, Word
-from tests.protocol.cast import SITE_KEY
+from tests.protocol.identities import SITE_KEY
 
 BACK_S = 1.0  # it takes no hint, and is back after so long
 USUAL_S = 4.0  # samples a second

@@ -7,7 +7,7 @@ from pathlib import Path
 from peer_agent.machine.home import Home, KnownSite
 from tests.agent.program import MANYHANDS, environment
 from tests.agent.scripted_site import TRAINER
-from tests.protocol.cast import SITE_PUBLIC
+from tests.protocol.identities import SITE_PUBLIC
 
 ONE, OTHER = "https://one.example", "https://other.example"
 

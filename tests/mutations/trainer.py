@@ -144,7 +144,7 @@ TRAINER: tuple[Mutation, ...] = (
         "site/test_relay_links",
     ),
     shell(
-        "a link that ends leaves its askers waiting",
+        "a link that ends leaves those who asked waiting",
         "site/relay_links",
         "                if place[0] == peer:",
         "                if False:",

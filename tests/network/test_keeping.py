@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peer_agent.network import link as links
 from peer_agent.network.link import Connected, Connection, Waiting, heals, keep
 from peer_agent.protocol.errors import Fault, Problem
-from tests.network.cast import (
+from tests.network.loopback import (
     FETCH,
     NOTHING,
     PATIENCE_S,

@@ -16,7 +16,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE, Leave, State
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.protocol.wire import Kind
-from tests.network.cast import (
+from tests.network.loopback import (
     FETCH,
     NOTHING,
     PATIENCE_S,
@@ -27,7 +27,7 @@ from tests.network.cast import (
     listening,
     stay,
 )
-from tests.protocol.cast import (
+from tests.protocol.identities import (
     NOW,
     RELAY,
     RELAYS_CREDENTIAL,

@@ -12,8 +12,8 @@ from peer_agent.network.link import Connection, LinkLost
 from peer_agent.network.outbox import Outbox
 from peer_agent.protocol.messages import SpanLeaves
 from peer_agent.protocol.wire import Frame, Kind
-from tests.network.cast import PATIENCE_S, dial_relay, frame, how_it_ends, listening
-from tests.protocol.cast import RUN
+from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening
+from tests.protocol.identities import RUN
 
 ROOM = 1 << 30
 LEAVES = SpanLeaves(run=RUN, step=1, fence=1, attempt=1, span=0, leaves=b"")

@@ -15,7 +15,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import MAX_HANDSHAKE, Challenge, Refusal
 from peer_agent.protocol.wire import decode
-from tests.network.cast import (
+from tests.network.loopback import (
     FETCH,
     NOTHING,
     PATIENCE_S,
@@ -26,7 +26,7 @@ from tests.network.cast import (
     listening,
     stay,
 )
-from tests.protocol.cast import NOW, RELAY, TRAINER, relay, trainer
+from tests.protocol.identities import NOW, RELAY, TRAINER, relay, trainer
 
 SHORT_S = 0.1
 

@@ -12,8 +12,8 @@ from peer_agent.network.sender import interleave, send_chunks
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame
-from tests.network.cast import PATIENCE_S, dial_relay, frame, listening
-from tests.protocol.cast import trainer
+from tests.network.loopback import PATIENCE_S, dial_relay, frame, listening
+from tests.protocol.identities import trainer
 
 A, B, C = PeerId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
 

@@ -15,7 +15,7 @@ from peer_agent.network import site
 from peer_agent.network.site import download, get_json, post_json, sign_request, upload
 from peer_agent.protocol.credentials import LINK, REQUEST, Signed, is_signed_by, public_bytes
 from peer_agent.protocol.errors import Problem
-from tests.protocol.cast import TRAINER_KEY
+from tests.protocol.identities import TRAINER_KEY
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

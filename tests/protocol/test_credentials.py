@@ -21,7 +21,7 @@ from peer_agent.protocol.credentials import (
 )
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
-from tests.protocol.cast import (
+from tests.protocol.identities import (
     NOW,
     RELAYS_CREDENTIAL,
     RUN,

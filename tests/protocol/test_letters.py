@@ -20,7 +20,7 @@ from peer_agent.protocol.letters import (
 from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal, whole
 from peer_agent.protocol.wire import encode
 from tests.golden import FOLDER
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.log.entries import SAMPLE
 from tests.protocol.strategies import sample
 

@@ -26,7 +26,7 @@ from peer_agent.protocol.session import (
     Side,
 )
 from peer_agent.protocol.wire import Frame, Kind, decode, encode, encode_frame
-from tests.protocol.cast import (
+from tests.protocol.identities import (
     NOW,
     RELAY,
     RELAYS_CREDENTIAL,

@@ -48,8 +48,8 @@ from tests.averaging.rounds import (
     record_of,
     sealed,
 )
-from tests.network.cast import how_it_ends
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.network.loopback import how_it_ends
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 
 Dial = Callable[[Relay, int], Awaitable[Connection]]
 REHELLO = m.Rehello(run=RUN, fence=3)

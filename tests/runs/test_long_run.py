@@ -16,7 +16,7 @@ from runs.models import NamedVolunteer, Release, Run
 from runs.releases.card_facts import facts_at, is_card_stale
 from runs.releases.card_names import has_given
 from tests.long_run import long_run
-from tests.runs.cast import opened
+from tests.runs.factories import opened
 
 SHORT, LONG = 1000, 3000  # steps; the curve is thinned in both
 SLACK = 100  # rows: a thinned curve has more and fewer points as it grows

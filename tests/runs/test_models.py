@@ -5,7 +5,7 @@ from django.db import IntegrityError, transaction
 
 from accounts.models import Person
 from runs.models import LedgerEntry, LogEntry, Run, Snapshot
-from tests.runs.cast import Owned, committed, opened, owned
+from tests.runs.factories import Owned, committed, opened, owned
 
 
 class TestContract:

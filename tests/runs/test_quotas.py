@@ -15,7 +15,7 @@ from runs.lifecycle import drafts, services
 from runs.models import Dataset, Run, Upload
 from runs.states import UNDER_WAY
 from runs.storage import MEGABYTE
-from tests.runs.cast import RECIPE, draft, opened
+from tests.runs.factories import RECIPE, draft, opened
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from runs import selectors
 from runs.lifecycle.drafts import change_visibility
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import ActivityLine, Run
-from tests.runs.cast import Owned, committed, opened, owned
+from tests.runs.factories import Owned, committed, opened, owned
 
 
 class TestContract:

@@ -8,7 +8,7 @@ import pytest
 from accounts.models import Person
 from runs.models import Run
 from runs.states import MOVES, Why, move
-from tests.runs.cast import draft
+from tests.runs.factories import draft
 from tests.test_house import ROOT, our_files
 
 CASES = [(why, before) for why in Why for before in Run.State]

@@ -13,7 +13,7 @@ from runs.models import Run
 from runs.snapshots.state_check import HEADER_BYTES
 from server.body_limits import LARGE_AT_ONCE, LengthGuard
 from server.stranger_limits import STRANGER_BYTES
-from tests.runs.cast import ELEMENTS, Owned
+from tests.runs.factories import ELEMENTS, Owned
 
 STATE_BYTES = ELEMENTS * 12 + HEADER_BYTES
 SNAPSHOT = "/api/v1/runs/proverbs/snapshots/1"

@@ -6,14 +6,14 @@ from peer_agent.protocol.coordinator.agreement.snapshots import SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.schedule import float32, learning_rate
-from tests.simulation.watched import run_to, state, trainers, watched
+from tests.simulation.checked_world import checked_world, run_to, state, trainers
 
 ANY_TIME = list(Phase)
 
 
 @pytest.mark.parametrize("phase", ANY_TIME)
 def test_a_run_that_is_ended_hands_in_its_present_step(phase: Phase) -> None:
-    world, _ = watched(trainers=3, steps=1000, snapshot_every=50)
+    world, _ = checked_world(trainers=3, steps=1000, snapshot_every=50)
     world.run_steps(2)
     run_to(world, phase)
     at = world.database.step
@@ -27,7 +27,7 @@ def test_a_run_that_is_ended_hands_in_its_present_step(phase: Phase) -> None:
 
 
 def test_an_ended_run_stays_ended_when_its_host_dies() -> None:
-    world, _ = watched(trainers=2, steps=1000, snapshot_every=50)
+    world, _ = checked_world(trainers=2, steps=1000, snapshot_every=50)
     world.run_steps(2)
     run_to(world, Phase.REDUCE)
     world.direct("finishing")
@@ -37,7 +37,7 @@ def test_an_ended_run_stays_ended_when_its_host_dies() -> None:
 
 
 def test_an_ended_run_waits_for_somebody_who_has_its_model() -> None:
-    world, _ = watched(trainers=2, steps=1000, snapshot_every=50)
+    world, _ = checked_world(trainers=2, steps=1000, snapshot_every=50)
     world.run_steps(3)
     for trainer in trainers(world):
         trainer.kill()
@@ -51,7 +51,7 @@ def test_an_ended_run_waits_for_somebody_who_has_its_model() -> None:
 
 
 def test_an_ended_run_that_nobody_comes_back_to_is_released_from_what_is_there() -> None:
-    world, _ = watched(trainers=2, steps=1000, snapshot_every=2)
+    world, _ = checked_world(trainers=2, steps=1000, snapshot_every=2)
     world.run(lambda: world.database.snapshot.step >= 2 and world.database.step % 2 == 1, 100)
     for trainer in trainers(world):
         trainer.kill()
@@ -64,7 +64,7 @@ def test_an_ended_run_that_nobody_comes_back_to_is_released_from_what_is_there()
 
 @pytest.mark.parametrize("phase", ANY_TIME)
 def test_a_run_is_made_longer_and_the_schedule_with_it(phase: Phase) -> None:
-    world, _ = watched(trainers=2, steps=6, snapshot_every=4)
+    world, _ = checked_world(trainers=2, steps=6, snapshot_every=4)
     world.run_steps(2)
     run_to(world, phase)
     at = world.database.step
@@ -83,7 +83,7 @@ def test_a_run_is_made_longer_and_the_schedule_with_it(phase: Phase) -> None:
 
 
 def test_a_run_that_is_made_longer_after_its_last_step_goes_on() -> None:
-    world, _ = watched(trainers=2, steps=4, snapshot_every=50)
+    world, _ = checked_world(trainers=2, steps=4, snapshot_every=50)
     world.run(lambda: world.database.step == 4, 100)
     world.direct("running", target_steps=7)
     assert not world.tally.finished

@@ -20,14 +20,14 @@ from peer_agent.simulation.faults import NOBODY, Faults, Kind, LetterFault, Orde
 from peer_agent.simulation.host import CAPACITY
 from peer_agent.simulation.sockets import LOOK_S
 from peer_agent.simulation.world import Setting, World
-from tests.simulation.watched import relays, run_to, state, trainers, watched
+from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
 
 OF_RELAYS = ("slow", "full")
 DATABASE: tuple[Kind, ...] = ("failed", "answer lost", "unknown and not written")
 
 
 def _world() -> World:
-    world, _ = watched(trainers=4, relays=2, steps=60, samples_per_s=1.0)
+    world, _ = checked_world(trainers=4, relays=2, steps=60, samples_per_s=1.0)
     obey(world)
     return world
 
@@ -156,7 +156,7 @@ def test_a_notice_that_is_lost_leaves_a_member_that_is_gone() -> None:
 
 
 def test_a_new_socket_is_heard_although_the_end_of_the_old_one_was_not_told() -> None:
-    world, _ = watched(trainers=2, relays=1, steps=20)
+    world, _ = checked_world(trainers=2, relays=1, steps=20)
     world.run_steps(1)
     back = trainers(world)[0]
     order(world, "lost notice", back.peer, round_=world.database.step + 1)
@@ -196,7 +196,7 @@ def test_the_channel_of_a_frozen_host_holds_only_so_many_letters() -> None:
 
 
 def test_a_host_that_is_overtaken_in_its_sleep_commits_nothing_and_stands_back() -> None:
-    world, _ = watched(trainers=3, relays=2, steps=40, samples_per_s=1.0)
+    world, _ = checked_world(trainers=3, relays=2, steps=40, samples_per_s=1.0)
     world.run_steps(2)
     run_to(world, Phase.REDUCE)
     old = world.host
@@ -258,7 +258,7 @@ def _next(database: Database) -> Record:
 
 
 def test_a_database_that_is_away_for_half_a_minute_costs_that_time() -> None:
-    world, _ = watched(trainers=3, relays=1, steps=20)
+    world, _ = checked_world(trainers=3, relays=1, steps=20)
     world.run_steps(2)
     deeds.befall(world, "database away", NOBODY, 30.0)
     step = world.database.step
@@ -269,7 +269,7 @@ def test_a_database_that_is_away_for_half_a_minute_costs_that_time() -> None:
 
 def test_a_restart_in_a_later_epoch_leases_nothing_that_is_in_an_update() -> None:
     """The host is rebuilt from rows alone; the invariants find a unit that is leased again."""
-    world, _ = watched(trainers=3, relays=1, steps=200, shards=(40, 17))
+    world, _ = checked_world(trainers=3, relays=1, steps=200, shards=(40, 17))
     assert world.run(
         lambda: max(epoch for epoch, _ in world.database.coverage) >= 3 if world.database.coverage else False
     )

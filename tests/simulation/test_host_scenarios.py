@@ -12,7 +12,7 @@ from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.simulation.database import Fault
 from peer_agent.simulation.host import Host
 from peer_agent.simulation.world import Setting, World
-from tests.simulation.watched import run_to, state, trainers, watched
+from tests.simulation.checked_world import checked_world, run_to, state, trainers
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
 ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
@@ -21,7 +21,7 @@ ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("down_s", [0.1, 20.0])
 def test_the_host_dies_in_any_phase(phase: Phase, down_s: float) -> None:
-    world, _ = watched(trainers=3, relays=2, steps=14)
+    world, _ = checked_world(trainers=3, relays=2, steps=14)
     world.run_steps(2)
     run_to(world, phase)
     computed = sum(trainer.computed for trainer in trainers(world))
@@ -36,14 +36,14 @@ def test_the_host_dies_in_any_phase(phase: Phase, down_s: float) -> None:
 
 @pytest.mark.parametrize("fault", ["failed", "answer lost", "unknown and not written"])
 def test_a_database_in_trouble_delays_a_step_and_no_more(fault: Fault) -> None:
-    world, _ = watched(trainers=2, steps=8)
+    world, _ = checked_world(trainers=2, steps=8)
     world.run_steps(1)
     world.database.script += [fault] * 3
     assert world.run_steps(4, 100)
 
 
 def test_a_host_that_lost_its_claim_stands_back() -> None:
-    world, _ = watched(trainers=2, steps=8)
+    world, _ = checked_world(trainers=2, steps=8)
     world.run_steps(1)
     run_to(world, Phase.REDUCE)
     world.database.claim()  # another host, which dies at once
@@ -55,7 +55,7 @@ def test_a_host_that_lost_its_claim_stands_back() -> None:
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("asleep_s", [3.0, 100.0])
 def test_a_suspended_host_judges_nobody_for_its_sleep(phase: Phase, asleep_s: float) -> None:
-    world, _ = watched(trainers=3, relays=2, steps=14)
+    world, _ = checked_world(trainers=3, relays=2, steps=14)
     world.run_steps(2)
     run_to(world, phase)
     host = world.host
@@ -69,7 +69,7 @@ def test_a_suspended_host_judges_nobody_for_its_sleep(phase: Phase, asleep_s: fl
 
 @pytest.mark.parametrize("phase", ANY_TIME)
 def test_the_organizer_pauses_and_resumes(phase: Phase) -> None:
-    world, _ = watched(trainers=3, steps=14)
+    world, _ = checked_world(trainers=3, steps=14)
     world.run_steps(2)
     run_to(world, phase)
     world.direct("paused")
@@ -83,7 +83,7 @@ def test_the_organizer_pauses_and_resumes(phase: Phase) -> None:
 
 
 def test_the_last_snapshot_is_asked_for_until_somebody_hands_it_in() -> None:
-    world, _ = watched(trainers=2, steps=3, snapshot_every=50)
+    world, _ = checked_world(trainers=2, steps=3, snapshot_every=50)
     world.run_steps(3)
     world.run(lambda: state(world).keeper is not None, 10)
     keeper = state(world).keeper
@@ -133,7 +133,7 @@ def test_while_somebody_can_hand_it_in_the_site_is_not_asked() -> None:
 
 
 def test_a_host_that_dies_after_the_last_snapshot_is_stored_finishes_when_it_is_back() -> None:
-    world, _ = watched(trainers=1, steps=3)
+    world, _ = checked_world(trainers=1, steps=3)
     world.run_steps(3)
     world.kill_host()
     world.store_snapshot(world.database.records[-1])

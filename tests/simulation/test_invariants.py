@@ -11,7 +11,7 @@ from peer_agent.simulation.churn import Weather, befall
 from peer_agent.simulation.database import Fault, Troubles
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
-from tests.simulation.watched import relays, trainers, watched
+from tests.simulation.checked_world import checked_world, relays, trainers
 
 FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
 
@@ -88,7 +88,9 @@ def _calm(world: World) -> None:
 def test_any_order_of_misfortunes_keeps_every_invariant_and_the_run_goes_on_after(
     seed: int, size: tuple[int, int], story: list[tuple[float, str, int]]
 ) -> None:
-    world, _ = watched(trainers=size[0], relays=size[1], seed=seed, steps=1000, shards=(300, 77, 5), micro_batch=3)
+    world, _ = checked_world(
+        trainers=size[0], relays=size[1], seed=seed, steps=1000, shards=(300, 77, 5), micro_batch=3
+    )
     for wait_s, kind, number in story:
         world.wait(wait_s)
         _act(world, kind, number)
@@ -98,7 +100,7 @@ def test_any_order_of_misfortunes_keeps_every_invariant_and_the_run_goes_on_afte
 
 
 def test_work_returned_twice_does_not_count_as_divergence() -> None:
-    world, _ = watched(trainers=1, relays=1, seed=1, steps=1000, shards=(300, 77, 5), micro_batch=3)
+    world, _ = checked_world(trainers=1, relays=1, seed=1, steps=1000, shards=(300, 77, 5), micro_batch=3)
     world.wait(3)
     _act(world, "return done", 0)
     _act(world, "return done", 0)
@@ -109,7 +111,7 @@ def test_work_returned_twice_does_not_count_as_divergence() -> None:
 @pytest.mark.parametrize("seed", [1])
 def test_fifty_peers_in_bad_weather(seed: int) -> None:
     troubles = Troubles(failed=0.05, answer_lost=0.05)
-    world, _ = watched(
+    world, _ = checked_world(
         thorough=False, trainers=50, relays=3, steps=20, seed=seed, non_finite=0.005, troubles=troubles, samples_each=4
     )
     befall(world, Weather(trainer_s=0.7, relay_s=10, host_s=20))
@@ -122,7 +124,7 @@ def test_fifty_peers_in_bad_weather(seed: int) -> None:
 def test_few_peers_in_bad_weather(seed: int) -> None:
     count = (1, 2, 3, 7)[seed % 4]
     troubles = Troubles(failed=0.1, answer_lost=0.1)
-    world, _ = watched(
+    world, _ = checked_world(
         trainers=count, relays=1 + seed % 3, steps=25, seed=seed, non_finite=0.01, troubles=troubles, shards=(500, 31)
     )
     befall(world, Weather(trainer_s=max(1.0, 20 / count), relay_s=15, host_s=25))

@@ -20,8 +20,8 @@ from peer_agent.protocol.log.records import Contribution, Included, Record, Unit
 from peer_agent.protocol.plan import spans_of
 from peer_agent.simulation.relay import Relay
 from peer_agent.simulation.world import World
+from tests.simulation.checked_world import checked_world, run_to, trainers
 from tests.simulation.invariants import Broken
-from tests.simulation.watched import run_to, trainers, watched
 
 Plant = Callable[[pytest.MonkeyPatch, World], None]
 
@@ -136,7 +136,7 @@ def _old_fence_sent(patch: pytest.MonkeyPatch, world: World) -> None:
 )
 def test_a_planted_fault_is_found(plant: Plant, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> None:
-        world, _ = watched(trainers=3, relays=2, steps=9)
+        world, _ = checked_world(trainers=3, relays=2, steps=9)
         if planted:
             plant(monkeypatch, world)
         world.run_steps(5, 100)
@@ -155,7 +155,7 @@ def test_leases_that_end_in_mid_round_at_once_are_found(monkeypatch: pytest.Monk
         return state.leases.take_back(accumulator, *args)
 
     monkeypatch.setattr(membership, "end_leases", end_leases)
-    world, _ = watched(trainers=5, relays=2, steps=14, elements=40 * 16 * 1024)
+    world, _ = checked_world(trainers=5, relays=2, steps=14, elements=40 * 16 * 1024)
     run_to(world, Phase.COMMIT)
     leaver = trainers(world)[0]
     leaver.latency_s = 0.001
@@ -173,7 +173,7 @@ def test_a_void_round_that_takes_leases_is_found(monkeypatch: pytest.MonkeyPatch
         return honest(state, why, text)
 
     monkeypatch.setattr(offers, "void", void)
-    world, _ = watched(trainers=3, steps=14, even=True)
+    world, _ = checked_world(trainers=3, steps=14, even=True)
     run_to(world, Phase.OFFER)
     for trainer in trainers(world):
         trainer.freeze()

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from peer_agent.protocol.coordinator.state import Phase
-from tests.simulation.watched import relays, run_to, state, trainers, watched
+from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
 ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
@@ -13,7 +13,7 @@ ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("away_s", [0.1, 3.0, 60.0])
 def test_the_only_relay_dies_and_returns(phase: Phase, away_s: float) -> None:
-    world, _ = watched(trainers=3, steps=12)
+    world, _ = checked_world(trainers=3, steps=12)
     world.run_steps(2)
     run_to(world, phase)
     relays(world)[0].kill()
@@ -22,7 +22,7 @@ def test_the_only_relay_dies_and_returns(phase: Phase, away_s: float) -> None:
 
 
 def test_a_relay_that_dies_in_mid_round_leaves_the_others_spans_as_they_are() -> None:
-    world, invariants = watched(trainers=3, relays=2, steps=12, elements=1200 * 16 * 1024, even=True)
+    world, invariants = checked_world(trainers=3, relays=2, steps=12, elements=1200 * 16 * 1024, even=True)
     fast, slow = relays(world)
     fast.bytes_per_s = slow.bytes_per_s = 10_000_000
     world.run_steps(1)
@@ -43,7 +43,7 @@ def test_a_relay_that_dies_in_mid_round_leaves_the_others_spans_as_they_are() ->
 
 @pytest.mark.parametrize("phase", [Phase.ACCUMULATE, Phase.OFFER, Phase.REDUCE])
 def test_a_frozen_relay_of_two_is_planned_no_part_after_one_void_round(phase: Phase) -> None:
-    world, _ = watched(trainers=3, relays=2, steps=30)
+    world, _ = checked_world(trainers=3, relays=2, steps=30)
     world.run_steps(2)
     run_to(world, phase)
     relays(world)[0].freeze()
@@ -54,7 +54,7 @@ def test_a_frozen_relay_of_two_is_planned_no_part_after_one_void_round(phase: Ph
 
 
 def test_a_relay_that_is_back_before_its_end_was_noticed_begins_again_at_once() -> None:
-    world, _ = watched(trainers=3, steps=12, even=True)
+    world, _ = checked_world(trainers=3, steps=12, even=True)
     world.run_steps(2)
     run_to(world, Phase.REDUCE)
     relays(world)[0].kill()
@@ -66,7 +66,7 @@ def test_a_relay_that_is_back_before_its_end_was_noticed_begins_again_at_once() 
 
 def test_a_round_that_is_void_while_no_relay_is_there_sets_its_trainers_free() -> None:
     """The attempt that found no relay was planned for nobody; the void must name the one that the trainers know."""
-    world, _ = watched(trainers=2, steps=12, even=True)
+    world, _ = checked_world(trainers=2, steps=12, even=True)
     world.run_steps(1)
     run_to(world, Phase.REDUCE)
     world.wait(0.3)
@@ -83,7 +83,7 @@ def test_a_round_that_is_void_while_no_relay_is_there_sets_its_trainers_free() -
 
 def test_a_relay_that_wakes_with_a_plan_of_an_earlier_host_is_sent_nothing() -> None:
     """Attempts are counted anew by each host: the number alone does not tell two plans apart."""
-    world, invariants = watched(trainers=3, steps=12)
+    world, invariants = checked_world(trainers=3, steps=12)
     run_to(world, Phase.REDUCE)
     sender = trainers(world)[0]
     assert world.run(lambda: sender.core.round is not None and sender.core.round.slot is not None, 30)

@@ -5,11 +5,11 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
 from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S as OFFER_S
 from peer_agent.protocol.coordinator.state import DIVERGED, Phase
-from tests.simulation.watched import relays, run_to, state, trainers, watched
+from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
 
 
 def test_a_returning_trainer_is_told_that_its_attempt_is_over() -> None:
-    world, _ = watched(trainers=3, steps=9, even=True)
+    world, _ = checked_world(trainers=3, steps=9, even=True)
     world.run_steps(1)
     run_to(world, Phase.REDUCE)
     sleeper, *others = trainers(world)
@@ -25,7 +25,7 @@ def test_a_returning_trainer_is_told_that_its_attempt_is_over() -> None:
 
 
 def test_leases_of_whoever_stays_away_come_back_after_some_rounds() -> None:
-    world, _ = watched(trainers=4, steps=30)
+    world, _ = checked_world(trainers=4, steps=30)
     world.run_steps(1)
     gone = trainers(world)[0]
     run_to(world, Phase.ACCUMULATE)
@@ -39,7 +39,7 @@ def test_leases_of_whoever_stays_away_come_back_after_some_rounds() -> None:
 
 
 def test_offers_that_never_come_double_the_wait_until_one_does() -> None:
-    world, _ = watched(trainers=1, steps=9)
+    world, _ = checked_world(trainers=1, steps=9)
     trainer = trainers(world)[0]
     trainer.offer_delay_s = 3 * OFFER_S
     assert world.run_steps(1, 300)
@@ -49,7 +49,7 @@ def test_offers_that_never_come_double_the_wait_until_one_does() -> None:
 
 
 def test_a_round_that_moves_is_given_time_and_one_that_does_not_is_void() -> None:
-    world, _ = watched(trainers=2, steps=9, even=True, elements=100 * 16 * 1024)
+    world, _ = checked_world(trainers=2, steps=9, even=True, elements=100 * 16 * 1024)
     for relay in relays(world):
         relay.bytes_per_s = 0
     for trainer in trainers(world):
@@ -63,7 +63,7 @@ def test_a_round_that_moves_is_given_time_and_one_that_does_not_is_void() -> Non
 
 
 def test_a_model_that_has_diverged_stops_the_run_and_says_why() -> None:
-    world, _ = watched(trainers=2, steps=50, even=True)
+    world, _ = checked_world(trainers=2, steps=50, even=True)
     world.run_steps(2)
     run_to(world, Phase.ACCUMULATE)
     for _ in range(200):

@@ -7,7 +7,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.log.records import is_everywhere
-from tests.simulation.watched import relays, run_to, state, trainers, watched
+from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
 ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
@@ -18,7 +18,7 @@ ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_trainers_commit_through_one_relay_and_every_step_is_exact(count: int) -> None:
-    world, _ = watched(trainers=count, steps=6, snapshot_every=4)
+    world, _ = checked_world(trainers=count, steps=6, snapshot_every=4)
     assert world.run(lambda: world.tally.finished)
     records = world.database.records
     assert [record.step for record in records] == [1, 2, 3, 4, 5, 6]
@@ -29,7 +29,7 @@ def test_few_trainers_commit_through_one_relay_and_every_step_is_exact(count: in
 
 
 def test_without_a_relay_the_run_says_why_it_waits_and_goes_on_when_one_comes() -> None:
-    world, _ = watched(trainers=2, steps=3)
+    world, _ = checked_world(trainers=2, steps=3)
     relays(world)[0].kill()
     world.wait(30)
     assert state(world).waiting == "no relay is connected"
@@ -41,7 +41,7 @@ def test_without_a_relay_the_run_says_why_it_waits_and_goes_on_when_one_comes() 
 
 
 def test_the_first_round_waits_for_enough_trainers() -> None:
-    world, _ = watched(trainers=3, minimum_trainers=3, steps=3)
+    world, _ = checked_world(trainers=3, minimum_trainers=3, steps=3)
     trainers(world)[2].kill()
     world.wait(30)
     assert state(world).waiting == "needs 1 more volunteer"
@@ -55,7 +55,7 @@ def test_the_first_round_waits_for_enough_trainers() -> None:
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_trainer_that_dies_in_any_phase_stops_nobody(phase: Phase, count: int) -> None:
-    world, _ = watched(trainers=count, steps=12)
+    world, _ = checked_world(trainers=count, steps=12)
     world.run_steps(2)
     run_to(world, phase)
     trainers(world)[0].kill()
@@ -66,7 +66,7 @@ def test_a_trainer_that_dies_in_any_phase_stops_nobody(phase: Phase, count: int)
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("away_s", [0.05, 1.0, 40.0])
 def test_a_lost_session_in_any_phase_loses_no_work(phase: Phase, away_s: float) -> None:
-    world, _ = watched(trainers=4, steps=14)
+    world, _ = checked_world(trainers=4, steps=14)
     world.run_steps(2)
     run_to(world, phase)
     trainers(world)[1].reconnect(away_s)
@@ -75,7 +75,7 @@ def test_a_lost_session_in_any_phase_loses_no_work(phase: Phase, away_s: float) 
 
 @pytest.mark.parametrize("phase", ANY_TIME)
 def test_a_frozen_trainer_of_three_costs_one_wait(phase: Phase) -> None:
-    world, _ = watched(trainers=3, steps=14, even=True)
+    world, _ = checked_world(trainers=3, steps=14, even=True)
     world.run_steps(2)
     run_to(world, phase)
     trainers(world)[2].freeze()
@@ -87,13 +87,13 @@ def test_a_frozen_trainer_of_three_costs_one_wait(phase: Phase) -> None:
 
 
 def test_a_trainer_that_needs_long_to_offer_is_waited_for_where_nobody_else_is_there() -> None:
-    world, _ = watched(trainers=1, steps=3)
+    world, _ = checked_world(trainers=1, steps=3)
     trainers(world)[0].offer_delay_s = 17.0
     assert world.run_steps(3, 600)
 
 
 def test_all_trainers_gone_and_back() -> None:
-    world, _ = watched(trainers=3, steps=10)
+    world, _ = checked_world(trainers=3, steps=10)
     world.run_steps(2)
     for trainer in trainers(world):
         trainer.kill()
@@ -108,7 +108,7 @@ def test_all_trainers_gone_and_back() -> None:
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("banned", [False, True])
 def test_whoever_leaves_or_is_banned_in_a_round_takes_no_committed_unit_along(phase: Phase, banned: bool) -> None:
-    world, _ = watched(trainers=5, relays=2, steps=14)
+    world, _ = checked_world(trainers=5, relays=2, steps=14)
     world.run_steps(2)
     run_to(world, phase)
     leaver = trainers(world)[0]
@@ -123,7 +123,7 @@ def test_whoever_leaves_or_is_banned_in_a_round_takes_no_committed_unit_along(ph
 
 @pytest.mark.parametrize("phase", IN_A_ROUND)
 def test_units_that_are_returned_in_a_round_are_not_in_two_updates(phase: Phase) -> None:
-    world, _ = watched(trainers=4, steps=14)
+    world, _ = checked_world(trainers=4, steps=14)
     world.run_steps(1)
     run_to(world, phase)
     trainer = trainers(world)[0]
@@ -134,7 +134,7 @@ def test_units_that_are_returned_in_a_round_are_not_in_two_updates(phase: Phase)
 
 @pytest.mark.parametrize("phase", ANY_TIME)
 def test_an_accumulator_that_is_forgotten_in_a_session_is_given_up(phase: Phase) -> None:
-    world, _ = watched(trainers=4, steps=14)
+    world, _ = checked_world(trainers=4, steps=14)
     world.run_steps(1)
     run_to(world, phase)
     trainer = trainers(world)[0]
@@ -145,7 +145,7 @@ def test_an_accumulator_that_is_forgotten_in_a_session_is_given_up(phase: Phase)
 
 
 def test_what_was_left_out_is_carried_and_offered_again_after_a_lost_session() -> None:
-    world, _ = watched(trainers=5, steps=14, elements=40 * 16 * 1024, even=True)
+    world, _ = checked_world(trainers=5, steps=14, elements=40 * 16 * 1024, even=True)
     world.run_steps(1)
     slow = trainers(world)[0]
     slow.chunks_per_s = 4.0
@@ -170,7 +170,7 @@ def test_what_was_left_out_is_carried_and_offered_again_after_a_lost_session() -
 
 
 def test_a_damaged_gradient_is_refused_and_the_round_goes_on() -> None:
-    world, _ = watched(trainers=5, relays=2, steps=14)
+    world, _ = checked_world(trainers=5, relays=2, steps=14)
     world.run_steps(1)
     trainers(world)[0].damaged = True
     run_to(world, Phase.REDUCE)
@@ -182,7 +182,7 @@ def test_a_damaged_gradient_is_refused_and_the_round_goes_on() -> None:
 
 
 def test_a_replica_that_differs_reloads() -> None:
-    world, _ = watched(trainers=4, steps=14)
+    world, _ = checked_world(trainers=4, steps=14)
     world.run_steps(2)
     trainers(world)[0].corrupt = True
     assert world.run(lambda: world.tally.notes.get("reload", 0) > 0, 60)
@@ -191,7 +191,7 @@ def test_a_replica_that_differs_reloads() -> None:
 
 
 def test_nobody_gets_what_anothers_accumulator_holds() -> None:
-    world, _ = watched(trainers=3, steps=14)
+    world, _ = checked_world(trainers=3, steps=14)
     world.run_steps(1)
     run_to(world, Phase.ACCUMULATE)
     thief, victim = trainers(world)[:2]
@@ -203,7 +203,7 @@ def test_nobody_gets_what_anothers_accumulator_holds() -> None:
 
 
 def test_work_that_was_offered_too_late_and_is_too_old_now_comes_back() -> None:
-    world, _ = watched(trainers=4, steps=20)
+    world, _ = checked_world(trainers=4, steps=20)
     world.run_steps(1)
     absent = trainers(world)[0]
     absent.offer_delay_s = 17.0
@@ -221,7 +221,7 @@ def test_work_that_was_offered_too_late_and_is_too_old_now_comes_back() -> None:
 
 def test_work_of_a_step_that_was_missed_is_done_again_on_the_new_one() -> None:
     """It was in no round yet, so that it can be: nothing has to come back."""
-    world, _ = watched(trainers=4, steps=20)
+    world, _ = checked_world(trainers=4, steps=20)
     world.run_steps(1)
     absent = trainers(world)[0]
     assert world.run(lambda: bool(absent.core.fresh), 60)
@@ -240,12 +240,12 @@ def test_work_of_a_step_that_was_missed_is_done_again_on_the_new_one() -> None:
 
 @pytest.mark.parametrize("shards", [(10_000, 1000, 1000), (20_000, 200), (7,), (5, 3, 1, 90)])
 def test_shards_of_any_size_are_dealt_epoch_after_epoch(shards: tuple[int, ...]) -> None:
-    world, _ = watched(trainers=3, steps=40, shards=shards, even=True)
+    world, _ = checked_world(trainers=3, steps=40, shards=shards, even=True)
     assert world.run_steps(40, 1200)
 
 
 def test_units_whose_gradients_are_never_finite_are_left_out_at_last() -> None:
-    world, _ = watched(trainers=3, steps=30, non_finite=0.6, samples_each=4)
+    world, _ = checked_world(trainers=3, steps=30, non_finite=0.6, samples_each=4)
     assert world.run_steps(20, 1200)
     lost = state(world).leases.lost_samples
     assert lost > 0
@@ -256,7 +256,7 @@ def test_units_whose_gradients_are_never_finite_are_left_out_at_last() -> None:
 
 def test_work_does_not_pile_up_while_no_round_can_begin() -> None:
     """Rule 22: lifted or not, a quota ends at the batch."""
-    world, _ = watched(trainers=3, steps=20)
+    world, _ = checked_world(trainers=3, steps=20)
     world.run_steps(3)
     for relay in relays(world):
         relay.kill()

@@ -8,14 +8,14 @@ from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.log.records import Entry
 from peer_agent.simulation.host import Host
-from tests.simulation.watched import relays, run_to, state, watched
+from tests.simulation.checked_world import checked_world, relays, run_to, state
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
 ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
 
 
 def test_messages_of_another_attempt_step_or_fence_change_nothing() -> None:
-    world, _ = watched(trainers=3, relays=2, steps=14)
+    world, _ = checked_world(trainers=3, relays=2, steps=14)
     world.run_steps(2)
     world.restart_host()
     world.run_steps(2)
@@ -67,7 +67,7 @@ def _say_all(host: Host, place: dict[str, Any]) -> None:
 
 
 def test_a_second_answer_of_the_database_changes_nothing() -> None:
-    world, _ = watched(trainers=2, steps=8)
+    world, _ = checked_world(trainers=2, steps=8)
     world.run_steps(2)
     run_to(world, Phase.ACCUMULATE)
     host = world.host
@@ -79,7 +79,7 @@ def test_a_second_answer_of_the_database_changes_nothing() -> None:
 
 
 def test_a_relay_that_names_slots_that_do_not_exist_is_not_believed() -> None:
-    world, _ = watched(trainers=2, steps=8)
+    world, _ = checked_world(trainers=2, steps=8)
     run_to(world, Phase.REDUCE)
     host, now = world.host, state(world)
     assert host is not None

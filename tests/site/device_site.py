@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from peer_agent.protocol.credentials import REQUEST, public_bytes
 from tests.agent.program import Answer, Handler, serving
 from tests.agent.scripted_site import TRAINER
-from tests.protocol.cast import SITE_KEY
+from tests.protocol.identities import SITE_KEY
 
 NOT_YET = (428, {"code": "E220", "text": "Nobody has approved this machine yet. Ask again."})
 DECLINED = (403, {"code": "E221", "text": "This machine was declined. Ask its owner."})

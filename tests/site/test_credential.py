@@ -14,7 +14,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.site import credential as credential_module
 from peer_agent.site.credential import RENEW_S, RunAccess, log_in, site_of
 from tests.agent.scripted_site import TRAINER
-from tests.protocol.cast import RUN, SITE_PUBLIC
+from tests.protocol.identities import RUN, SITE_PUBLIC
 
 SITE = KnownSite("http://127.0.0.1:9", TRAINER, "ann", SITE_PUBLIC.hex())
 GOOD = {

@@ -14,7 +14,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.site.device_login import Code, get_approved
 from tests.agent.program import Answer, http_site, manyhands, refusal
 from tests.agent.scripted_site import TRAINER
-from tests.protocol.cast import SITE_PUBLIC
+from tests.protocol.identities import SITE_PUBLIC
 from tests.site.device_site import DECLINED, EXPIRED, NOT_YET, STRANGE, TOO_FAST, DeviceSite, device_site
 
 

@@ -11,7 +11,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.site import login_token
 from tests.agent.program import MANYHANDS, Answer, environment, http_site, manyhands, refusal
 from tests.agent.scripted_site import TRAINER
-from tests.protocol.cast import SITE_PUBLIC
+from tests.protocol.identities import SITE_PUBLIC
 
 SECRET = "mh_the-quiet-one"
 KNOWN: Answer = (200, {"machine": TRAINER, "person": "ann", "site_key": SITE_PUBLIC.hex()})

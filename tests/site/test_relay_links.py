@@ -20,7 +20,7 @@ from peer_agent.site import relay_links
 from peer_agent.site.relay_links import DataLinks
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of
-from tests.network.cast import listening, stay
+from tests.network.loopback import listening, stay
 
 SENDINGS = [contributor(1, 100).offer("fp32")]
 RECORD = record_of(PLAN := plan_of(SENDINGS), averaged(PLAN, SENDINGS)[0])

@@ -1,3 +1,3 @@
-"""The cast for the tests of this room."""
+"""People, machines and a run for the tests of this room."""
 
-from tests.runs.cast import *  # noqa: F403  (the list is there, once)
+from tests.runs.factories import *  # noqa: F403  (the list is there, once)

@@ -1,6 +1,6 @@
 """Who may do what: the expected answer to every method of every address. Read by test_permissions.py.
 
-A row is: method, address, visibility of the run (`*`: whatever it is), then the answer to each asker. Its words:
+A row is: method, address, visibility of the run (`*`: whatever it is), then the answer to each requester. Its words:
 
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
@@ -8,7 +8,7 @@ A row is: method, address, visibility of the run (`*`: whatever it is), then the
 The method ANY stands for all of them, and ** for everything below; below /admin/ Django has its own pages, of which
 test_admin.py walks every one.
 
-Askers: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator` are logged in and hold a machine of
+Requesters: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator` are logged in and hold a machine of
 their own with a credential for the run where the site gives them one (else for another run); `revoked` shows the
 credential of a machine that was revoked since, and no session. The member is in the run, whatever its visibility:
 of a private run that opens its pages, files and rounds, and never what is its organizer's. Machine, personal token,

@@ -13,8 +13,8 @@ from accounts.models import Machine, Person
 from accounts.services import relay_keeper
 from runs.access import access_run
 from runs.models import LedgerEntry, LogEntry, Run
-from tests.runs.cast import PASSWORD, Owned, committed, opened
-from tests.web.askers import World, make_world
+from tests.runs.factories import PASSWORD, Owned, committed, opened
+from tests.web.requesters import World, make_world
 
 
 def as_(person: Person) -> Client:

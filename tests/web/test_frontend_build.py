@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from runs.models import Run
-from tests.runs.cast import Owned, committed
+from tests.runs.factories import Owned, committed
 from web import frontend_build
 from web.frontend_build import Entry, built_entry
 

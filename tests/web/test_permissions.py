@@ -1,4 +1,4 @@
-"""The permission table against the site: every address of the URL configuration, every method, every asker."""
+"""The permission table against the site: every address of the URL configuration, every method, every requester."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from accounts.models import Person, Token
 from accounts.services import create_token
 from runs.lifecycle import membership
-from tests.runs.cast import opened
-from tests.web.askers import API, WAYS, Asker, World, asking, logged_in, make_world, nobody, revoked
+from tests.runs.factories import opened
 from tests.web.permission_table import ASKERS, Row, rows
+from tests.web.requesters import API, WAYS, Requester, World, asking, logged_in, make_world, nobody, revoked
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # HEAD and OPTIONS follow GET
 ROWS = rows()
-Column = Callable[[World], Asker]
+Column = Callable[[World], Requester]
 
 
 def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[str]:
@@ -50,7 +50,7 @@ def people(stranger: Person, member: Person, organizer: Person, operator: Person
 
 @pytest.fixture
 def columns(people: dict[str, Person]) -> dict[str, Column]:
-    """How each asker is made."""
+    """How each requester is made."""
     made: dict[str, Column] = {name: partial(logged_in, person) for name, person in people.items()}
     return {"nobody": nobody, **made, "revoked": partial(revoked, people["organizer"])}
 
@@ -65,11 +65,11 @@ def word(answer: Any) -> str:
 def asked(row: Row, column: Column, world: World, **headers: str) -> Any:
     """The answer to one cell; what it changed is undone."""
     with transaction.atomic():
-        asker = column(world)
+        requester = column(world)
         for name, value in headers.items():
-            asker.client.defaults[name] = value
+            requester.client.defaults[name] = value
         ask = WAYS.get(f"{row.method} {row.address}", asking(row.method))
-        answer = ask(asker, world, world.address(row.address))
+        answer = ask(requester, world, world.address(row.address))
         transaction.set_rollback(True)
     return answer
 
@@ -205,11 +205,11 @@ def strict(person: Person) -> Column:
 def with_token(person: Person) -> Column:
     """The same, and every form carries the token of its cookie."""
 
-    def make(world: World) -> Asker:
-        asker = strict(person)(world)
-        asker.client.cookies["csrftoken"] = token = _get_new_csrf_string()
-        asker.client.defaults["HTTP_X_CSRFTOKEN"] = token
-        return asker
+    def make(world: World) -> Requester:
+        requester = strict(person)(world)
+        requester.client.cookies["csrftoken"] = token = _get_new_csrf_string()
+        requester.client.defaults["HTTP_X_CSRFTOKEN"] = token
+        return requester
 
     return make
 

@@ -12,7 +12,7 @@ from accounts.services import create_token
 from coordination.models import Presence
 from runs.lifecycle.membership import add_member, create_invitation
 from runs.models import Run, Snapshot
-from tests.runs.cast import committed, opened, owned
+from tests.runs.factories import committed, opened, owned
 from tests.web.pages.runs.test_run import as_
 
 FEW, MANY = 2, 50

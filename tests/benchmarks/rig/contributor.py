@@ -32,7 +32,7 @@ from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.round import OpenRound, contribute
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
-from tests.protocol.cast import RUN
+from tests.protocol.identities import RUN
 
 PATIENCE_S = 30.0
 

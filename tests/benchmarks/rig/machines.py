@@ -7,7 +7,7 @@ from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
 from peer_agent.site.credential import RunAccess
-from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
+from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 
 class OwnAccess(RunAccess):

@@ -24,7 +24,7 @@ from peer_agent.protocol.plan import Reducer, spans_of
 from peer_agent.protocol.recipe import Codec, Model, Recipe, encode_recipe
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from tests.averaging.rounds import SCALARS
-from tests.protocol.cast import RUN, SITE_KEY, SITE_PUBLIC
+from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 PATIENCE_S = 60.0
 Body = TypeVar("Body", bound=m.Message)

@@ -34,10 +34,10 @@ def postgresql(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 
 async def test_a_run_goes_on_each_time(redis: Redis, postgresql: str, settings: Any) -> None:
-    cast = await in_thread(assemble_long)(10_000)
-    async with a_run_elsewhere(cast, postgresql, settings):
+    example = await in_thread(assemble_long)(10_000)
+    async with a_run_elsewhere(example, postgresql, settings):
         for _ in range(RESTARTS):
-            await goes_on_after(redis, cast.run)
-    await in_thread(require_whole_log)(cast.run)
+            await goes_on_after(redis, example.run)
+    await in_thread(require_whole_log)(example.run)
     layer: Any = get_channel_layer()
     await layer.flush()

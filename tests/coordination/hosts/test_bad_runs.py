@@ -12,26 +12,26 @@ from peer_agent.protocol.coordinator.advance import advance
 from peer_agent.protocol.identifiers import PeerId
 from runs import queue
 from runs.models import Head
-from tests.coordination.cast import Cast, assemble
-from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import fresh_database, use_layer
+from tests.coordination.example_run import Example, example_run
+from tests.coordination.peer_link import credential_of, identity_of
 from tests.coordination.peers import Contributor, taking_part
 from tests.coordination.running import at_work, hosts, steps_on, until
-from tests.runs.cast import opened
+from tests.runs.factories import opened
 
 
 @pytest.fixture
-def cast(request: pytest.FixtureRequest, tmp_path: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def example(request: pytest.FixtureRequest, tmp_path: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     use_layer("memory", request, settings)
     monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
     with fresh_database("sqlite", request, tmp_path):
-        yield assemble()
+        yield example_run()
 
 
 async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch
+    example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noor = PeerId(cast.noor.machine.peer_id)
+    noor = PeerId(example.noor.machine.peer_id)
     broke: list[int] = []
 
     def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
@@ -42,7 +42,7 @@ async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
         return advance(state, event, now, seed)
 
     monkeypatch.setattr(host, "advance", fragile)
-    async with hosts(), at_work(cast) as (teo, other):
+    async with hosts(), at_work(example) as (teo, other):
         await until(lambda: other.refused == "E371", "it is told")
         await steps_on(3)
         assert (broke, teo.refused) == ([1], "")
@@ -50,9 +50,9 @@ async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
 
 
 async def test_whoever_broke_a_host_is_not_heard_by_that_of_another_process(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch
+    example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noor = PeerId(cast.noor.machine.peer_id)
+    noor = PeerId(example.noor.machine.peer_id)
 
     def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
         if isinstance(event, e.Received) and event.peer == noor and state.fence == 1:
@@ -60,19 +60,19 @@ async def test_whoever_broke_a_host_is_not_heard_by_that_of_another_process(
         return advance(state, event, now, seed)
 
     monkeypatch.setattr(host, "advance", fragile)
-    identity = identity_of(credential_of(cast.noor, cast.run), cast.noor.key)
-    async with at_work(cast) as (_, other):
+    identity = identity_of(credential_of(example.noor, example.run), example.noor.key)
+    async with at_work(example) as (_, other):
         async with hosts():
             await until(lambda: other.refused == "E371", "it is told")
-        async with hosts(), taking_part(Contributor, identity, cast.run.run_id) as again:
+        async with hosts(), taking_part(Contributor, identity, example.run.run_id) as again:
             await until(lambda: again.refused == "E371", "it is told again")
             await steps_on(1)
 
 
 async def test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch
+    example: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = await in_thread(opened)(cast.run.organizer, slug="riddles")
+    other = await in_thread(opened)(example.run.organizer, slug="riddles")
     load, tried = store.load, []
 
     def broken(run: Any, fence: int) -> Any:
@@ -86,9 +86,9 @@ async def test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts(
     monkeypatch.setattr(supervisor, "RESTS_S", (0.0, 1e6))
 
     def step() -> int:
-        return Head.objects.get(run=cast.run).step
+        return Head.objects.get(run=example.run).step
 
-    async with hosts(), at_work(cast):
+    async with hosts(), at_work(example):
         await until(lambda: step() >= 2, "the other goes")
         await until(lambda: len(tried) == 2, "it is tried again")
         at = await in_thread(step)()

@@ -17,17 +17,17 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.wire import decode, encode
-from tests.coordination.cast import UNIT, Cast, next_record, sealed
 from tests.coordination.engines import PATIENCE_S
+from tests.coordination.example_run import UNIT, Example, next_record, sealed
 from tests.coordination.scripted_host import (
     NOOR,
     TEO,
     Clock,
     Script,
     arrived,
-    cast,
     driven,
     driving,
+    example,
     heard,
     hello,
     said,
@@ -35,7 +35,7 @@ from tests.coordination.scripted_host import (
     until,
 )
 
-__all__ = ["cast", "driven", "script"]
+__all__ = ["driven", "example", "script"]
 
 
 class TestTheClock:
@@ -104,19 +104,19 @@ class TestTheClock:
 
 
 class TestTheClaim:
-    def held(self, cast: Cast, clock: Clock, threads: Any) -> Holding:
-        fence = claims.claim(cast.run, "me")
-        return Holding(cast.run, "me", fence or 0, asked_at=clock(), threads=threads, clock=clock)
+    def held(self, example: Example, clock: Clock, threads: Any) -> Holding:
+        fence = claims.claim(example.run, "me")
+        return Holding(example.run, "me", fence or 0, asked_at=clock(), threads=threads, clock=clock)
 
-    async def test_is_not_relied_on_when_somebody_else_may_have_it(self, cast: Cast) -> None:
+    async def test_is_not_relied_on_when_somebody_else_may_have_it(self, example: Example) -> None:
         clock = Clock()
-        held = await in_thread(self.held)(cast, clock, None)
+        held = await in_thread(self.held)(example, clock, None)
         clock.now = CLAIM_S - MARGIN_S - 0.001
         assert held.is_held()
         clock.now = CLAIM_S - MARGIN_S
         assert not held.is_held()
 
-    async def test_counts_from_when_it_was_asked_for(self, cast: Cast, monkeypatch: Any) -> None:
+    async def test_counts_from_when_it_was_asked_for(self, example: Example, monkeypatch: Any) -> None:
         monkeypatch.setattr(claims, "RENEW_S", 0.0)
         clock = Clock()
 
@@ -126,11 +126,11 @@ class TestTheClaim:
 
         monkeypatch.setattr(claims, "renew", slow)
         with ThreadPoolExecutor(1) as threads:
-            held = await in_thread(self.held)(cast, clock, threads)
+            held = await in_thread(self.held)(example, clock, threads)
             await held.keep()
         assert (held.asked_at, held.is_lost) == (0.0, True)
 
-    async def test_is_kept_while_everything_else_hangs(self, cast: Cast, monkeypatch: Any) -> None:
+    async def test_is_kept_while_everything_else_hangs(self, example: Example, monkeypatch: Any) -> None:
         """All threads of the loop wait for a database that does not answer; the state is still being loaded."""
         monkeypatch.setattr(claims, "RENEW_S", 0.0)
         asked, go_on = [], threading.Event()
@@ -141,7 +141,7 @@ class TestTheClaim:
 
         monkeypatch.setattr(claims, "renew", renew)
         with ThreadPoolExecutor(1) as threads:
-            held = await in_thread(self.held)(cast, Clock(), threads)
+            held = await in_thread(self.held)(example, Clock(), threads)
             hung = [asyncio.ensure_future(in_thread(go_on.wait)(PATIENCE_S)) for _ in range(100)]
             keeping = asyncio.create_task(held.keep())
             try:
@@ -151,7 +151,7 @@ class TestTheClaim:
                 keeping.cancel()
                 await asyncio.wait([*hung, keeping])
 
-    async def test_is_renewed_while_the_state_is_loaded(self, cast: Cast, monkeypatch: Any) -> None:
+    async def test_is_renewed_while_the_state_is_loaded(self, example: Example, monkeypatch: Any) -> None:
         """A long log takes longer to read than a claim lasts: two processes took the run from each other."""
         renewed, seen = threading.Event(), []
 
@@ -168,7 +168,7 @@ class TestTheClaim:
         monkeypatch.setattr(claims, "renew", renew)
         monkeypatch.setattr(store, "load", load)
         hosting = Hosting(asyncio.Event())
-        hosting.begin(cast.run)
+        hosting.begin(example.run)
         await hosting.end()
         assert seen == [True]
 
@@ -195,10 +195,10 @@ class TestTheClaim:
 
 class TestTheDatabase:
     async def test_that_is_full_for_long_is_asked_again_and_nothing_else_waits(
-        self, cast: Cast, driven: Host, script: Script, monkeypatch: Any
+        self, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
         monkeypatch.setattr(writer, "RETRY_S", 0.0)
-        record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))
+        record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
         outcomes = ["failed"] * 500 + ["raises"] * 5
 
         def commit(*_: Any, **__: Any) -> str:
@@ -219,9 +219,9 @@ class TestTheDatabase:
         assert script.count(e.Persisted) == 501
 
     async def test_that_hangs_in_a_commit_keeps_nobody_waiting(
-        self, cast: Cast, driven: Host, script: Script, monkeypatch: Any
+        self, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
-        record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))
+        record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
         go_on, asked = threading.Event(), []
 
         def commit(*_: Any, **__: Any) -> str:
@@ -243,14 +243,14 @@ class TestTheDatabase:
             go_on.set()
         assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
 
-    async def test_is_not_written_by_a_host_whose_claim_is_over(self, cast: Cast, driven: Host) -> None:
+    async def test_is_not_written_by_a_host_whose_claim_is_over(self, example: Example, driven: Host) -> None:
         """Words have no fence of their own: those of the next host would be written over."""
         driven.writer.ask(e.Waiting("for a relay"))
         driven.writer.drain()
         driven.holding.is_lost = True
         await driven.writer.work()
-        await cast.run.arefresh_from_db()
-        assert cast.run.waiting_for == ""
+        await in_thread(example.run.refresh_from_db)()
+        assert example.run.waiting_for == ""
 
     async def test_that_raises_no_marks_grants_nothing(self, driven: Host, monkeypatch: Any) -> None:
         """Another host has the run by now."""
@@ -261,8 +261,10 @@ class TestTheDatabase:
         assert driven.holding.is_lost
         assert not driven.mailbox._first
 
-    async def test_resends_a_page_at_most(self, cast: Cast, driven: Host, script: Script, monkeypatch: Any) -> None:
-        record = await in_thread(next_record)(cast.run, (cast.teo, (UNIT,)))
+    async def test_resends_a_page_at_most(
+        self, example: Example, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
         asked: list[int] = []
 
         def sealed_from(_: Any, first: int, count: int) -> list[Any]:

@@ -18,15 +18,15 @@ from peer_agent.protocol.coordinator.state import Member
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import decode, encode
-from tests.coordination.cast import ACCUMULATOR, RELAY, Cast
+from tests.coordination.example_run import ACCUMULATOR, RELAY, Example
 from tests.coordination.scripted_host import (
     NOOR,
     TEO,
     Script,
     arrived,
-    cast,
     driven,
     driving,
+    example,
     heard,
     hello,
     said,
@@ -34,12 +34,12 @@ from tests.coordination.scripted_host import (
     until,
 )
 
-__all__ = ["cast", "driven", "script"]
+__all__ = ["driven", "example", "script"]
 
 
 class TestFaults:
     async def test_whose_message_broke_it_is_told_and_not_heard_for_a_minute(
-        self, cast: Cast, driven: Host, script: Script, monkeypatch: Any
+        self, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
         def answer(event: e.Event) -> list[e.Command]:
             if isinstance(event, e.Received):
@@ -57,7 +57,7 @@ class TestFaults:
             note = await heard(driven, teo)
         assert (note["type"], note["code"], note["retry_after_s"]) == ("machine.revoked", "E371", 60.0)
         assert not driven.layer.channel(noor)._waiting
-        again = Host(cast.run, driven.holding, driven.state, quarantine)
+        again = Host(example.run, driven.holding, driven.state, quarantine)
         async with driving(again):
             teo, noor = await arrived(again, TEO, NOOR)
             note = await heard(again, teo)
@@ -66,16 +66,16 @@ class TestFaults:
 
     @pytest.mark.parametrize(("peer", "rests"), [(TEO, False), (None, True)])
     async def test_a_run_rests_for_a_fault_of_its_own_alone(
-        self, cast: Cast, monkeypatch: Any, peer: PeerId | None, *, rests: bool
+        self, example: Example, monkeypatch: Any, peer: PeerId | None, *, rests: bool
     ) -> None:
         async def broken(_: Any) -> None:
             raise Faulty(peer)
 
         hosting = Hosting(asyncio.Event())
         monkeypatch.setattr(hosting, "_hold", broken)
-        hosting.begin(cast.run)
+        hosting.begin(example.run)
         await hosting.end()
-        assert (cast.run.run_id in hosting.rest_until) == rests
+        assert (example.run.run_id in hosting.rest_until) == rests
 
     async def test_what_cannot_be_said_is_a_fault_of_who_asked(self, driven: Host, script: Script) -> None:
         script.answer = lambda event: [e.Send((TEO,), object())] if isinstance(event, e.Joined) else []  # type: ignore[arg-type]

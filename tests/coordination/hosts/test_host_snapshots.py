@@ -9,10 +9,10 @@ from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from runs.models import RelayAddress
-from tests.coordination.cast import ACCUMULATOR
-from tests.coordination.scripted_host import NOOR, TEO, Script, arrived, cast, driven, driving, said, script, until
+from tests.coordination.example_run import ACCUMULATOR
+from tests.coordination.scripted_host import NOOR, TEO, Script, arrived, driven, driving, example, said, script, until
 
-__all__ = ["cast", "driven", "script"]
+__all__ = ["driven", "example", "script"]
 
 
 class TestSnapshots:

@@ -32,9 +32,9 @@ from runs.lifecycle.ending import end_run, extend_run
 from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
 from runs.lifecycle.services import pause_run, resume_run
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Member, Release, Run, Snapshot
-from tests.coordination.cast import Cast
-from tests.coordination.dialler import credential_of, identity_of
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
+from tests.coordination.example_run import Example
+from tests.coordination.peer_link import credential_of, identity_of
 from tests.coordination.peers import Contributor, taking_part
 from tests.coordination.running import (
     assemble_long,
@@ -47,7 +47,7 @@ from tests.coordination.running import (
     until,
     until_step,
 )
-from tests.runs.cast import ELEMENTS, RECIPE, state_bytes
+from tests.runs.factories import ELEMENTS, RECIPE, state_bytes
 
 LONG = 10_000  # steps: more than any test makes
 LAST = 12  # the step of a run that is to end
@@ -72,24 +72,24 @@ async def messages(engine: str) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-def cast(engine: str, messages: Any, monkeypatch: pytest.MonkeyPatch) -> Cast:
+def example(engine: str, messages: Any, monkeypatch: pytest.MonkeyPatch) -> Example:
     monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)  # what a worker does is tested with workers
     return assemble_long(LONG)
 
 
 class TestARun:
-    async def test_goes_from_the_first_hello_to_its_last_snapshot(self, cast: Cast) -> None:
+    async def test_goes_from_the_first_hello_to_its_last_snapshot(self, example: Example) -> None:
         await in_thread(Run.objects.update)(
             recipe=encode_recipe(msgspec.structs.replace(RECIPE, target_steps=LAST)).decode()
         )
-        async with hosts(), at_work(cast) as (teo, noor):
+        async with hosts(), at_work(example) as (teo, noor):
             await until_step(LAST)
             await until(lambda: teo.snapshots_asked + noor.snapshots_asked == [LAST], "one of them hands in its state")
             await until(lambda: LogEntry.objects.filter(step=LAST).exclude(state_digest="").exists(), "they agree")
-            await in_thread(self._hand_in)(cast.run, LAST)
+            await in_thread(self._hand_in)(example.run, LAST)
             await until(Release.objects.exists, "the host finishes the run")
             await until(lambda: "finished" in teo.states and "finished" in noor.states, "all are told")
-        await in_thread(self._look_at)(cast.run)
+        await in_thread(self._look_at)(example.run)
 
     def _hand_in(self, run: Run, step: int) -> None:
         """As the machine that was asked, whose copy most people have."""
@@ -112,100 +112,100 @@ class TestARun:
         assert told.count("joined") == 3
         assert told.count("step") == LAST
 
-    async def test_is_seen_by_pages_while_it_goes(self, cast: Cast) -> None:
-        async with hosts(), at_work(cast):
-            await until(lambda: len(presence.online(cast.run)) == 3, "who is there is shown")
-            step = await in_thread(presence.current_step)(cast.run)
+    async def test_is_seen_by_pages_while_it_goes(self, example: Example) -> None:
+        async with hosts(), at_work(example):
+            await until(lambda: len(presence.online(example.run)) == 3, "who is there is shown")
+            step = await in_thread(presence.current_step)(example.run)
             assert step is not None
             assert step["target"] == RECIPE.target_batch
 
-    async def test_tells_those_who_watch_when_a_step_is_in_the_log(self, cast: Cast) -> None:
+    async def test_tells_those_who_watch_when_a_step_is_in_the_log(self, example: Example) -> None:
         layer: Any = get_channel_layer()
         ear = await layer.new_channel()
-        await layer.group_add(watchers_of(cast.run.run_id), ear)
-        async with asyncio.timeout(PATIENCE_S), hosts(), at_work(cast):
+        await layer.group_add(watchers_of(example.run.run_id), ear)
+        async with asyncio.timeout(PATIENCE_S), hosts(), at_work(example):
             for told in range(1, 4):
                 assert (await layer.receive(ear))["type"] == "run.moved"
                 assert (await in_thread(head)()).step >= told
 
-    async def test_rests_while_its_organizer_wants_it_to(self, cast: Cast) -> None:
-        async with hosts(), at_work(cast) as (teo, _):
+    async def test_rests_while_its_organizer_wants_it_to(self, example: Example) -> None:
+        async with hosts(), at_work(example) as (teo, _):
             await until_step(2)
-            await in_thread(pause_run)(run=cast.run)
+            await in_thread(pause_run)(run=example.run)
             await until(lambda: teo.states[-1:] == ["paused"], "its volunteers are told")
             at = (await in_thread(head)()).step
             await until(lambda: "paused" in Run.objects.get().waiting_for, "the page says so")
             for _ in range(8):  # two seconds of a host's ticks would be long; its answer to work is immediate
                 await teo.report()
             assert (await in_thread(head)()).step <= at + 1, "only what was under way may still commit"
-            await in_thread(resume_run)(run=cast.run)
+            await in_thread(resume_run)(run=example.run)
             await steps_on()
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
-    async def test_goes_on_without_a_machine_that_is_revoked(self, cast: Cast) -> None:
-        async with hosts(), at_work(cast) as (teo, noor):
+    async def test_goes_on_without_a_machine_that_is_revoked(self, example: Example) -> None:
+        async with hosts(), at_work(example) as (teo, noor):
             await until_step(2)
-            await in_thread(revoke_machine)(machine=cast.noor.machine)
+            await in_thread(revoke_machine)(machine=example.noor.machine)
             await until(lambda: noor.refused == "E214", "it is cut off")
             await steps_on(5)
             last = await in_thread(lambda: LogEntry.objects.latest("index").peers)()
             assert (last, teo.refused) == (1, "")
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
-    async def test_goes_on_without_a_member_who_is_removed(self, cast: Cast) -> None:
+    async def test_goes_on_without_a_member_who_is_removed(self, example: Example) -> None:
         await in_thread(Run.objects.update)(visibility=Run.Visibility.PRIVATE)
-        await in_thread(add_member)(run=cast.run, name="Teo")
-        member = await in_thread(add_member)(run=cast.run, name="Noor")
-        async with hosts(), at_work(cast) as (teo, noor):
+        await in_thread(add_member)(run=example.run, name="Teo")
+        member = await in_thread(add_member)(run=example.run, name="Noor")
+        async with hosts(), at_work(example) as (teo, noor):
             await until_step(2)
             await in_thread(remove_member)(member=member)
             await until(lambda: noor.refused == "E324", "it is cut off")
             await steps_on(5)
             last = await in_thread(lambda: LogEntry.objects.latest("index").peers)()
             assert (last, teo.refused) == (1, "")
-            identity = identity_of(await in_thread(credential_of)(cast.noor, cast.run), cast.noor.key)
-            async with taking_part(Contributor, identity, cast.run.run_id) as back:
+            identity = identity_of(await in_thread(credential_of)(example.noor, example.run), example.noor.key)
+            async with taking_part(Contributor, identity, example.run.run_id) as back:
                 await until(lambda: back.refused == "E305", "a credential that still lasts lets nobody in")
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
-    async def test_goes_on_without_somebody_who_is_removed_from_a_public_run(self, cast: Cast) -> None:
+    async def test_goes_on_without_somebody_who_is_removed_from_a_public_run(self, example: Example) -> None:
         both = msgspec.structs.replace(RECIPE, minimum_trainers=2, target_steps=LONG, snapshot_every=1000)
         await in_thread(Run.objects.update)(recipe=encode_recipe(both).decode())  # else one alone may be too fast
-        async with hosts(), at_work(cast) as (teo, noor):
-            credit = LedgerEntry.objects.filter(person=cast.noor.machine.person)
+        async with hosts(), at_work(example) as (teo, noor):
+            credit = LedgerEntry.objects.filter(person=example.noor.machine.person)
             await until(credit.exists, "Noor's machine has given something")
-            await in_thread(remove_person)(run=cast.run, name="Noor")
+            await in_thread(remove_person)(run=example.run, name="Noor")
             await until(lambda: noor.refused == "E324", "it is cut off")
             at = (await in_thread(head)()).step
             await steps_on(5)
             last = await in_thread(lambda: LogEntry.objects.filter(step__gt=at + 1).values_list("peers", flat=True))()
             assert (set(await in_thread(list)(last)), teo.refused) == ({1}, ""), "from the next round on"
             assert await in_thread(credit.exists)(), "what it gave stays counted"
-            identity = identity_of(await in_thread(credential_of)(cast.noor, cast.run), cast.noor.key)
-            async with taking_part(Contributor, identity, cast.run.run_id) as back:
+            identity = identity_of(await in_thread(credential_of)(example.noor, example.run), example.noor.key)
+            async with taking_part(Contributor, identity, example.run.run_id) as back:
                 await until(lambda: back.refused == "E324", "a credential that still lasts lets nobody in")
             await in_thread(let_back)(member=await in_thread(Member.objects.get)())
-            async with taking_part(Contributor, identity, cast.run.run_id) as again:
+            async with taking_part(Contributor, identity, example.run.run_id) as again:
                 await until(lambda: again.records, "undone, it takes part again")
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
-    async def test_is_taken_back_to_a_draft_while_nobody_has_made_a_step(self, cast: Cast) -> None:
+    async def test_is_taken_back_to_a_draft_while_nobody_has_made_a_step(self, example: Example) -> None:
         waits = msgspec.structs.replace(RECIPE, minimum_trainers=3, target_steps=LAST)
         await in_thread(Run.objects.update)(recipe=encode_recipe(waits).decode())
-        async with hosts() as task, at_work(cast) as (teo, noor):
+        async with hosts() as task, at_work(example) as (teo, noor):
             await until(lambda: teo.fences and noor.fences, "both wait for a third")
-            await in_thread(take_back)(run=cast.run)
+            await in_thread(take_back)(run=example.run)
             await until(lambda: teo.refused == noor.refused == "E308", "they are sent away")
-            identity = identity_of(await in_thread(credential_of)(cast.noor, cast.run), cast.noor.key)
-            async with taking_part(Contributor, identity, cast.run.run_id) as back:
+            identity = identity_of(await in_thread(credential_of)(example.noor, example.run), example.noor.key)
+            async with taking_part(Contributor, identity, example.run.run_id) as back:
                 await until(lambda: back.refused == "E308", "nobody comes in")
             run = await in_thread(Run.objects.get)()
             assert (run.state, run.waiting_for) == (Run.State.DRAFT, "")
-            await in_thread(self._open_again)(cast.run)
-            async with at_work(cast):
+            await in_thread(self._open_again)(example.run)
+            async with at_work(example):
                 await until_step(2)
             assert not task.done()
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
         fences = [msgspec.json.decode(sealed.head.payload)["fence"] for sealed in await in_thread(self._log)()]
         assert min(fences) == 3, "the first host and whatever it still had in hand are fenced off"
 
@@ -218,40 +218,40 @@ class TestARun:
     def _log(self) -> list[Entry]:
         return store.sealed_from(Run.objects.get(), 1, 1000)
 
-    async def test_is_ended_early_at_the_step_it_has_made(self, cast: Cast) -> None:
-        async with hosts(), at_work(cast) as (teo, noor):
+    async def test_is_ended_early_at_the_step_it_has_made(self, example: Example) -> None:
+        async with hosts(), at_work(example) as (teo, noor):
             await until_step(2)
-            await in_thread(end_run)(run=cast.run)
+            await in_thread(end_run)(run=example.run)
             await until(lambda: "finishing" in teo.states and "finishing" in noor.states, "all are told")
             await until(lambda: teo.snapshots_asked + noor.snapshots_asked, "one of them hands in its state")
             step = (await in_thread(head)()).step
             assert teo.snapshots_asked + noor.snapshots_asked == [step]
             entry = LogEntry.objects.filter(step=step).exclude(state_digest="")
             await until(entry.exists, "they agree")
-            await in_thread(self._hand_in)(cast.run, step)
+            await in_thread(self._hand_in)(example.run, step)
             await until(Release.objects.exists, "the host finishes the run")
             await until(lambda: "finished" in teo.states and "finished" in noor.states, "all are told again")
             assert (await in_thread(head)()).step == step
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
-    async def test_is_made_longer_while_it_goes(self, cast: Cast) -> None:
+    async def test_is_made_longer_while_it_goes(self, example: Example) -> None:
         recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_steps=LAST)).decode()
         await in_thread(Run.objects.update)(recipe=recipe)
-        async with hosts(), at_work(cast):
+        async with hosts(), at_work(example):
             await until_step(2)
-            await in_thread(extend_run)(run=cast.run, target_steps=LAST * 2)
+            await in_thread(extend_run)(run=example.run, target_steps=LAST * 2)
             await until_step(LAST * 2)
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
-    async def test_goes_on_with_the_samples_of_a_peer_that_is_lost(self, cast: Cast) -> None:
-        async with hosts(), at_work(cast) as (teo, noor):
+    async def test_goes_on_with_the_samples_of_a_peer_that_is_lost(self, example: Example) -> None:
+        async with hosts(), at_work(example) as (teo, noor):
             await until_step(2)
             await noor.link.leave()
             await steps_on(6)
-            told = await in_thread(lambda: set(cast.run.activity.values_list("kind", flat=True)))()
+            told = await in_thread(lambda: set(example.run.activity.values_list("kind", flat=True)))()
             assert {"left", "step"} <= told
             assert len(teo.records) > 6
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
 
 def take_away(run: Run) -> None:
@@ -261,28 +261,28 @@ def take_away(run: Run) -> None:
 
 
 class TestAHost:
-    async def test_that_was_deposed_commits_nothing_more(self, cast: Cast) -> None:
-        async with hosts(), at_work(cast) as (teo, _):
+    async def test_that_was_deposed_commits_nothing_more(self, example: Example) -> None:
+        async with hosts(), at_work(example) as (teo, _):
             await until_step(2)
             driving = [task for task in asyncio.all_tasks() if task.get_name().startswith("host ")]
-            await in_thread(take_away)(cast.run)
+            await in_thread(take_away)(example.run)
             before = await in_thread(head)()
             commits = len(teo.records)
             await finished(driving)
             after = await in_thread(head)()
             assert (after.step, after.fence, after.owner) == (before.step, before.fence, "another host")
             assert len(teo.records) <= commits + 1
-            await in_thread(claims.release)(cast.run, "another host", before.fence)
+            await in_thread(claims.release)(example.run, "another host", before.fence)
             await until(lambda: head().fence == before.fence + 1, "the run is taken again")
             await steps_on()
             assert sorted(set(teo.fences)) == [1, 3]
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
     async def test_outlives_a_database_that_does_not_answer_for_a_while(
-        self, cast: Cast, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         away = {claims: "live_runs", store: "directed"}
-        async with hosts() as task, at_work(cast):
+        async with hosts() as task, at_work(example):
             await until_step(2)
             for room, name in away.items():
                 with monkeypatch.context() as patch:
@@ -291,7 +291,7 @@ class TestAHost:
                     await until(asked.was, f"{name} was asked")
             await steps_on()
             assert not task.done()
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
 
 class Asked:
@@ -321,12 +321,12 @@ async def finished(waited: list["asyncio.Task[Any]"]) -> None:
 @pytest.mark.parametrize("engine", ["postgresql and redis"], indirect=True)
 class TestTwoProcesses:
     async def test_one_hosts_and_the_other_takes_over_when_it_is_killed(
-        self, cast: Cast, engine: str, settings: Any
+        self, example: Example, engine: str, settings: Any
     ) -> None:
         with other_process(engine, settings) as process:
             await until(lambda: head().owner, "the other process has the run")
             owner = (await in_thread(head)()).owner
-            async with hosts(), at_work(cast) as (teo, noor):
+            async with hosts(), at_work(example) as (teo, noor):
                 await until_step(5)
                 now = await in_thread(head)()
                 assert (now.owner, now.fence) == (owner, 1), "who comes later gets nothing"
@@ -337,15 +337,15 @@ class TestTwoProcesses:
                 await until(lambda: all(t.records[-1].fence == 2 for t in (teo, noor)), "both follow the new host")
             assert (teo.fences, noor.fences) == ([1, 2], [1, 2])
         assert [record.index for record in teo.records] == list(range(1, len(teo.records) + 1))
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
-    async def test_a_host_outlives_the_loss_of_all_its_connections(self, cast: Cast, engine: str) -> None:
-        async with hosts() as task, at_work(cast):
+    async def test_a_host_outlives_the_loss_of_all_its_connections(self, example: Example, engine: str) -> None:
+        async with hosts() as task, at_work(example):
             await until_step(3)
             await in_thread(end_all_sessions)(engine)
             await steps_on(5)
             assert not task.done()
-        await in_thread(require_whole_log)(cast.run)
+        await in_thread(require_whole_log)(example.run)
 
 
 def end_all_sessions(url: str) -> None:

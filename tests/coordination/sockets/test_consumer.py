@@ -20,10 +20,10 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.session import Failed, Identity, Opened
 from peer_agent.protocol.wire import decode, encode
 from runs.models import Run
-from tests.coordination.cast import ACCUMULATOR, Cast, assemble
-from tests.coordination.dialler import Closed, changed, credential_of, dialling, identity_of, linked
 from tests.coordination.engines import PATIENCE_S, fresh_database
-from tests.runs.cast import opened
+from tests.coordination.example_run import ACCUMULATOR, Example, example_run
+from tests.coordination.peer_link import Closed, changed, connecting, credential_of, identity_of, linked
+from tests.runs.factories import opened
 
 REFUSED = 4001
 STRANGER = Ed25519PrivateKey.generate()
@@ -31,15 +31,15 @@ OTHER_RUN = RunId("0b" * 16)
 
 
 @pytest.fixture
-def cast(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     """Rows are the same on every database; `test_claims` and `test_store` are run on each."""
     with fresh_database("sqlite", request, tmp_path):
-        yield assemble()
+        yield example_run()
 
 
 @pytest.fixture
-def teo(cast: Cast) -> Identity:
-    return identity_of(credential_of(cast.teo, cast.run), cast.teo.key)
+def teo(example: Example) -> Identity:
+    return identity_of(credential_of(example.teo, example.run), example.teo.key)
 
 
 def hello(run: Run) -> m.Hello:
@@ -54,7 +54,7 @@ async def received(layer: Any, channel: str) -> dict[str, Any]:
 
 
 async def how_a_handshake_ends(identity: Identity) -> tuple[str, int]:
-    async with dialling(identity) as link:
+    async with connecting(identity) as link:
         event = await link.open()
         if isinstance(event, Opened):
             return await link.how_it_ends()
@@ -70,16 +70,16 @@ class TestHandshake:
             assert link.session.peer is None, "the site proves itself by its key alone"
 
     async def test_the_server_learns_whose_link_it_is_and_not_before(
-        self, cast: Cast, teo: Identity, layer: Any
+        self, example: Example, teo: Identity, layer: Any
     ) -> None:
-        async with dialling(teo) as dialler:
+        async with connecting(teo) as dialler:
             await dialler.dial()
             assert dialler.proved == []
         async with linked(teo) as dialler:
-            assert dialler.proved == [f"{cast.teo.machine.peer_id} {cast.run.run_id}"]
+            assert dialler.proved == [f"{example.teo.machine.peer_id} {example.run.run_id}"]
 
-    async def test_a_credential_of_somebody_else(self, cast: Cast, layer: Any) -> None:
-        liar = identity_of(credential_of(cast.teo, cast.run), cast.teo.key, issued_by=STRANGER)
+    async def test_a_credential_of_somebody_else(self, example: Example, layer: Any) -> None:
+        liar = identity_of(credential_of(example.teo, example.run), example.teo.key, issued_by=STRANGER)
         assert await how_a_handshake_ends(liar) == ("E201", REFUSED)
 
     async def test_one_that_is_over(self, teo: Identity, layer: Any) -> None:
@@ -94,16 +94,16 @@ class TestHandshake:
         async with linked(changed(teo, not_before=int(time.time()) + 240, expires=int(time.time()) + 3600)):
             pass
 
-    async def test_somebody_elses_credential(self, cast: Cast, layer: Any) -> None:
-        thief = identity_of(credential_of(cast.teo, cast.run), cast.noor.key)
+    async def test_somebody_elses_credential(self, example: Example, layer: Any) -> None:
+        thief = identity_of(credential_of(example.teo, example.run), example.noor.key)
         assert await how_a_handshake_ends(thief) == ("E209", REFUSED)
 
-    async def test_a_revoked_machine(self, cast: Cast, teo: Identity, layer: Any) -> None:
-        await in_thread(revoke_machine)(machine=cast.teo.machine)
+    async def test_a_revoked_machine(self, example: Example, teo: Identity, layer: Any) -> None:
+        await in_thread(revoke_machine)(machine=example.teo.machine)
         assert await how_a_handshake_ends(teo) == ("E214", REFUSED)
 
-    async def test_a_machine_that_the_site_has_forgotten(self, cast: Cast, teo: Identity, layer: Any) -> None:
-        await in_thread(cast.teo.machine.delete)()
+    async def test_a_machine_that_the_site_has_forgotten(self, example: Example, teo: Identity, layer: Any) -> None:
+        await in_thread(example.teo.machine.delete)()
         assert await how_a_handshake_ends(teo) == ("E101", REFUSED)
 
     async def test_a_run_that_was_taken_back(self, teo: Identity, layer: Any) -> None:
@@ -111,12 +111,12 @@ class TestHandshake:
         assert await how_a_handshake_ends(teo) == ("E308", REFUSED)
 
     async def test_a_page_in_a_browser(self, teo: Identity, layer: Any) -> None:
-        async with dialling(teo, origin="https://elsewhere.example") as link:
+        async with connecting(teo, origin="https://elsewhere.example") as link:
             with pytest.raises(Closed):
                 await link.dial()
 
     async def test_another_version_of_the_protocol(self, teo: Identity, layer: Any) -> None:
-        async with dialling(teo) as link:
+        async with connecting(teo) as link:
             await link.dial()
             challenge = decode(await link.bytes_from_site())
             assert isinstance(challenge, m.Challenge)
@@ -140,7 +140,7 @@ class TestHandshake:
         refuses = {"type": "Refusal", "code": "E205", "text": "This agent speaks protocol 1.", "retry_after_s": -1.0}
         said = [own | {"proof": bytes(64), "nonce": bytes(32)}, refuses]
         for words, answered in zip(said, (True, False), strict=True):
-            async with dialling(teo) as link:
+            async with connecting(teo) as link:
                 await link.dial()
                 challenge = msgspec.msgpack.decode((await link.bytes_from_site())[1:])
                 assert challenge.keys() == {"type", "protocol", "server", "nonce", "time"}, "as it knows it"
@@ -157,7 +157,7 @@ class TestHandshake:
                 assert closed.value.code == REFUSED
 
     async def test_a_proof_for_another_challenge(self, teo: Identity, layer: Any) -> None:
-        async with dialling(teo) as first, dialling(teo) as second:
+        async with connecting(teo) as first, connecting(teo) as second:
             await first.dial()
             await second.dial()
             first.session.receive(await first.bytes_from_site(), time.time())
@@ -170,7 +170,7 @@ class TestHandshake:
 
     async def test_one_that_takes_too_long(self, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(consumers, "HANDSHAKE_S", 0.01)
-        async with dialling(teo) as link:
+        async with connecting(teo) as link:
             await link.dial()
             await link.bytes_from_site()
             with pytest.raises(Closed) as closed:
@@ -204,11 +204,11 @@ class TestWhatIsRefused:
             await link.wire.send_input({"type": "websocket.receive", "text": "hello"})
             assert await link.how_it_ends() == ("E206", REFUSED)
 
-    async def test_a_hello_before_the_proof(self, cast: Cast, teo: Identity, layer: Any) -> None:
-        async with dialling(teo) as link:
+    async def test_a_hello_before_the_proof(self, example: Example, teo: Identity, layer: Any) -> None:
+        async with connecting(teo) as link:
             await link.dial()
             await link.bytes_from_site()
-            await link.say(hello(cast.run))
+            await link.say(hello(example.run))
             refusal = decode(await link.bytes_from_site())
             assert isinstance(refusal, m.Refusal)
             assert refusal.code == "E208"
@@ -224,55 +224,59 @@ class TestMessages:
         await layer.group_send(group or group_of(run.run_id), note)
         return channel
 
-    async def test_a_host_that_is_there_already_is_greeted(self, cast: Cast, teo: Identity, layer: Any) -> None:
+    async def test_a_host_that_is_there_already_is_greeted(self, example: Example, teo: Identity, layer: Any) -> None:
         host = await layer.new_channel()
-        fence = await in_thread(claims.claim)(cast.run, host)
+        fence = await in_thread(claims.claim)(example.run, host)
         async with linked(teo) as link:
-            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=fence or 0)
-            await link.say(hello(cast.run))
+            assert await link.hear() == m.Rehello(run=example.run.run_id, fence=fence or 0)
+            await link.say(hello(example.run))
             letter = await received(layer, host)
-        assert decode(letter["data"]) == hello(cast.run)
+        assert decode(letter["data"]) == hello(example.run)
         told = {name: letter[name] for name in ("type", "peer", "person", "machine", "role")}
-        peer = cast.teo.machine.peer_id
+        peer = example.teo.machine.peer_id
         assert told == {"type": "peer.said", "peer": peer, "person": "Teo", "machine": "laptop", "role": "trainer"}
 
-    async def test_a_new_host_is_followed_and_an_older_one_is_not(self, cast: Cast, teo: Identity, layer: Any) -> None:
+    async def test_a_new_host_is_followed_and_an_older_one_is_not(
+        self, example: Example, teo: Identity, layer: Any
+    ) -> None:
         async with linked(teo) as link:
-            new = await self.announce(layer, cast.run, 5)
-            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=5)
-            await self.announce(layer, cast.run, 4)
-            await link.say(hello(cast.run))
+            new = await self.announce(layer, example.run, 5)
+            assert await link.hear() == m.Rehello(run=example.run.run_id, fence=5)
+            await self.announce(layer, example.run, 4)
+            await link.say(hello(example.run))
             assert (await received(layer, new))["type"] == "peer.said"
 
-    async def test_what_the_host_says_is_passed_on_as_it_is(self, cast: Cast, teo: Identity, layer: Any) -> None:
+    async def test_what_the_host_says_is_passed_on_as_it_is(self, example: Example, teo: Identity, layer: Any) -> None:
         async with linked(teo) as link:
-            host = await self.announce(layer, cast.run, 1)
+            host = await self.announce(layer, example.run, 1)
             await link.hear()
-            await link.say(hello(cast.run))
+            await link.say(hello(example.run))
             back = (await received(layer, host))["channel"]
-            notice = m.Notice(run=cast.run.run_id, code="E219", text="for the person")
+            notice = m.Notice(run=example.run.run_id, code="E219", text="for the person")
             await layer.send(back, {"type": "host.said", "data": encode(notice)})
             assert await link.hear() == notice
 
-    async def test_without_a_host_nothing_is_lost_but_the_message(self, cast: Cast, teo: Identity, layer: Any) -> None:
+    async def test_without_a_host_nothing_is_lost_but_the_message(
+        self, example: Example, teo: Identity, layer: Any
+    ) -> None:
         async with linked(teo) as link:
-            await link.say(hello(cast.run))
-            host = await self.announce(layer, cast.run, 1)
+            await link.say(hello(example.run))
+            host = await self.announce(layer, example.run, 1)
             await link.hear()
-            await link.say(m.Leave(run=cast.run.run_id))
-            assert decode((await received(layer, host))["data"]) == m.Leave(run=cast.run.run_id)
+            await link.say(m.Leave(run=example.run.run_id))
+            assert decode((await received(layer, host))["data"]) == m.Leave(run=example.run.run_id)
 
-    async def test_the_host_learns_that_a_peer_is_gone(self, cast: Cast, teo: Identity, layer: Any) -> None:
+    async def test_the_host_learns_that_a_peer_is_gone(self, example: Example, teo: Identity, layer: Any) -> None:
         async with linked(teo) as link:
-            host = await self.announce(layer, cast.run, 1)
+            host = await self.announce(layer, example.run, 1)
             await link.hear()
         letter = await received(layer, host)
-        assert (letter["type"], letter["peer"]) == ("peer.lost", cast.teo.machine.peer_id)
+        assert (letter["type"], letter["peer"]) == ("peer.lost", example.teo.machine.peer_id)
         await layer.send(host, {"type": "the next"})
         assert (await received(layer, host))["type"] == "the next", "it learns so once"
 
     async def test_the_host_learns_of_a_peer_that_goes_while_it_is_spoken_to(
-        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def gone(*_: Any, **__: Any) -> None:
             told.set()
@@ -280,39 +284,39 @@ class TestMessages:
 
         told = asyncio.Event()
         async with linked(teo) as link:
-            host = await self.announce(layer, cast.run, 1)
+            host = await self.announce(layer, example.run, 1)
             await link.hear()
-            await link.say(hello(cast.run))
+            await link.say(hello(example.run))
             back = (await received(layer, host))["channel"]
             monkeypatch.setattr(AsyncWebsocketConsumer, "send", gone)
             await layer.send(back, {"type": "host.said", "data": b"anything"})
             await asyncio.wait_for(told.wait(), PATIENCE_S)
         assert (await received(layer, host))["type"] == "peer.lost"
 
-    async def test_a_relay_hears_of_every_run(self, cast: Cast, layer: Any) -> None:
-        relay = identity_of(credential_of(cast.noor, None, Role.RELAY), cast.noor.key)
+    async def test_a_relay_hears_of_every_run(self, example: Example, layer: Any) -> None:
+        relay = identity_of(credential_of(example.noor, None, Role.RELAY), example.noor.key)
         async with linked(relay) as link:
-            host = await self.announce(layer, cast.run, 3, group=RELAYS)
-            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=3)
-            await link.say(hello(cast.run))
+            host = await self.announce(layer, example.run, 3, group=RELAYS)
+            assert await link.hear() == m.Rehello(run=example.run.run_id, fence=3)
+            await link.say(hello(example.run))
             letter = await received(layer, host)
-            assert (letter["role"], decode(letter["data"])) == ("relay", hello(cast.run))
+            assert (letter["role"], decode(letter["data"])) == ("relay", hello(example.run))
 
-    async def test_a_trainer_hears_of_its_own_run_alone(self, cast: Cast, teo: Identity, layer: Any) -> None:
-        other = await in_thread(opened)(cast.run.organizer, slug="riddles")
+    async def test_a_trainer_hears_of_its_own_run_alone(self, example: Example, teo: Identity, layer: Any) -> None:
+        other = await in_thread(opened)(example.run.organizer, slug="riddles")
         async with linked(teo) as link:
             await self.announce(layer, other, 9)
-            await self.announce(layer, cast.run, 1)
-            assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=1)
+            await self.announce(layer, example.run, 1)
+            assert await link.hear() == m.Rehello(run=example.run.run_id, fence=1)
 
     @pytest.mark.parametrize("code", ["E214", "E308", "E324"])
     async def test_a_machine_that_is_revoked_in_mid_run_is_cut_off(
-        self, code: str, cast: Cast, teo: Identity, layer: Any
+        self, code: str, example: Example, teo: Identity, layer: Any
     ) -> None:
         async with linked(teo) as link:
-            host = await self.announce(layer, cast.run, 1)
+            host = await self.announce(layer, example.run, 1)
             await link.hear()
-            await link.say(hello(cast.run))
+            await link.say(hello(example.run))
             back = (await received(layer, host))["channel"]
             await layer.send(back, {"type": "machine.revoked", "code": code})
             assert await link.how_it_ends() == (code, REFUSED)

@@ -16,28 +16,28 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.session import Identity
 from peer_agent.protocol.wire import decode, encode
-from tests.coordination.cast import Cast, assemble
-from tests.coordination.dialler import Closed, Dialler, credential_of, dialling, identity_of, linked
 from tests.coordination.engines import fresh_database
+from tests.coordination.example_run import Example, example_run
+from tests.coordination.peer_link import Closed, PeerLink, connecting, credential_of, identity_of, linked
 from tests.coordination.sockets.test_consumer import REFUSED, hello, received
 
 REPLACED, TOO_LATE = 4002, 4000
 
 
 @pytest.fixture
-def cast(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     with fresh_database("sqlite", request, tmp_path):
-        yield assemble()
+        yield example_run()
 
 
 @pytest.fixture
-def teo(cast: Cast) -> Identity:
-    return identity_of(credential_of(cast.teo, cast.run), cast.teo.key)
+def teo(example: Example) -> Identity:
+    return identity_of(credential_of(example.teo, example.run), example.teo.key)
 
 
 @pytest.fixture
-def noor(cast: Cast) -> Identity:
-    return identity_of(credential_of(cast.noor, cast.run), cast.noor.key)
+def noor(example: Example) -> Identity:
+    return identity_of(credential_of(example.noor, example.run), example.noor.key)
 
 
 @pytest.fixture
@@ -47,22 +47,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "HURRY_S", 0.0)
 
 
-async def hosted(layer: Any, cast: Cast) -> tuple[str, int]:
+async def hosted(layer: Any, example: Example) -> tuple[str, int]:
     """A host's channel and fence, as the database has it and nobody has announced."""
     channel = await layer.new_channel("host.")
-    fence = await in_thread(claims.claim)(cast.run, channel)
+    fence = await in_thread(claims.claim)(example.run, channel)
     assert fence is not None
     return channel, fence
 
 
-async def greeted(link: Dialler, layer: Any, cast: Cast, host: str) -> str:
+async def greeted(link: PeerLink, layer: Any, example: Example, host: str) -> str:
     """It has said hello; where it listens."""
     assert isinstance(await link.hear(), m.Rehello)
-    await link.say(hello(cast.run))
+    await link.say(hello(example.run))
     return str((await received(layer, host))["channel"])
 
 
-async def how_it_closes(link: Dialler) -> int:
+async def how_it_closes(link: PeerLink) -> int:
     with pytest.raises(Closed) as closed:
         await link.bytes_from_site()
     return closed.value.code
@@ -70,105 +70,107 @@ async def how_it_closes(link: Dialler) -> int:
 
 class TestBudgets:
     async def test_who_says_too_much_is_refused_and_nobody_else_is(
-        self, cast: Cast, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         small = Budget(messages_per_s=0, messages=3, bytes_per_s=1e6, bytes=1e6)
         monkeypatch.setitem(budgets.BUDGETS, Role.TRAINER, small)
         monkeypatch.setattr(consumers, "ALLOWANCES", Allowances())
-        host, _ = await hosted(layer, cast)
+        host, _ = await hosted(layer, example)
         async with linked(teo) as loud, linked(noor) as quiet:
             await loud.hear()
             for _ in range(4):
-                await loud.say(hello(cast.run))
+                await loud.say(hello(example.run))
             assert await loud.how_it_ends() == ("E370", REFUSED)
-            await greeted(quiet, layer, cast, host)
+            await greeted(quiet, layer, example, host)
         async with linked(teo) as again:
             await again.hear()
-            await again.say(hello(cast.run))
+            await again.say(hello(example.run))
             assert (await again.how_it_ends())[0] == "E370", "a new socket is no new budget"
 
-    async def test_who_does_not_read_is_refused_and_begins_anew(self, cast: Cast, teo: Identity, layer: Any) -> None:
-        host, _ = await hosted(layer, cast)
+    async def test_who_does_not_read_is_refused_and_begins_anew(
+        self, example: Example, teo: Identity, layer: Any
+    ) -> None:
+        host, _ = await hosted(layer, example)
         async with linked(teo) as link:
-            back = await greeted(link, layer, cast, host)
+            back = await greeted(link, layer, example, host)
             await layer.send(back, {"type": "channel.overflowed"})
             assert await link.how_it_ends() == ("E373", REFUSED)
 
 
 class TestHosts:
     async def test_whose_announcement_was_lost_is_found(
-        self, cast: Cast, teo: Identity, layer: Any, quick: None
+        self, example: Example, teo: Identity, layer: Any, quick: None
     ) -> None:
         async with linked(teo) as link:
-            host, _ = await hosted(layer, cast)
-            await greeted(link, layer, cast, host)
+            host, _ = await hosted(layer, example)
+            await greeted(link, layer, example, host)
 
     async def test_a_relay_of_yesterday_hears_of_a_run_of_today(
-        self, cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        relay = identity_of(credential_of(cast.noor, None, Role.RELAY), cast.noor.key)
+        relay = identity_of(credential_of(example.noor, None, Role.RELAY), example.noor.key)
         async with linked(relay) as link:
             now = time.time() + 25 * 3600
             monkeypatch.setattr(time, "time", lambda: now)
             monkeypatch.setattr(polling, "LOOK_S", 1e6)
             host = await layer.new_channel("host.")
-            note = {"type": "host.announced", "run": cast.run.run_id, "fence": 1, "channel": host}
+            note = {"type": "host.announced", "run": example.run.run_id, "fence": 1, "channel": host}
             await layer.group_send(RELAYS, note)
             assert isinstance(decode(await link.bytes_from_site()), m.Rehello)
 
     async def test_one_that_is_gone_is_looked_up_at_once(
-        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(polling, "HURRY_S", 0.0)
         monkeypatch.setattr(polling, "LOOK_S", 1e6)
-        old, fence = await hosted(layer, cast)
+        old, fence = await hosted(layer, example)
         async with linked(teo) as link:
-            await greeted(link, layer, cast, old)
+            await greeted(link, layer, example, old)
             layer.forget(old)
-            await in_thread(claims.release)(cast.run, old, fence)
-            new, _ = await hosted(layer, cast)
-            await link.say(m.Heartbeat(run=cast.run.run_id, index=0))
-            await greeted(link, layer, cast, new)
+            await in_thread(claims.release)(example.run, old, fence)
+            new, _ = await hosted(layer, example)
+            await link.say(m.Heartbeat(run=example.run.run_id, index=0))
+            await greeted(link, layer, example, new)
 
     async def test_a_hello_that_is_not_answered_is_asked_for_again(
-        self, cast: Cast, teo: Identity, layer: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, teo: Identity, layer: Any, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(following, "UNANSWERED_S", 0.0)
-        host, _ = await hosted(layer, cast)
+        host, _ = await hosted(layer, example)
         async with linked(teo) as link:
-            await greeted(link, layer, cast, host)
-            back = await greeted(link, layer, cast, host)
-            notice = m.Notice(run=cast.run.run_id, code="E219", text="an answer")
-            await layer.send(back, {"type": "host.said", "run": cast.run.run_id, "data": encode(notice)})
+            await greeted(link, layer, example, host)
+            back = await greeted(link, layer, example, host)
+            notice = m.Notice(run=example.run.run_id, code="E219", text="an answer")
+            await layer.send(back, {"type": "host.said", "run": example.run.run_id, "data": encode(notice)})
             while isinstance(heard := await link.hear(), m.Rehello):
                 pass
             assert heard == notice
 
     async def test_after_a_loss_between_processes_everybody_says_hello(
-        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(polling, "LOOK_S", 1e6)  # else the hello is asked for because it is not answered
-        host, _ = await hosted(layer, cast)
+        host, _ = await hosted(layer, example)
         async with linked(teo) as link:
-            await greeted(link, layer, cast, host)
+            await greeted(link, layer, example, host)
             await layer.group_send("restored", {"type": "layer.restored"})
-            await greeted(link, layer, cast, host)
+            await greeted(link, layer, example, host)
 
 
 class TestSessions:
     async def test_a_second_socket_of_a_machine_replaces_the_first(
-        self, cast: Cast, teo: Identity, noor: Identity, layer: Any
+        self, example: Example, teo: Identity, noor: Identity, layer: Any
     ) -> None:
-        host, _ = await hosted(layer, cast)
+        host, _ = await hosted(layer, example)
         async with linked(teo) as first, linked(noor) as other:
-            await greeted(first, layer, cast, host)
+            await greeted(first, layer, example, host)
             async with linked(teo) as second:
                 assert await how_it_closes(first) == REPLACED
-                await greeted(second, layer, cast, host)
-                await greeted(other, layer, cast, host)
+                await greeted(second, layer, example, host)
+                await greeted(other, layer, example, host)
 
     async def test_two_that_take_it_from_each_other_are_both_told(
-        self, cast: Cast, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(strangers, "TAKEOVERS", 1)
         monkeypatch.setattr(consumers, "TAKEOVERS", Takeovers())
@@ -181,17 +183,17 @@ class TestSessions:
 
 class TestStrangers:
     async def test_too_many_make_the_oldest_go(
-        self, cast: Cast, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(strangers, "STRANGERS", 1)
-        async with dialling(noor) as first, linked(teo):
+        async with connecting(noor) as first, linked(teo):
             await first.dial()
             await first.bytes_from_site()
             async with linked(teo):
                 assert await how_it_closes(first) == TOO_LATE
 
     async def test_one_gets_eight_kilobytes(self, teo: Identity, layer: Any) -> None:
-        async with dialling(teo) as link:
+        async with connecting(teo) as link:
             await link.dial()
             await link.bytes_from_site()
             await link.send(bytes(m.MAX_HANDSHAKE + 1))

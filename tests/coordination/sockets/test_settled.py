@@ -15,24 +15,24 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.session import Identity
 from runs.models import Run, Snapshot
-from tests.coordination.cast import Cast, assemble
-from tests.coordination.dialler import Dialler, credential_of, identity_of, linked
 from tests.coordination.engines import fresh_database
-from tests.runs.cast import opened
+from tests.coordination.example_run import Example, example_run
+from tests.coordination.peer_link import PeerLink, credential_of, identity_of, linked
+from tests.runs.factories import opened
 
 LAST = 40
 State = Snapshot.State
 
 
 @pytest.fixture
-def cast(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     with fresh_database("sqlite", request, tmp_path):
-        yield assemble()
+        yield example_run()
 
 
 @pytest.fixture
-def relay(cast: Cast) -> Identity:
-    return identity_of(credential_of(cast.noor, None, Role.RELAY), cast.noor.key)
+def relay(example: Example) -> Identity:
+    return identity_of(credential_of(example.noor, None, Role.RELAY), example.noor.key)
 
 
 @pytest.fixture
@@ -57,46 +57,48 @@ def told(notes: list[m.Snapshotted]) -> list[tuple[str, int]]:
     return [(note.run, note.keep_after) for note in notes]
 
 
-def test_up_to_where_the_model_was_verified(cast: Cast) -> None:
+def test_up_to_where_the_model_was_verified(example: Example) -> None:
     assert settled() == [], "it is not finished"
-    finish(cast.run)
-    snapshot(cast.run, LAST + 10, State.ADMITTED)
-    assert told(settled()) == [(cast.run.run_id, LAST)]
-    cast.run.snapshots.filter(state=State.VERIFIED).update(state=State.ADMITTED)
+    finish(example.run)
+    snapshot(example.run, LAST + 10, State.ADMITTED)
+    assert told(settled()) == [(example.run.run_id, LAST)]
+    example.run.snapshots.filter(state=State.VERIFIED).update(state=State.ADMITTED)
     assert settled() == [], "nothing in it is verified"
 
 
-def test_what_was_finished_since(cast: Cast) -> None:
-    other = opened(cast.run.organizer, slug="riddles")
-    finish(cast.run, days_ago=2)
+def test_what_was_finished_since(example: Example) -> None:
+    other = opened(example.run.organizer, slug="riddles")
+    finish(example.run, days_ago=2)
     finish(other, verified=3)
-    assert sorted(told(settled())) == sorted([(cast.run.run_id, LAST), (other.run_id, 3)])
+    assert sorted(told(settled())) == sorted([(example.run.run_id, LAST), (other.run_id, 3)])
     assert told(settled(timezone.now() - timedelta(days=1))) == [(other.run_id, 3)]
 
 
-async def heard(link: Dialler) -> m.Snapshotted:
+async def heard(link: PeerLink) -> m.Snapshotted:
     async with asyncio.timeout(20):
         message = await link.hear()
     assert isinstance(message, m.Snapshotted)
     return message
 
 
-async def test_a_relay_is_told_when_it_comes(cast: Cast, relay: Identity, layer: Any) -> None:
-    await in_thread(finish)(cast.run)
+async def test_a_relay_is_told_when_it_comes(example: Example, relay: Identity, layer: Any) -> None:
+    await in_thread(finish)(example.run)
     async with linked(relay) as link:
         message = await heard(link)
-    assert (message.run, message.keep_after, message.snapshot.step) == (cast.run.run_id, LAST, LAST)
+    assert (message.run, message.keep_after, message.snapshot.step) == (example.run.run_id, LAST, LAST)
 
 
 async def test_one_that_is_there_is_told_when_a_run_is_finished(
-    cast: Cast, relay: Identity, layer: Any, quick: None
+    example: Example, relay: Identity, layer: Any, quick: None
 ) -> None:
     async with linked(relay) as link:
-        await in_thread(finish)(cast.run)
+        await in_thread(finish)(example.run)
         assert (await heard(link)).keep_after == LAST
 
 
-async def test_a_trainer_is_not_told(cast: Cast, layer: Any, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trainer_is_not_told(
+    example: Example, layer: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -106,12 +108,12 @@ async def test_a_trainer_is_not_told(cast: Cast, layer: Any, quick: None, monkey
         return notes
 
     monkeypatch.setattr(polling, "settled", counted)
-    async with linked(identity_of(credential_of(cast.teo, cast.run), cast.teo.key)) as link:
-        await in_thread(finish)(cast.run)
+    async with linked(identity_of(credential_of(example.teo, example.run), example.teo.key)) as link:
+        await in_thread(finish)(example.run)
         async with asyncio.timeout(20):
             while not await looked.get():
                 pass
             await looked.get()  # by now the note before was handed on
-        note = {"type": "host.announced", "run": cast.run.run_id, "fence": 1, "channel": "nobody"}
-        await layer.group_send(group_of(cast.run.run_id), note)
-        assert await link.hear() == m.Rehello(run=cast.run.run_id, fence=1), "and nothing before"
+        note = {"type": "host.announced", "run": example.run.run_id, "fence": 1, "channel": "nobody"}
+        await layer.group_send(group_of(example.run.run_id), note)
+        assert await link.hear() == m.Rehello(run=example.run.run_id, fence=1), "and nothing before"

@@ -15,7 +15,7 @@ from peer_agent.simulation.churn import Weather, befall
 from peer_agent.simulation.database import Troubles
 from peer_agent.simulation.world import Setting, World
 from tests.protocol.coordinator.stage import Stage
-from tests.simulation.watched import relays, run_to
+from tests.simulation.checked_world import relays, run_to
 
 Arrows = dict[tuple[Phase, Why], Phase]
 

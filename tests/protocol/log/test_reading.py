@@ -9,7 +9,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.reading import open_head, open_record, read_record
 from peer_agent.protocol.log.records import Entry, Record, RecordHead, from_lines, seal, whole_of
 from tests.golden import FOLDER
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.log.entries import SAMPLE
 
 

@@ -20,7 +20,7 @@ from peer_agent.protocol.log.records import (
     seal,
     to_lines,
 )
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.log.entries import SAMPLE, records, rooted
 from tests.protocol.strategies import sample
 

@@ -11,7 +11,7 @@ from peer_agent.protocol.log.reading import open_record
 from peer_agent.protocol.log.records import ChunkRange, Included, digest_of, from_lines, is_everywhere, to_lines
 from peer_agent.protocol.log.version_1 import Contribution1, Record1, SpanEntry1, converted
 from tests.golden import FOLDER
-from tests.protocol.cast import SITE_PUBLIC
+from tests.protocol.identities import SITE_PUBLIC
 from tests.protocol.strategies import sample
 
 SPANS = (

@@ -12,14 +12,14 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import HEARTBEAT_S, PAGE_RECORDS
 from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.relay.state import Attempt
-from tests.protocol.relay.cast import (
+from tests.protocol.relay.stage import (
     HERE,
     ME,
     OTHER,
     RUN,
     SENDERS,
     SNAPSHOT,
-    Played,
+    Stage,
     commit_of,
     entry_of,
     frame,
@@ -44,27 +44,27 @@ def beats(actions: list[e.Action]) -> list[int]:
 @pytest.mark.parametrize("keeps", [True, False])
 def test_it_says_what_it_is(*, reduces: bool, keeps: bool) -> None:
     """Reachable, reduces, keeps the log: each without the others."""
-    relay = Played(reduces=reduces, keeps=keeps, index=5)
+    relay = Stage(reduces=reduces, keeps=keeps, index=5)
     (hello,) = said(relay.hear(m.Rehello(run=RUN, fence=3)))
     assert (hello.reduces, hello.keeps_log, hello.log_index, hello.fence) == (reduces, keeps, 5 if keeps else -1, 3)
 
 
 def test_the_hello_names_the_attempt_whose_end_it_has_not_heard_of() -> None:
-    relay = Played().join()
+    relay = Stage().join()
     relay.hear(PLAN)
     (hello,) = said(relay.hear(m.Rehello(run=RUN, fence=3)))
     assert hello.in_doubt == (m.InDoubt(7, 3, 1),)
 
 
 def test_it_is_heard_of_every_two_seconds_where_nothing_else_was_said() -> None:
-    relay = Played(index=4).join()
+    relay = Stage(index=4).join()
     assert [beats(relay.tick(0.5)) for _ in range(8)] == [[], [], [], [4]] * 2
     relay.hear(plan_of())
     assert [beats(relay.tick(HEARTBEAT_S)) for _ in range(3)] == [[], [], []], "there is progress"
 
 
 def test_it_says_nothing_before_it_was_asked_who_it_is_nor_after_the_end() -> None:
-    relay = Played(index=4)
+    relay = Stage(index=4)
     assert beats(relay.tick(60.0)) == []
     relay.join()
     relay.take(e.ControlLost())
@@ -76,7 +76,7 @@ def test_it_says_nothing_before_it_was_asked_who_it_is_nor_after_the_end() -> No
 
 def test_a_page_of_the_log_is_acknowledged_when_it_is_on_the_disk() -> None:
     """The next follows only then; also while a round is open, in which nothing else names the index."""
-    relay = Played().join(step=0)
+    relay = Stage().join(step=0)
     relay.hear(plan_of())
     last = 2 * PAGE_RECORDS + 5
     for index in range(1, last + 1):
@@ -89,20 +89,20 @@ def test_a_page_of_the_log_is_acknowledged_when_it_is_on_the_disk() -> None:
 
 
 def test_words_of_an_older_host_are_dropped() -> None:
-    relay = Played().join(fence=4)
+    relay = Stage().join(fence=4)
     assert relay.hear(m.Rehello(run=RUN, fence=3)) == []
     assert relay.hear(greeting(fence=3)) == []
     assert relay.hear(plan_of(fence=3, step=9)) == []
 
 
 def test_nor_is_a_plan_of_an_older_host_followed_before_the_new_one_has_greeted() -> None:
-    relay = Played().join()
+    relay = Stage().join()
     relay.hear(m.Rehello(run=RUN, fence=4))
     assert relay.hear(plan_of(fence=3, step=9)) == []
 
 
 def test_who_can_be_dialled_is_followed() -> None:
-    relay = Played().join()
+    relay = Stage().join()
     assert relay.hear(m.Listeners(run=RUN, listeners=(HERE,))) == [e.Follow((HERE,))]
 
 
@@ -110,14 +110,14 @@ def test_who_can_be_dialled_is_followed() -> None:
 
 
 def test_the_log_is_given_to_whoever_asks_and_of_this_run_only() -> None:
-    relay, elsewhere = Played(), "cd" * 16
+    relay, elsewhere = Stage(), "cd" * 16
     fetch: Any = m.FetchSpan(run=RUN, index=3, span=1)
     assert relay.take(e.Asked(SENDERS[0], fetch)) == [e.GiveSpan(SENDERS[0], 3, 1)]
     assert relay.take(e.Asked(SENDERS[0], m.FetchRecords(run=RUN, first=2))) == [e.GiveRecords(SENDERS[0], 2)]
     other: Any = m.FetchSpan(run=elsewhere, index=3, span=1)  # type: ignore[arg-type]
     missing = m.SpanMissing(run=elsewhere, index=3, span=1)  # type: ignore[arg-type]
     assert told(relay.take(e.Asked(SENDERS[0], other))) == [(SENDERS[0], missing)]
-    reducer = Played(keeps=False)
+    reducer = Stage(keeps=False)
     assert [type(said) for _, said in told(reducer.take(e.Asked(SENDERS[0], fetch)))] == [m.SpanMissing]
 
 
@@ -164,7 +164,7 @@ def test_nothing_that_comes_in_any_order_breaks_it(
     steps: list[tuple[e.Event, float]], reduces: bool, keeps: bool
 ) -> None:
     """It never raises; a chunk closes once; what is included is what was added; the dead are not spoken of."""
-    relay = Played(reduces=reduces, keeps=keeps)
+    relay = Stage(reduces=reduces, keeps=keeps)
     closed: dict[Place, set[int]] = {}
     added: dict[Place, set[tuple[int, int]]] = {}
     for event, later_s in steps:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.relay.closing import Closing, Coverage
-from tests.protocol.relay.cast import TOKENS, plan_of
+from tests.protocol.relay.stage import TOKENS, plan_of
 
 PLAN = plan_of().plan
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.keeping import APPENDS_AHEAD, COPIES_AT_ONCE, GAP_S, SCAN_RECORDS
-from tests.protocol.relay.cast import (
+from tests.protocol.relay.stage import (
     ANYWHERE,
     HERE,
     ME,
@@ -14,7 +14,7 @@ from tests.protocol.relay.cast import (
     SNAPSHOT,
     THERE,
     THIRD,
-    Played,
+    Stage,
     commit_of,
     entry_of,
     greeting,
@@ -30,7 +30,7 @@ def copies(actions: list[e.Action]) -> list[tuple[int, int, str]]:
     return [(a.index, a.entry.span, a.peer) for a in actions if isinstance(a, e.CopySpan)]
 
 
-def lacking(relay: Played, *places: tuple[int, int], stop: int | None = None) -> list[e.Action]:
+def lacking(relay: Stage, *places: tuple[int, int], stop: int | None = None) -> list[e.Action]:
     missing = tuple(e.Missing(index, entry_of(span)) for index, span in places)
     return relay.take(e.Scanned(stop or max(index for index, _ in places) + 1, missing))
 
@@ -39,7 +39,7 @@ def lacking(relay: Played, *places: tuple[int, int], stop: int | None = None) ->
 
 
 def test_records_are_appended_in_order_and_not_twice_at_once() -> None:
-    relay = Played().join(step=0)
+    relay = Stage().join(step=0)
     assert [appends(relay.hear(commit_of(index))) for index in (1, 2, 2, 1, 3)] == [[1], [2], [], [], [3]]
     relay.take(e.Appended(1))
     assert appends(relay.hear(commit_of(1))) == [1], "the disk sees whether it is the same"
@@ -47,7 +47,7 @@ def test_records_are_appended_in_order_and_not_twice_at_once() -> None:
 
 
 def test_a_gap_is_told_of_by_the_index_and_no_more_often_than_it_can_be_answered() -> None:
-    relay = Played(index=3).join(step=3)
+    relay = Stage(index=3).join(step=3)
     heard = [said(relay.hear(commit_of(index))) for index in (6, 7, 8)]
     assert heard == [[m.Heartbeat(run=RUN, index=3)], [], []]
     relay.now += GAP_S
@@ -55,7 +55,7 @@ def test_a_gap_is_told_of_by_the_index_and_no_more_often_than_it_can_be_answered
 
 
 def test_no_more_waits_for_the_disk_than_is_named() -> None:
-    relay = Played().join(step=0)
+    relay = Stage().join(step=0)
     taken = [index for index in range(1, APPENDS_AHEAD + 10) if appends(relay.hear(commit_of(index)))]
     assert taken == list(range(1, APPENDS_AHEAD + 1))
     relay.take(e.Appended(1))
@@ -63,7 +63,7 @@ def test_no_more_waits_for_the_disk_than_is_named() -> None:
 
 
 def test_after_a_record_that_does_not_follow_the_next_ones_are_asked_for_again() -> None:
-    relay = Played().join(step=0)
+    relay = Stage().join(step=0)
     for index in (1, 2, 3):
         relay.hear(commit_of(index))
     relay.take(e.Appended(1))
@@ -72,7 +72,7 @@ def test_after_a_record_that_does_not_follow_the_next_ones_are_asked_for_again()
 
 
 def test_a_commit_of_an_older_host_is_true_all_the_same() -> None:
-    relay = Played().join(step=0, fence=9)
+    relay = Stage().join(step=0, fence=9)
     assert appends(relay.hear(commit_of(1, fence=3))) == [1]
 
 
@@ -81,7 +81,7 @@ def test_a_commit_of_an_older_host_is_true_all_the_same() -> None:
 
 def test_after_a_restart_the_whole_uncovered_log_is_looked_at_page_by_page() -> None:
     """Only a commit led to copying: what a relay lacked when it was started again it lacked for ever."""
-    relay = Played(index=200)
+    relay = Stage(index=200)
     relay.hear(m.Rehello(run=RUN, fence=3))
     assert e.Scan(31, 31 + SCAN_RECORDS) in relay.hear(greeting(snapshot=replace(SNAPSHOT, index=30)))
     assert not [a for a in relay.tick() if isinstance(a, e.Scan)], "one at a time"
@@ -93,11 +93,11 @@ def test_after_a_restart_the_whole_uncovered_log_is_looked_at_page_by_page() -> 
 
 
 def test_nothing_is_looked_for_before_the_site_has_said_anything() -> None:
-    assert not [a for a in Played(index=200).tick() if isinstance(a, e.Scan)]
+    assert not [a for a in Stage(index=200).tick() if isinstance(a, e.Scan)]
 
 
 def test_what_is_committed_is_copied_also_where_the_greeting_was_lost() -> None:
-    relay = Played(index=4)
+    relay = Stage(index=4)
     relay.hear(commit_of(5))
     assert e.Scan(5, 6) in relay.take(e.Appended(5))
     assert relay.hear(greeting(step=5))
@@ -105,7 +105,7 @@ def test_what_is_committed_is_copied_also_where_the_greeting_was_lost() -> None:
 
 
 def test_the_reducer_of_a_span_is_asked_first_then_the_others() -> None:
-    relay = Played(index=1).join(step=1, listeners=(HERE, ANYWHERE, THERE))
+    relay = Stage(index=1).join(step=1, listeners=(HERE, ANYWHERE, THERE))
     assert copies(lacking(relay, (1, 0))) == [(1, 0, OTHER)]
     assert copies(relay.take(e.CopyFailed(1, 0, OTHER))) == [(1, 0, THIRD)]
     assert copies(relay.take(e.CopyFailed(1, 0, THIRD))) == []
@@ -115,7 +115,7 @@ def test_the_reducer_of_a_span_is_asked_first_then_the_others() -> None:
 
 def test_what_nobody_has_is_asked_for_less_often_and_never_given_up() -> None:
     """After five tries it was lacking until the next restart."""
-    relay = Played(index=1).join(step=1)
+    relay = Stage(index=1).join(step=1)
     lacking(relay, (1, 0))
     waits = []
     for _ in range(12):
@@ -129,27 +129,27 @@ def test_what_nobody_has_is_asked_for_less_often_and_never_given_up() -> None:
 
 
 def test_a_peer_that_keeps_no_log_is_asked_only_for_what_it_reduced() -> None:
-    relay = Played(index=1).join(step=1, listeners=(HERE, replace(ANYWHERE, keeps_log=False)))
+    relay = Stage(index=1).join(step=1, listeners=(HERE, replace(ANYWHERE, keeps_log=False)))
     assert copies(lacking(relay, (1, 0))) == []
     relay.hear(m.Listeners(run=RUN, listeners=(HERE, replace(THERE, keeps_log=False))))
     assert copies(relay.tick()) == [(1, 0, OTHER)]
 
 
 def test_its_own_span_that_is_gone_is_asked_of_others() -> None:
-    relay = Played(index=1).join(step=1)
+    relay = Stage(index=1).join(step=1)
     missing = (e.Missing(1, entry_of(0, reducer=ME)),)
     assert copies(relay.take(e.Scanned(2, missing))) == [(1, 0, OTHER)]
 
 
 def test_few_spans_are_on_their_way_at_once() -> None:
-    relay = Played(index=9).join(step=9)
+    relay = Stage(index=9).join(step=9)
     asked = copies(lacking(relay, *((index, span) for index in range(1, 6) for span in (0, 1)), stop=10))
     assert len(asked) == COPIES_AT_ONCE
     assert copies(relay.take(e.Copied(1, 0))) == [(3, 0, OTHER)]
 
 
 def test_an_answer_that_was_not_waited_for_changes_nothing() -> None:
-    relay = Played(index=1).join(step=1)
+    relay = Stage(index=1).join(step=1)
     lacking(relay, (1, 0))
     assert relay.take(e.CopyFailed(1, 0, THIRD)) == []
     assert relay.take(e.CopyFailed(7, 0, OTHER)) == []
@@ -161,7 +161,7 @@ def test_an_answer_that_was_not_waited_for_changes_nothing() -> None:
 
 
 def test_what_a_snapshot_covers_is_not_copied() -> None:
-    relay = Played(index=9).join(step=9)
+    relay = Stage(index=9).join(step=9)
     lacking(relay, *((index, 0) for index in range(1, 10)), stop=10)
     actions = relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))
     assert e.Forget(8) in actions
@@ -171,21 +171,21 @@ def test_what_a_snapshot_covers_is_not_copied() -> None:
 
 
 def test_what_is_covered_while_the_disk_is_looked_at_is_not_copied() -> None:
-    relay = Played(index=9).join(step=9)
+    relay = Stage(index=9).join(step=9)
     relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))
     assert copies(lacking(relay, (5, 0), (9, 0), stop=10)) == [(9, 0, OTHER)]
 
 
 def test_a_copy_that_comes_after_it_was_covered_goes_at_once() -> None:
     """It lay on the disk for ever."""
-    relay = Played(index=9).join(step=9)
+    relay = Stage(index=9).join(step=9)
     lacking(relay, (5, 0), stop=10)
     relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))
     assert e.Forget(8) in relay.take(e.Copied(5, 0))
 
 
 def test_the_bytes_of_a_finished_run_go_once_they_are_covered() -> None:
-    relay = Played(index=9).join(step=9)
+    relay = Stage(index=9).join(step=9)
     relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=6))
     assert e.Forget(6) in relay.hear(m.State(run=RUN, state="finished", reason=""))
     assert e.Forget(9) in relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=9))

@@ -12,8 +12,8 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.letters import head_of
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, open_message, run_of
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
-from tests.protocol.relay.cast import ME, OTHER, RUN, commit_of, plan_of, planned
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.protocol.relay.stage import ME, OTHER, RUN, commit_of, plan_of, planned
 
 
 def test_everything_that_the_site_says_can_be_opened() -> None:

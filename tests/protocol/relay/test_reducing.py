@@ -13,26 +13,26 @@ from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.relay.reducing import AGAIN_S, FIRST_FRAME_S, TRANSITIONS, move
 from peer_agent.protocol.relay.state import Phase, Reducer
 from peer_agent.protocol.wire import Kind
-from tests.protocol.relay.cast import OTHER, RUN, SENDERS, Played, frame, greeting, named, plan_of, said, told
+from tests.protocol.relay.stage import OTHER, RUN, SENDERS, Stage, frame, greeting, named, plan_of, said, told
 
 PLAN = plan_of()
 LEAVES = bytes(4 * LEAF.size)
 
 
-def opened(plan: Any = PLAN) -> Played:
+def opened(plan: Any = PLAN) -> Stage:
     """A relay with an open attempt, all its contributors linked and their leaves kept."""
-    relay = Played().join().links()
+    relay = Stage().join().links()
     relay.hear(plan)
     for slot in range(3):
         relay.take(e.LeavesKept(plan.place, slot))
     return relay
 
 
-def all_added(relay: Played, plan: Any = PLAN) -> list[e.Action]:
+def all_added(relay: Stage, plan: Any = PLAN) -> list[e.Action]:
     return [action for slot in range(3) for action in relay.add(plan, slot, 0, 1, 2, 3)]
 
 
-def held(plan: Any = PLAN) -> Played:
+def held(plan: Any = PLAN) -> Stage:
     """All its spans are written."""
     relay = opened(plan)
     all_added(relay, plan)
@@ -41,8 +41,8 @@ def held(plan: Any = PLAN) -> Played:
     return relay
 
 
-def idle(_: Any = None) -> Played:
-    return Played().join().links()
+def idle(_: Any = None) -> Stage:
+    return Stage().join().links()
 
 
 # The table
@@ -107,7 +107,7 @@ def test_every_arrow_leads_on_and_every_phase_is_reached() -> None:
 
 
 def test_a_plan_opens_to_the_contributors_that_are_here() -> None:
-    relay = Played().join()
+    relay = Stage().join()
     relay.take(e.Linked(SENDERS[1], Role.TRAINER))
     begin, *rest = relay.hear(PLAN)
     assert begin == e.Begin(PLAN, fresh=True)
@@ -126,7 +126,7 @@ def test_who_comes_back_goes_on_from_what_has_come() -> None:
 
 
 def test_attempts_of_a_step_share_an_outbox_up_to_its_limit() -> None:
-    relay = Played().join()
+    relay = Stage().join()
     begins = [relay.hear(plan_of(attempt=attempt))[0] for attempt in range(1, 5)]
     assert [begin.fresh for begin in begins if isinstance(begin, e.Begin)] == [True, False, True, False]
     (first, *_) = relay.hear(plan_of(step=8))
@@ -135,12 +135,12 @@ def test_attempts_of_a_step_share_an_outbox_up_to_its_limit() -> None:
 
 def test_a_plan_that_comes_after_its_commit_is_not_taken_up() -> None:
     """It would be reduced for ever, and keep the relay from saying that it has nothing to do."""
-    relay = Played().join(step=8)
+    relay = Stage().join(step=8)
     assert relay.hear(PLAN) == []
 
 
 def test_a_plan_that_comes_after_its_void_is_not_taken_up() -> None:
-    relay = Played().join()
+    relay = Stage().join()
     relay.hear(m.Void(**named(PLAN.place), round=1, reason=""))
     assert relay.hear(PLAN) == []
 
@@ -177,7 +177,7 @@ def test_a_chunk_that_comes_again_is_checked_and_added_once() -> None:
 
 
 def test_leaves_are_kept_once_and_only_as_many_as_the_plan_says() -> None:
-    relay = Played().join().links()
+    relay = Stage().join().links()
     relay.hear(PLAN)
     leaves = m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES)
     assert relay.take(e.Asked(SENDERS[0], leaves)) == [e.KeepLeaves(0, LEAVES)]
@@ -191,7 +191,7 @@ def test_leaves_are_kept_once_and_only_as_many_as_the_plan_says() -> None:
     ("bad", "code"), [({"payload": bytes(63)}, "E207"), ({"payload": bytes(65)}, "E207"), ({}, "E208")]
 )
 def test_what_the_plan_does_not_allow_is_refused_once(bad: dict[str, Any], code: str) -> None:
-    relay = Played().join().links()
+    relay = Stage().join().links()
     relay.hear(PLAN)
     refusal = m.SlotRefused(**named(PLAN.place), slot=2, chunk=3, code=code)
     event = e.FrameCame(SENDERS[2], frame(PLAN, 2, 3, **bad))

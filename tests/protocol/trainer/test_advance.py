@@ -14,9 +14,9 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S
 from peer_agent.protocol.trainer.state import Phase
-from tests.protocol.cast import RUN
+from tests.protocol.identities import RUN
 from tests.protocol.strategies import sample
-from tests.protocol.trainer.cast import (
+from tests.protocol.trainer.stage import (
     CHUNKS,
     ME,
     RELAY,

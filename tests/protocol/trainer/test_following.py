@@ -12,8 +12,8 @@ from peer_agent.protocol.trainer import following
 from peer_agent.protocol.trainer.following import ASK_AGAIN_S
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S
 from peer_agent.protocol.trainer.state import Phase
-from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import ELEMENTS, RECIPE, SNAPSHOT, Stage, commit, greeting, ready, unit, void
+from tests.protocol.identities import RUN
+from tests.protocol.trainer.stage import ELEMENTS, RECIPE, SNAPSHOT, Stage, commit, greeting, ready, unit, void
 
 REHELLO = m.Rehello(run=RUN, fence=1)
 

@@ -4,8 +4,8 @@ from peer_agent.protocol.letters import CommitLetters, planned_for, seal_plan
 from peer_agent.protocol.log.records import seal
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.hearing import heard
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
-from tests.protocol.trainer.cast import ME, cut, plan, record
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
+from tests.protocol.trainer.stage import ME, cut, plan, record
 
 
 def test_plans_and_commits_are_opened_and_nothing_else() -> None:

@@ -8,8 +8,8 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.letters import CommitLetters, own_part, planned_for, seal_plan
 from peer_agent.protocol.log.records import digest_of, seal
 from peer_agent.protocol.trainer.opened import open_commit, open_plan, opened_plan
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
-from tests.protocol.trainer.cast import ME, OTHER, plan, record, unit
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.protocol.trainer.stage import ME, OTHER, plan, record, unit
 
 OWN = {"accumulator": "e" * 32, "units": (unit(1),), "ranges": ((1, 3), (5, 6))}
 

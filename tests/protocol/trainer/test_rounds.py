@@ -6,8 +6,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import rounds
 from peer_agent.protocol.trainer.state import Phase
-from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import RELAY, Stage, cut, greeting, opening, ready, unit, void
+from tests.protocol.identities import RUN
+from tests.protocol.trainer.stage import RELAY, Stage, cut, greeting, opening, ready, unit, void
 
 
 def in_round(attempt: int = 1) -> Stage:

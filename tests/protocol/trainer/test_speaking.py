@@ -5,8 +5,8 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S, HELLO_S, LONGEST_HELLO_S, REPORT_S
-from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import Stage, greeting, ready, unit, void
+from tests.protocol.identities import RUN
+from tests.protocol.trainer.stage import Stage, greeting, ready, unit, void
 
 
 def test_a_hello_says_everything_that_is_held() -> None:

@@ -7,8 +7,8 @@ from peer_agent.protocol.letters import own_part
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.state import accumulator_of, new_trainer
-from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import CHUNKS, ME, OTHER, RELAY, TOKENS, opening, plan, ready, unit, void
+from tests.protocol.identities import RUN
+from tests.protocol.trainer.stage import CHUNKS, ME, OTHER, RELAY, TOKENS, opening, plan, ready, unit, void
 
 
 def test_tokens_are_what_is_done_and_what_was_left_out_of_chunks() -> None:

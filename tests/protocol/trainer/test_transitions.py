@@ -9,8 +9,8 @@ import pytest
 from peer_agent.protocol import trainer
 from peer_agent.protocol.trainer.state import Phase, new_trainer
 from peer_agent.protocol.trainer.transitions import IGNORED, TRANSITIONS, Cause, IllegalMove, ignores, move
-from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import ME
+from tests.protocol.identities import RUN
+from tests.protocol.trainer.stage import ME
 
 PAIRS = list(product(Phase, Cause))
 

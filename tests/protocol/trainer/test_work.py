@@ -6,8 +6,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import work
 from peer_agent.protocol.trainer.state import Phase
-from tests.protocol.cast import RUN
-from tests.protocol.trainer.cast import TOKENS, greeting, ready, unit, void
+from tests.protocol.identities import RUN
+from tests.protocol.trainer.stage import TOKENS, greeting, ready, unit, void
 
 
 def test_units_are_computed_one_after_another_up_to_the_quota() -> None:

@@ -23,7 +23,7 @@ from peer_agent.protocol.log.records import (
 from runs.ledger.audit import audit
 from runs.models import Head, Run
 from tests.golden import golden, shape_of
-from tests.runs.cast import ELEMENTS, Owned
+from tests.runs.factories import ELEMENTS, Owned
 
 pytestmark = pytest.mark.django_db
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from peer_agent.protocol.log.records import Unit
 from runs.ledger.coverage import Ranges, add_range, overlaps, settle, settled_units
 from runs.models import Coverage, Run
-from tests.runs.cast import opened
+from tests.runs.factories import opened
 
 PARTS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=30)
 

@@ -11,7 +11,7 @@ from accounts.models import Machine, Person
 from runs.ledger import standings
 from runs.ledger.standings import Place
 from runs.models import LedgerEntry, Run
-from tests.runs.cast import Owned, committed, opened, owned
+from tests.runs.factories import Owned, committed, opened, owned
 
 PEOPLE = 4
 

@@ -12,7 +12,7 @@ from runs.datasets import resumable_upload
 from runs.datasets.services import store_pieces
 from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Member, Run
-from tests.runs.cast import committed, draft, opened, owned
+from tests.runs.factories import committed, draft, opened, owned
 
 TEXT = "Many hands, много рук.\n".encode() * 50
 

@@ -13,7 +13,7 @@ from runs import queue, storage
 from runs.datasets.services import store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
-from tests.runs.cast import RECIPE, Owned, committed, draft
+from tests.runs.factories import RECIPE, Owned, committed, draft
 
 TEXT = b"Many hands make light work.\n" * 100
 

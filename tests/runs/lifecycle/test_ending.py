@@ -5,7 +5,7 @@ import pytest
 from peer_agent.protocol.errors import Problem
 from runs.lifecycle import ending, services
 from runs.models import Release, Run
-from tests.runs.cast import Owned, committed
+from tests.runs.factories import Owned, committed
 
 
 class TestLonger:

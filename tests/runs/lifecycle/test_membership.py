@@ -14,7 +14,7 @@ from runs.ledger.standings import leaderboard
 from runs.lifecycle import membership
 from runs.lifecycle.drafts import change_visibility
 from runs.models import Invitation, Member, Run
-from tests.runs.cast import Owned, committed, owned
+from tests.runs.factories import Owned, committed, owned
 
 PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.Visibility.PRIVATE
 

@@ -20,7 +20,7 @@ from runs.models import Dataset, Publication, Release, Run
 from runs.processes.child import ChildStopped
 from runs.releases import card_names, making
 from runs.releases.card_facts import release_facts
-from tests.runs.cast import RECIPE, Owned, committed, draft
+from tests.runs.factories import RECIPE, Owned, committed, draft
 
 TEXT = ("Many hands make light work. " * 400).encode()
 Child = Callable[[list[str]], dict[str, Any]]

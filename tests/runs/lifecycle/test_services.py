@@ -15,7 +15,7 @@ from runs import queue, storage
 from runs.datasets.services import store_upload
 from runs.lifecycle import services
 from runs.models import Dataset, Head, Release, Run
-from tests.runs.cast import RECIPE, draft, opened
+from tests.runs.factories import RECIPE, draft, opened
 
 TEXT = b"Many hands make light work.\n" * 100
 

@@ -7,7 +7,7 @@ from django.apps import apps
 
 from accounts.models import Person
 from runs.models import Run, Snapshot
-from tests.runs.cast import opened
+from tests.runs.factories import opened
 
 pytestmark = pytest.mark.django_db
 

@@ -17,7 +17,7 @@ from runs.models import LogEntry, Run, Snapshot
 from runs.snapshots import retention
 from runs.snapshots.replay import log_folders
 from runs.snapshots.verification import ask_the_log, verify_next
-from tests.runs.cast import Owned, committed
+from tests.runs.factories import Owned, committed
 
 LONG_AGO = retention.ASKED_FOR_S + 1
 BEGIN = retention.superfluous(range(30))[-1]  # would go, were it not where the next replay begins

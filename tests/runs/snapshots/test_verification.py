@@ -29,7 +29,7 @@ from runs.releases.card_facts import how_checked, release_facts
 from runs.snapshots import replay, verification
 from runs.snapshots.replay import Reader
 from runs.snapshots.verification import Outcome, next_goal, verify_next
-from tests.runs.cast import Owned, committed, state_bytes
+from tests.runs.factories import Owned, committed, state_bytes
 
 State = Snapshot.State
 

@@ -28,7 +28,7 @@ from peer_agent.protocol.messages import PROTOCOL
 from runs.access import shut_out
 from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
 from runs.models import Run, Shard, Snapshot
-from tests.runs.cast import Owned, opened, owned
+from tests.runs.factories import Owned, opened, owned
 from tests.web.api_client import API, body, get
 
 
@@ -66,9 +66,14 @@ class TestEnrolment:
 
 
 class TestCredentials:
-    def ask(self, asker: Owned, path: str = "runs/proverbs/credential", **changes: Any) -> Any:
-        key = changes.pop("key", asker.key)
-        facts = {"machine": asker.machine.peer_id, "role": "trainer", "issued_at": time.time(), "protocol": PROTOCOL}
+    def ask(self, requester: Owned, path: str = "runs/proverbs/credential", **changes: Any) -> Any:
+        key = changes.pop("key", requester.key)
+        facts = {
+            "machine": requester.machine.peer_id,
+            "role": "trainer",
+            "issued_at": time.time(),
+            "protocol": PROTOCOL,
+        }
         facts |= changes
         raw = json.dumps(facts).encode()
         headers = {"X-Manyhands-Signature": sign(key, REQUEST, raw).signature.hex()}
@@ -166,9 +171,9 @@ class TestCredentials:
 
     def test_nobody_reads_relays_logs_in_the_sites_name(self, run: Run, laptop: Owned, operator: Person) -> None:
         """That credential the site gives to its own replays alone."""
-        for asker in (laptop, owned(operator, kind=Machine.Kind.RELAY)):
+        for requester in (laptop, owned(operator, kind=Machine.Kind.RELAY)):
             for path in ("runs/proverbs/credential", "relays/credential"):
-                assert self.refused(self.ask(asker, path, role="reader"), "E213")
+                assert self.refused(self.ask(requester, path, role="reader"), "E213")
 
     def test_only_an_operators_relay_is_a_relay(
         self, run: Run, laptop: Owned, volunteer: Person, operator: Person
@@ -186,9 +191,9 @@ class TestCredentials:
 
 class TestFiles:
     def header(
-        self, asker: Owned, run: Run | None, role: Role = Role.TRAINER, now: int | None = None
+        self, requester: Owned, run: Run | None, role: Role = Role.TRAINER, now: int | None = None
     ) -> dict[str, str]:
-        return asker.credential(run, role, now=int(time.time()) if now is None else now)
+        return requester.credential(run, role, now=int(time.time()) if now is None else now)
 
     def test_a_shard_and_a_snapshot_of_the_credentials_run(self, run: Run, laptop: Owned) -> None:
         shard, snapshot = Shard.objects.get(), Snapshot.objects.get()

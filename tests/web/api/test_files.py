@@ -11,7 +11,7 @@ from accounts.models import Machine, Person
 from peer_agent.protocol.credentials import Role
 from runs import storage
 from runs.models import Run
-from tests.runs.cast import Owned, owned
+from tests.runs.factories import Owned, owned
 from web.api.files import TOKENIZER
 
 WHERE = "/api/v1/files/tokenizer"

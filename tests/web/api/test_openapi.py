@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 
 from accounts.models import Person, Token
 from accounts.services import create_token
-from tests.runs.cast import Owned
-from tests.web.askers import World, gaps, make_world, meant
+from tests.runs.factories import Owned
+from tests.web.requesters import World, gaps, make_world, meant
 from web.api import api
 
 CHECKS = [

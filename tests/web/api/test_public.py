@@ -20,7 +20,7 @@ from runs import storage
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Member, Release, Run, Snapshot
 from runs.releases.card_names import set_named
-from tests.runs.cast import Owned, committed, opened, owned
+from tests.runs.factories import Owned, committed, opened, owned
 from tests.web.api_client import API, body, get
 
 ENDLESS = f"bytes=0-{'9' * 5000}"

@@ -20,7 +20,7 @@ from peer_agent.protocol.log.digests import state_digest
 from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
 from server.body_limits import LengthGuard
-from tests.runs.cast import ELEMENTS, VECTORS, Owned, committed, opened, owned, state_bytes
+from tests.runs.factories import ELEMENTS, VECTORS, Owned, committed, opened, owned, state_bytes
 from tests.web.api_client import API
 
 LATER = timedelta(hours=1)
@@ -51,8 +51,8 @@ def admit(run: Run, data: bytes) -> None:
     admit_hash(run, index=1, step=1, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
 
 
-def put(data: bytes, asker: Owned, run: Run, *, step: int = 1, slug: str = "proverbs") -> Any:
-    headers = asker.credential(run, now=int(time.time()))
+def put(data: bytes, requester: Owned, run: Run, *, step: int = 1, slug: str = "proverbs") -> Any:
+    headers = requester.credential(run, now=int(time.time()))
     return Client().put(f"{API}runs/{slug}/snapshots/{step}", data, "application/octet-stream", headers=headers)
 
 

@@ -19,9 +19,9 @@ from accounts.models import Person
 from coordination.hosts.supervisor import in_thread, watchers_of
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run
-from tests.coordination.cast import Cast, assemble
 from tests.coordination.engines import PATIENCE_S, fresh_database
-from tests.runs.cast import committed
+from tests.coordination.example_run import Example, example_run
+from tests.runs.factories import committed
 from web.feed import admission, consumer, watch
 from web.feed.changes import apply
 from web.feed.routing import websocket_urlpatterns
@@ -33,9 +33,9 @@ feed = URLRouter(routes)
 
 
 @pytest.fixture
-def cast(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     with fresh_database("sqlite", request, tmp_path):
-        yield assemble()
+        yield example_run()
 
 
 @pytest.fixture(autouse=True)
@@ -91,25 +91,25 @@ async def watching(run: Run, **headers: str) -> AsyncIterator[Watcher]:
         await watcher.leave()
 
 
-async def a_step(cast: Cast, layer: Any, loss: float) -> None:
+async def a_step(example: Example, layer: Any, loss: float) -> None:
     """As a host commits one, and says so."""
-    await in_thread(committed)(cast.run, (cast.teo.machine, 3), (cast.noor.machine, 1), loss=loss)
-    await layer.group_send(watchers_of(cast.run.run_id), {"type": "run.moved"})
+    await in_thread(committed)(example.run, (example.teo.machine, 3), (example.noor.machine, 1), loss=loss)
+    await layer.group_send(watchers_of(example.run.run_id), {"type": "run.moved"})
 
 
-async def test_picture_first_and_then_what_changed(cast: Cast, layer: Any) -> None:
-    async with watching(cast.run) as watcher:
+async def test_picture_first_and_then_what_changed(example: Example, layer: Any) -> None:
+    async with watching(example.run) as watcher:
         first = await watcher.message()
         assert (first["type"], first["run"]["step"]) == ("picture", 0)
-        await a_step(cast, layer, 5.0)
+        await a_step(example, layer, 5.0)
         second = await watcher.message()
         assert (second["type"], second["seq"]) == ("change", first["seq"] + 1)
         shown = apply(first["run"], second["change"])
-        assert shown == await in_thread(look)(cast.run.pk)
+        assert shown == await in_thread(look)(example.run.pk)
         assert (shown["step"], [line["name"] for line in shown["leaderboard"]]) == (1, ["Teo", "Noor"])
 
 
-async def test_all_who_watch_share_one_look(cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_who_watch_share_one_look(example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
 
     def counted_look(run: UUID) -> Any:
@@ -117,43 +117,45 @@ async def test_all_who_watch_share_one_look(cast: Cast, layer: Any, monkeypatch:
         return look(run)
 
     monkeypatch.setattr(watch, "look", counted_look)
-    async with watching(cast.run) as one, watching(cast.run) as other:
+    async with watching(example.run) as one, watching(example.run) as other:
         assert await one.message() == await other.message()
-        await a_step(cast, layer, 5.0)
+        await a_step(example, layer, 5.0)
         assert await one.message() == await other.message()
     assert len(looks) == 2
 
 
 async def test_without_a_word_of_the_host_it_looks_by_itself(
-    cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
+    example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "LOOK_S", 0.05)
-    async with watching(cast.run) as watcher:
+    async with watching(example.run) as watcher:
         await watcher.message()
-        await in_thread(committed)(cast.run, (cast.teo.machine, 3))
+        await in_thread(committed)(example.run, (example.teo.machine, 3))
         assert (await watcher.message())["change"]["values"]["step"] == 1
 
 
-async def test_a_held_out_loss_comes_when_it_is_known(cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_held_out_loss_comes_when_it_is_known(
+    example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch, "LOOK_S", 0.05)
-    async with watching(cast.run) as watcher:
+    async with watching(example.run) as watcher:
         first = await watcher.message()
         assert first["run"]["heldout"] == []
-        await in_thread(cast.run.snapshots.update)(heldout_loss=6.125)
+        await in_thread(example.run.snapshots.update)(heldout_loss=6.125)
         (row,) = (await watcher.message())["change"]["lists"]["heldout"]["set"]
         assert (row["key"], row["step"], row["loss"]) == ("0", 0, 6.125)
 
 
-async def test_again_is_answered_with_the_picture(cast: Cast, layer: Any) -> None:
-    async with watching(cast.run) as watcher:
+async def test_again_is_answered_with_the_picture(example: Example, layer: Any) -> None:
+    async with watching(example.run) as watcher:
         first = await watcher.message()
         await watcher.say("again")
         assert await watcher.message() == first
 
 
 @pytest.mark.parametrize("words", [["hello"], [""], ["x" * 100_000], ["again"] * (consumer.AGAIN_BURST + 1)])
-async def test_whoever_says_something_else_or_too_much_is_left(cast: Cast, layer: Any, words: list[str]) -> None:
-    async with watching(cast.run) as watcher:
+async def test_whoever_says_something_else_or_too_much_is_left(example: Example, layer: Any, words: list[str]) -> None:
+    async with watching(example.run) as watcher:
         for word in words:
             await watcher.say(word)
         while (event := await watcher.event())["type"] == "websocket.send":
@@ -161,12 +163,12 @@ async def test_whoever_says_something_else_or_too_much_is_left(cast: Cast, layer
         assert (event["type"], event["code"]) == ("websocket.close", consumer.NOT_UNDERSTOOD)
 
 
-async def test_a_slow_socket_gets_a_picture_for_what_it_missed(cast: Cast, layer: Any) -> None:
-    subscription = watch.subscribe(cast.run.pk)
-    other = watch.subscribe(cast.run.pk)
+async def test_a_slow_socket_gets_a_picture_for_what_it_missed(example: Example, layer: Any) -> None:
+    subscription = watch.subscribe(example.run.pk)
+    other = watch.subscribe(example.run.pk)
     for loss in range(watch.WAITING + 2):
         await other.next()
-        await a_step(cast, layer, float(loss + 1))
+        await a_step(example, layer, float(loss + 1))
     await other.next()
     waiting = [json.loads(await subscription.next() or "") for _ in range(subscription._waiting.qsize())]
     assert waiting[0]["type"] == "picture"
@@ -174,27 +176,27 @@ async def test_a_slow_socket_gets_a_picture_for_what_it_missed(cast: Cast, layer
     shown = waiting[0]["run"]
     for message in waiting[1:]:
         shown = apply(shown, message["change"])
-    assert shown == await in_thread(look)(cast.run.pk)
+    assert shown == await in_thread(look)(example.run.pk)
     await watch.unsubscribe(subscription)
     await watch.unsubscribe(other)
 
 
-async def test_nobody_looks_once_all_have_left(cast: Cast, layer: Any) -> None:
-    async with watching(cast.run) as watcher:
+async def test_nobody_looks_once_all_have_left(example: Example, layer: Any) -> None:
+    async with watching(example.run) as watcher:
         await watcher.message()
-        assert cast.run.pk in watch._watches
+        assert example.run.pk in watch._watches
     assert watch._watches == {}
     assert not admission._sockets
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("watch")] == []
 
 
-async def test_a_run_that_becomes_private_is_asked_for_anew(cast: Cast, layer: Any) -> None:
-    async with watching(cast.run) as watcher:
+async def test_a_run_that_becomes_private_is_asked_for_anew(example: Example, layer: Any) -> None:
+    async with watching(example.run) as watcher:
         await watcher.message()
-        await in_thread(Run.objects.filter(pk=cast.run.pk).update)(visibility="private")
-        await layer.group_send(watchers_of(cast.run.run_id), {"type": "run.moved"})
+        await in_thread(Run.objects.filter(pk=example.run.pk).update)(visibility="private")
+        await layer.group_send(watchers_of(example.run.run_id), {"type": "run.moved"})
         assert (await watcher.event())["code"] == consumer.OVER
-    assert not await Watcher(cast.run).connect()
+    assert not await Watcher(example.run).connect()
 
 
 class TestWhoLosesTheRun:
@@ -205,21 +207,21 @@ class TestWhoLosesTheRun:
         monkeypatch.setattr(consumer, "ASK_S", 0.02)
 
     @pytest.mark.parametrize("name", ["removed", "logged out", "closed"])
-    async def test_their_socket_ends(self, cast: Cast, layer: Any, name: str) -> None:
-        cookie = await in_thread(let_in)(cast.run, "Noor")
+    async def test_their_socket_ends(self, example: Example, layer: Any, name: str) -> None:
+        cookie = await in_thread(let_in)(example.run, "Noor")
         other = await in_thread(cookie_of)("Amina")
-        async with watching(cast.run, cookie=other) as stays, watching(cast.run, cookie=cookie) as watcher:
+        async with watching(example.run, cookie=other) as stays, watching(example.run, cookie=cookie) as watcher:
             assert (await watcher.message())["type"] == (await stays.message())["type"] == "picture"
-            await in_thread(shut_out)(cast.run, "Noor", name, cookie)
+            await in_thread(shut_out)(example.run, "Noor", name, cookie)
             while (event := await watcher.event())["type"] == "websocket.send":
                 pass
             assert (event["type"], event["code"]) == ("websocket.close", consumer.OVER)
             await stays.say("again")
-            assert (await stays.message())["run"]["slug"] == cast.run.slug
-        assert not await Watcher(cast.run, cookie=cookie).connect()
+            assert (await stays.message())["run"]["slug"] == example.run.slug
+        assert not await Watcher(example.run, cookie=cookie).connect()
 
     async def test_who_may_still_see_it_stays_while_the_database_is_away(
-        self, cast: Cast, layer: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked = asyncio.Event()
 
@@ -228,8 +230,8 @@ class TestWhoLosesTheRun:
             raise OperationalError
 
         loop = asyncio.get_running_loop()
-        cookie = await in_thread(let_in)(cast.run, "Noor")
-        async with watching(cast.run, cookie=cookie) as watcher:
+        cookie = await in_thread(let_in)(example.run, "Noor")
+        async with watching(example.run, cookie=cookie) as watcher:
             await watcher.message()
             monkeypatch.setattr(consumer, "visible_run", away)
             async with asyncio.timeout(PATIENCE_S):
@@ -257,16 +259,16 @@ def shut_out(run: Run, name: str, how: str, cookie: str) -> None:
 
 
 class TestTheDoor:
-    async def test_a_private_run_is_its_organizers(self, cast: Cast, layer: Any) -> None:
-        await in_thread(Run.objects.filter(pk=cast.run.pk).update)(visibility="private")
-        assert not await Watcher(cast.run).connect()
+    async def test_a_private_run_is_its_organizers(self, example: Example, layer: Any) -> None:
+        await in_thread(Run.objects.filter(pk=example.run.pk).update)(visibility="private")
+        assert not await Watcher(example.run).connect()
         for name, may in (("Noor", False), ("Amina", True)):
             cookie = await in_thread(cookie_of)(name)
-            watcher = Watcher(cast.run, cookie=cookie)
+            watcher = Watcher(example.run, cookie=cookie)
             assert await watcher.connect() is may
             await watcher.leave() if may else None
 
-    async def test_no_run(self, cast: Cast, layer: Any) -> None:
+    async def test_no_run(self, example: Example, layer: Any) -> None:
         assert not await Watcher(Run(slug="nothing")).connect()
 
     @pytest.mark.parametrize(
@@ -281,27 +283,29 @@ class TestTheDoor:
             ({"origin": "http://elsewhere.example", "host": "elsewhere.example"}, False),
         ],
     )
-    async def test_only_pages_of_this_site(self, cast: Cast, layer: Any, headers: dict[str, str], may: bool) -> None:
-        watcher = Watcher(cast.run, **headers)
+    async def test_only_pages_of_this_site(
+        self, example: Example, layer: Any, headers: dict[str, str], may: bool
+    ) -> None:
+        watcher = Watcher(example.run, **headers)
         assert await watcher.connect() is may
         await watcher.leave() if may else None
 
-    async def test_an_address_has_so_many_sockets(self, cast: Cast, layer: Any, settings: Any) -> None:
+    async def test_an_address_has_so_many_sockets(self, example: Example, layer: Any, settings: Any) -> None:
         settings.PEOPLE_PER_ADDRESS = 1
-        async with watching(cast.run):
-            assert not await Watcher(cast.run).connect()
-        async with watching(cast.run):
+        async with watching(example.run):
+            assert not await Watcher(example.run).connect()
+        async with watching(example.run):
             pass
 
     async def test_who_is_logged_in_counts_for_themselves(
-        self, cast: Cast, layer: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+        self, example: Example, layer: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings.PEOPLE_PER_ADDRESS = 0
         monkeypatch.setattr(admission, "MOST_OF_PERSON", 1)
-        assert not await Watcher(cast.run).connect()
+        assert not await Watcher(example.run).connect()
         teo, amina = [await in_thread(cookie_of)(name) for name in ("Teo", "Amina")]
-        async with watching(cast.run, cookie=teo), watching(cast.run, cookie=amina):
-            assert not await Watcher(cast.run, cookie=teo).connect()
+        async with watching(example.run, cookie=teo), watching(example.run, cookie=amina):
+            assert not await Watcher(example.run, cookie=teo).connect()
 
     def test_behind_a_proxy_the_address_is_what_the_proxy_saw(self, settings: Any) -> None:
         scope = {"client": ("10.0.0.1", 1), "headers": [(b"x-forwarded-for", b"1.1.1.1, 192.0.2.9")]}

@@ -10,7 +10,7 @@ from accounts.models import Person
 from coordination.models import Presence
 from runs.models import LogEntry, Run
 from tests.golden import golden
-from tests.runs.cast import Owned, committed
+from tests.runs.factories import Owned, committed
 from web.feed import polling
 from web.run_picture.loading import look
 

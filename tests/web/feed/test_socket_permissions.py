@@ -14,9 +14,9 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.session import Failed, Identity, Opened
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run
-from tests.coordination.dialler import Closed, credential_of, dialling, identity_of
 from tests.coordination.engines import fresh_database
-from tests.runs.cast import Owned, opened, owned
+from tests.coordination.peer_link import Closed, connecting, credential_of, identity_of
+from tests.runs.factories import Owned, opened, owned
 from tests.web.feed.test_consumer import Watcher
 
 ASKERS = ("nobody", "stranger", "member", "removed", "organizer", "operator", "revoked", "relay")
@@ -38,7 +38,7 @@ private   E201   E305     in     E305    in        E305     E214    in
 
 
 def cells(table: str) -> list[tuple[str, str, str]]:
-    """Visibility, asker, answer."""
+    """Visibility, requester, answer."""
     lines = [line.split() for line in table.splitlines() if line.strip()]
     assert tuple(lines[0]) == ASKERS
     return [(line[0], name, word) for line in lines[1:] for name, word in zip(ASKERS, line[1:], strict=True)]
@@ -107,7 +107,7 @@ async def watched(world: World, name: str, **headers: str) -> str:
 
 async def took_part(identity: Identity, **headers: str) -> str:
     """What a machine hears at the end of its handshake."""
-    async with dialling(identity, **headers) as link:
+    async with connecting(identity, **headers) as link:
         event = await link.open()
         if isinstance(event, Opened):
             return await refusal_after(link)
@@ -142,6 +142,6 @@ async def test_the_agents_link(
 @pytest.mark.parametrize("origin", ["https://elsewhere.example", "http://localhost", "null"])
 async def test_no_page_speaks_on_the_agents_link(world: Callable[[str], World], layer: Any, origin: str) -> None:
     made = await in_thread(world)("public")
-    async with dialling(made.identity("member"), origin=origin) as link:
+    async with connecting(made.identity("member"), origin=origin) as link:
         with pytest.raises(Closed):
             await link.dial()

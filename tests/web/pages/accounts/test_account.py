@@ -17,7 +17,7 @@ from accounts.models import Person, Token
 from accounts.services import create_token, relay_keeper
 from peer_agent.protocol.errors import Problem
 from runs.models import Run
-from tests.runs.cast import PASSWORD, Owned
+from tests.runs.factories import PASSWORD, Owned
 
 OTHER = "eight quiet herons"
 

@@ -15,7 +15,7 @@ from accounts.models import DeviceRequest, Machine, Person
 from accounts.services import bar_machine, revoke_machine, unbar_machine
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from runs.models import Run
-from tests.runs.cast import PASSWORD
+from tests.runs.factories import PASSWORD
 from tests.web.pages.runs.test_run import as_, page
 
 API = "/api/v1/devices"

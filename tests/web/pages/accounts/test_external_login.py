@@ -18,7 +18,7 @@ from accounts.deactivation import close_account
 from accounts.models import Person
 from config.providers import login_providers
 from peer_agent.protocol.errors import Problem
-from tests.runs.cast import PASSWORD
+from tests.runs.factories import PASSWORD
 from tests.web.pages.accounts.openid_double import CLIENT, SECRET, OpenIDDouble, environment, flat, openid_double
 
 START = "/login/with/oidc/"

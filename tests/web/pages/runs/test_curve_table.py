@@ -6,7 +6,7 @@ import io
 from django.test import Client
 
 from runs.models import LogEntry, Run
-from tests.runs.cast import Owned, committed
+from tests.runs.factories import Owned, committed
 
 
 def test_every_point_and_every_held_out_loss_has_a_row(client: Client, run: Run, laptop: Owned) -> None:

@@ -8,7 +8,7 @@ from django.test import Client
 
 from accounts.models import Person
 from runs.models import Run
-from tests.runs.cast import committed, owned
+from tests.runs.factories import committed, owned
 from web.pages.runs import leaderboard
 from web.run_picture.picture import LEADERBOARD_LINES, TALLEST
 

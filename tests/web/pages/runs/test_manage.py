@@ -13,7 +13,7 @@ from runs import storage
 from runs.datasets.resumable_upload import begin_upload, take_piece
 from runs.lifecycle import membership
 from runs.models import Dataset, Invitation, Member, Run, Upload
-from tests.runs.cast import PASSWORD, Owned, committed, draft
+from tests.runs.factories import PASSWORD, Owned, committed, draft
 from tests.web.pages.runs.test_run import TEXT, as_, filled, page
 
 MANAGE = "/runs/proverbs/manage/"

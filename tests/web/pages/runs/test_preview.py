@@ -13,7 +13,7 @@ from PIL import Image, ImageColor
 
 from runs.models import Run
 from runs.selectors import Measured, Point
-from tests.runs.cast import Owned, committed
+from tests.runs.factories import Owned, committed
 from web.pages.runs import preview
 from web.run_picture.curve_image import ACCENT, PAPER, SOFT, Shown, curve_png
 

@@ -12,7 +12,7 @@ from runs import queue
 from runs.models import HubAccount, NamedVolunteer, Publication, Release, Run
 from runs.releases.card_facts import release_facts
 from tests.publishing.hub_double import Hub, running_hub
-from tests.runs.cast import Owned, committed
+from tests.runs.factories import Owned, committed
 
 TOKEN = "hf_of_amina"
 PAGE = "/runs/proverbs/publish/"

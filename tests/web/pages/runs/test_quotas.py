@@ -8,7 +8,7 @@ from accounts.models import Person
 from peer_agent.protocol.recipe import parameters
 from runs.models import Dataset
 from runs.storage import MEGABYTE
-from tests.runs.cast import RECIPE, draft, opened
+from tests.runs.factories import RECIPE, draft, opened
 from tests.web.pages.runs.test_run import as_, filled, page
 
 

@@ -13,7 +13,7 @@ from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
 from runs.models import Dataset, Release, Run
-from tests.runs.cast import PASSWORD, Owned, committed, draft, opened
+from tests.runs.factories import PASSWORD, Owned, committed, draft, opened
 from web.pages.accounts.first_operator import operator_secret
 
 TEXT = b"Many hands make light work. " * 200

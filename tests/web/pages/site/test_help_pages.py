@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from accounts.models import Person
 from peer_agent.cli import app
-from tests.runs.cast import Owned
+from tests.runs.factories import Owned
 from web.http.error_responses import broken
 from web.pages.site.help_pages import TOPICS, Topic
 

@@ -9,7 +9,7 @@ from peer_agent.simulation.world import Setting, World
 from tests.simulation.invariants import Invariants
 
 
-def watched(*, thorough: bool = True, **setting: Any) -> tuple[World, Invariants]:
+def checked_world(*, thorough: bool = True, **setting: Any) -> tuple[World, Invariants]:
     """A world with its invariants checked after every event."""
     invariants = Invariants(thorough=thorough)
     return invariants.watch(World(Setting(**setting))), invariants

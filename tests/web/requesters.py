@@ -1,4 +1,4 @@
-"""The world and the askers of the permission table: everyone asks as a browser, a program or a machine would."""
+"""The world and the requesters of the permission table: everyone asks as a browser, a program or a machine would."""
 
 import json
 import time
@@ -24,7 +24,7 @@ from runs.access import may_see
 from runs.datasets.resumable_upload import begin_upload
 from runs.lifecycle import membership
 from runs.models import Dataset, Release, Run
-from tests.runs.cast import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
+from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
 from web.pages.runs.uploads import OFFSET
 
@@ -59,7 +59,7 @@ class World:
 
 
 @dataclass
-class Asker:
+class Requester:
     """One column of the table."""
 
     client: Client
@@ -167,39 +167,39 @@ def released(run: Run) -> str:
     return "proverbs.zip"
 
 
-def nobody(_: World) -> Asker:
+def nobody(_: World) -> Requester:
     """Neither session nor machine."""
-    return Asker(Client())
+    return Requester(Client())
 
 
-def logged_in(person: Person, world: World, **options: Any) -> Asker:
+def logged_in(person: Person, world: World, **options: Any) -> Requester:
     """A person with a session, and a machine with a credential for the run where they may see it, else for another."""
     client = Client(**options)
     client.force_login(person)
     kind = Machine.Kind.RELAY if person.is_staff else Machine.Kind.AGENT
     machine = owned(person, "own", kind)
     run = world.run if may_see(world.run, person) else world.other
-    return Asker(client, person, machine, machine.credential(run, now=int(time.time())))
+    return Requester(client, person, machine, machine.credential(run, now=int(time.time())))
 
 
-def revoked(person: Person, world: World) -> Asker:
+def revoked(person: Person, world: World) -> Requester:
     """The credential of a machine of the run's organizer that was revoked after it had been given out."""
     machine = owned(person, "lost")
     header = machine.credential(world.run, now=int(time.time()))
     revoke_machine(machine=machine.machine)
-    return Asker(Client(), None, machine, header)
+    return Requester(Client(), None, machine, header)
 
 
 # What each asks. The default for a page is its address and the session, for the API the same and a personal token.
 
-Ask = Callable[[Asker, World, str], Any]
+Ask = Callable[[Requester, World, str], Any]
 
 
 def asking(method: str) -> Ask:
     """A page, or a list of the API, by session."""
 
-    def ask(asker: Asker, _: World, address: str) -> Any:
-        return asker.client.generic(method, address, headers={} if asker.person else asker.headers)
+    def ask(requester: Requester, _: World, address: str) -> Any:
+        return requester.client.generic(method, address, headers={} if requester.person else requester.headers)
 
     return ask
 
@@ -207,38 +207,40 @@ def asking(method: str) -> Ask:
 def posting(**fields: str) -> Ask:
     """A form with these fields."""
 
-    def post(asker: Asker, _: World, address: str) -> Any:
-        return asker.client.post(address, fields, headers={} if asker.person else asker.headers)
+    def post(requester: Requester, _: World, address: str) -> Any:
+        return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
     return post
 
 
-def answer_machine(asker: Asker, _: World, address: str) -> Any:
+def answer_machine(requester: Requester, _: World, address: str) -> Any:
     """The code of a machine that waits, and yes."""
     asked = requested(Ed25519PrivateKey.generate())
     fields = {"code": asked.request.shown_code, "answer": "approve"}
-    return asker.client.post(address, fields, headers={} if asker.person else asker.headers)
+    return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
 
-def announce(asker: Asker, _: World, address: str) -> Any:
+def announce(requester: Requester, _: World, address: str) -> Any:
     """A text that is about to come."""
     said = json.dumps({"filename": "words.txt", "size": len(PIECE)})
-    return asker.client.post(address, said, "application/json", headers={} if asker.person else asker.headers)
+    return requester.client.post(
+        address, said, "application/json", headers={} if requester.person else requester.headers
+    )
 
 
-def send_piece(asker: Asker, _: World, address: str) -> Any:
+def send_piece(requester: Requester, _: World, address: str) -> Any:
     """The first piece of a text."""
-    headers = {OFFSET: "0", **({} if asker.person else asker.headers)}
-    return asker.client.patch(address, PIECE, "application/offset+octet-stream", headers=headers)
+    headers = {OFFSET: "0", **({} if requester.person else requester.headers)}
+    return requester.client.patch(address, PIECE, "application/offset+octet-stream", headers=headers)
 
 
-def post_new_run(asker: Asker, _: World, address: str) -> Any:
+def post_new_run(requester: Requester, _: World, address: str) -> Any:
     """The form with a text."""
     fields = {"title": "Another", "visibility": "public", "licence": "CC0", "may_share": "on"}
     numbers = {"target_batch": "4", "micro_batch": "2"}
     text = SimpleUploadedFile("text.txt", b"Many hands make light work. " * 200)
-    return asker.client.post(
-        address, {**fields, **numbers, "text": text}, headers={} if asker.person else asker.headers
+    return requester.client.post(
+        address, {**fields, **numbers, "text": text}, headers={} if requester.person else requester.headers
     )
 
 
@@ -249,66 +251,66 @@ def requested(key: Ed25519PrivateKey) -> devices.Asked:
     )
 
 
-def request_machine(asker: Asker, _: World, address: str) -> Any:
+def request_machine(requester: Requester, _: World, address: str) -> Any:
     """A machine that nobody knows yet asks for a code."""
     key = public_bytes(Ed25519PrivateKey.generate()).hex()
     body = json.dumps({"name": "desk", "system": "Linux", "run": "", "public_key": key})
-    return Client().post(address, body, "application/json", headers=asker.headers)
+    return Client().post(address, body, "application/json", headers=requester.headers)
 
 
-def collect(asker: Asker, world: World, address: str) -> Any:
+def collect(requester: Requester, world: World, address: str) -> Any:
     """What became of a machine that the member has approved: all know its device code, the member alone its key."""
     key, member = Ed25519PrivateKey.generate(), world.laptop.person
     asked = requested(key)
     devices.answer_request(request=asked.request, person=member, approve=True, now=timezone.now())
     code = asked.device_code
-    holds = key if asker.person == member else Ed25519PrivateKey.generate()
+    holds = key if requester.person == member else Ed25519PrivateKey.generate()
     body = {"device_code": code, "proof": sign(holds, REQUEST, code.encode()).signature.hex()}
-    return Client().post(address, json.dumps(body), "application/json", headers=asker.headers)
+    return Client().post(address, json.dumps(body), "application/json", headers=requester.headers)
 
 
-def enrol(asker: Asker, _: World, address: str) -> Any:
+def enrol(requester: Requester, _: World, address: str) -> Any:
     """A machine with a one-time token, where there is somebody to give it one."""
-    machine = asker.machine or owned(Person.objects.get(username="Amina"), "unknown")
-    secret = create_machine_token(person=asker.person).secret if asker.person else "mh_nothing"
+    machine = requester.machine or owned(Person.objects.get(username="Amina"), "unknown")
+    secret = create_machine_token(person=requester.person).secret if requester.person else "mh_nothing"
     facts = {
         "name": "new",
         "public_key": public_bytes(machine.key).hex(),
         "proof": sign(machine.key, REQUEST, secret.encode()).signature.hex(),
     }
-    header = {"Authorization": f"Bearer {secret}"} if asker.person else asker.headers
-    return asker.client.post(address, json.dumps(facts), "application/json", headers=header)
+    header = {"Authorization": f"Bearer {secret}"} if requester.person else requester.headers
+    return requester.client.post(address, json.dumps(facts), "application/json", headers=header)
 
 
 def signed(role: Role) -> Ask:
-    """A request for a credential, signed by the asker's machine."""
+    """A request for a credential, signed by the requester's machine."""
 
-    def ask(asker: Asker, _: World, address: str) -> Any:
-        name = asker.machine.machine.peer_id if asker.machine else "f" * 32
+    def ask(requester: Requester, _: World, address: str) -> Any:
+        name = requester.machine.machine.peer_id if requester.machine else "f" * 32
         raw = json.dumps({"machine": name, "role": role.value, "issued_at": time.time(), "protocol": PROTOCOL}).encode()
-        signature = sign(asker.machine.key, REQUEST, raw).signature.hex() if asker.machine else ""
+        signature = sign(requester.machine.key, REQUEST, raw).signature.hex() if requester.machine else ""
         headers = {"X-Manyhands-Signature": signature}
         return Client().post(address, raw, "application/json", headers=headers)
 
     return ask
 
 
-def fetch(asker: Asker, _: World, address: str) -> Any:
+def fetch(requester: Requester, _: World, address: str) -> Any:
     """A file by the machine's credential."""
-    return asker.client.get(address, headers=asker.headers)
+    return requester.client.get(address, headers=requester.headers)
 
 
-def fetch_of_run(asker: Asker, world: World, address: str) -> Any:
+def fetch_of_run(requester: Requester, world: World, address: str) -> Any:
     """The same where the credential alone says which run: one of the run, whoever holds it."""
-    headers = asker.machine.credential(world.run, now=int(time.time())) if asker.machine else {}
-    return asker.client.get(address, headers=headers)
+    headers = requester.machine.credential(world.run, now=int(time.time())) if requester.machine else {}
+    return requester.client.get(address, headers=headers)
 
 
-def hand_in(asker: Asker, world: World, address: str) -> Any:
+def hand_in(requester: Requester, world: World, address: str) -> Any:
     """A state by the machine's credential, which was asked for it."""
-    if asker.machine is not None:
-        elect_keeper(world.run, peer=asker.machine.machine.peer_id, index=1, step=1)
-    return asker.client.put(address, world.state, "application/octet-stream", headers=asker.headers)
+    if requester.machine is not None:
+        elect_keeper(world.run, peer=requester.machine.machine.peer_id, index=1, step=1)
+    return requester.client.put(address, world.state, "application/octet-stream", headers=requester.headers)
 
 
 WAYS: dict[str, Ask] = {

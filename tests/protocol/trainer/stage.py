@@ -12,7 +12,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.opened import opened_plan, opened_record
 from peer_agent.protocol.trainer.state import Phase, new_trainer
-from tests.protocol.cast import RUN, SITE_PUBLIC
+from tests.protocol.identities import RUN, SITE_PUBLIC
 
 ME, RELAY, OTHER = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)
 RECIPE = Recipe(model=Model(context=9))

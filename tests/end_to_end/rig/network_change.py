@@ -1,6 +1,6 @@
 """A laptop that loses its network and returns under another address; test_volunteer.py gives it a network of its own.
 
-`python -m tests.end_to_end.rig.roaming FOLDER` wants to be alone in a network namespace, where it may make
+`python -m tests.end_to_end.rig.network_change FOLDER` wants to be alone in a network namespace, where it may make
 links. It prints what came of it as one JSON object on its last line.
 """
 

@@ -1,4 +1,4 @@
-"""The named cast: an organizer, a volunteer with a machine, a stranger, an operator; a run that can be joined."""
+"""Ready-made rows: an organizer, a volunteer with a machine, a stranger, an operator; a run that can be joined."""
 
 import hashlib
 import json

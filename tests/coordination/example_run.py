@@ -24,7 +24,7 @@ from peer_agent.protocol.log.records import (
 from runs.ledger.sealed_records import each_sealed
 from runs.ledger.totals import SUMS
 from runs.models import Head, LedgerEntry, LogEntry, Run, SealedRecord
-from tests.runs.cast import ELEMENTS, Owned, opened, owned
+from tests.runs.factories import ELEMENTS, Owned, opened, owned
 
 ACCUMULATOR = AccumulatorId("ac" * 16)
 RELAY = PeerId("0e" * 16)
@@ -33,7 +33,7 @@ SCALARS = Scalars(learning_rate=0.5, clip=1.0, inverse_bias_1=1.0, inverse_bias_
 
 
 @dataclass
-class Cast:
+class Example:
     """Who and what is there."""
 
     run: Run
@@ -41,10 +41,10 @@ class Cast:
     noor: Owned
 
 
-def assemble(**changes: Any) -> Cast:
+def example_run(**changes: Any) -> Example:
     """An open run, and two volunteers with a machine each."""
     run = opened(Person.objects.create_user("Amina", None), **changes)
-    return Cast(run, *(owned(Person.objects.create_user(name, None)) for name in ("Teo", "Noor")))
+    return Example(run, *(owned(Person.objects.create_user(name, None)) for name in ("Teo", "Noor")))
 
 
 Part = tuple[str, str, str, tuple[Unit, ...]]  # a machine's id, its person's name, its own, and its units

@@ -13,7 +13,7 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.messages import FetchRecords, Records
 from peer_agent.protocol.session import Identity, Link
 from peer_agent.protocol.wire import Frame, Kind
-from tests.protocol.cast import NOW, RELAY, RUN, relay, trainer
+from tests.protocol.identities import NOW, RELAY, RUN, relay, trainer
 
 FETCH = FetchRecords(run=RUN, first=0)
 NOTHING = Records(run=RUN, first=0, last=-1, records=())

@@ -21,7 +21,7 @@ from peer_agent.protocol.session import Event, Failed, Identity, Link, MessageRe
 from peer_agent.protocol.wire import encode
 from runs.models import Run
 from tests.coordination.engines import PATIENCE_S
-from tests.runs.cast import Owned
+from tests.runs.factories import Owned
 
 communicator: Any = ApplicationCommunicator  # asgiref's testing module has no types
 
@@ -55,7 +55,7 @@ def identity_of(
     return Identity(credential.machine, holds, issue(issued_by or site, credential), public_bytes(site))
 
 
-class Dialler:
+class PeerLink:
     """Dials the site; `hear` gives what is said after the handshake."""
 
     def __init__(self, identity: Identity, **headers: str) -> None:
@@ -141,9 +141,9 @@ class Dialler:
 
 
 @asynccontextmanager
-async def dialling(identity: Identity, **headers: str) -> AsyncIterator[Dialler]:
+async def connecting(identity: Identity, **headers: str) -> AsyncIterator[PeerLink]:
     """A dialler that has not dialled yet; its socket ends with the block."""
-    dialler = Dialler(identity, **headers)
+    dialler = PeerLink(identity, **headers)
     try:
         yield dialler
     finally:
@@ -151,9 +151,9 @@ async def dialling(identity: Identity, **headers: str) -> AsyncIterator[Dialler]
 
 
 @asynccontextmanager
-async def linked(identity: Identity) -> AsyncIterator[Dialler]:
+async def linked(identity: Identity) -> AsyncIterator[PeerLink]:
     """An open link."""
-    async with dialling(identity) as dialler:
+    async with connecting(identity) as dialler:
         assert isinstance(event := await dialler.open(), Opened), event
         yield dialler
 

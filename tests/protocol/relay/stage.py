@@ -15,7 +15,7 @@ from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan, Place
 from peer_agent.protocol.relay.state import Attempt, Keeper, Reducer, RelayState
 from peer_agent.protocol.wire import Frame, Kind
-from tests.protocol.cast import SITE_KEY, SITE_PUBLIC
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
 
 RUN = RunId("ab" * 16)
 ME, OTHER, THIRD = PeerId("e" * 32), PeerId("f" * 32), PeerId("d" * 32)
@@ -119,7 +119,7 @@ def frame(plan: OpenPlan, slot: int, chunk: int, **changes: Any) -> Frame:
     return replace(whole, **changes)
 
 
-class Played:
+class Stage:
     """A relay whose shell does everything at once and well, on a clock that stands unless it is moved."""
 
     def __init__(self, *, reduces: bool = True, keeps: bool = True, index: int = 0) -> None:
@@ -152,7 +152,7 @@ class Played:
         self.now += later_s
         return self.take(e.Ticked())
 
-    def join(self, **changes: Any) -> "Played":
+    def join(self, **changes: Any) -> "Stage":
         """Said hello, and was greeted."""
         self.hear(m.Rehello(run=RUN, fence=3))
         self.hear(greeting(**changes))
@@ -161,7 +161,7 @@ class Played:
     def add(self, plan: OpenPlan, slot: int, *chunks: int) -> list[e.Action]:
         return [a for chunk in chunks for a in self.take(e.ChunkAdded(plan.place, slot, chunk))]
 
-    def links(self) -> "Played":
+    def links(self) -> "Stage":
         for peer in SENDERS:
             self.take(e.Linked(peer, Role.TRAINER))
         return self
