@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,19 @@ def test_every_module_of_a_pure_room_that_decides_has_its_tests(room: str) -> No
         path: ROOT / "tests" / path.parent / f"test_{path.stem}.py" for path in modules if path.stem != "__init__"
     }
     assert [str(path) for path, test in wanted.items() if not test.exists()] == []
+
+
+# Imports
+
+
+def test_every_package_has_a_contract_in_which_each_of_its_modules_stands() -> None:
+    """import-linter holds the contracts; of a package without one it would say nothing."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    packages = {path.parent.name for path in (ROOT / "platform").glob("*/__init__.py")} | {"peer_agent"}
+    contracts = [contract for contract in settings["contracts"] if contract.get("exhaustive")]
+    held = {container for contract in contracts for container in contract["containers"]}
+    assert packages - held == set()
+    assert packages == set(settings["root_packages"])
 
 
 # Documents

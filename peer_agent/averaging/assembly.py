@@ -65,7 +65,7 @@ class Assembly:
                 self._leaves[span.first : span.stop] = [None] * (span.stop - span.first)
         self._plan, self._spans = plan, spans
 
-    def take(self, frame: Frame) -> bool:
+    def keep_chunk(self, frame: Frame) -> bool:
         """Keep an averaged chunk that the plan names; whether it was new. Anything else is ignored."""
         if not self._is_planned(frame) or self._leaves[frame.chunk]:
             return False

@@ -71,7 +71,7 @@ class Accumulator:
             raise RuntimeError(f"already offered in {self._sending.codec}")
         return self._sending
 
-    def settle(self, included: Iterable[tuple[int, int]]) -> None:
+    def remove_averaged(self, included: Iterable[tuple[int, int]]) -> None:
         """The commit: chunk ranges [first, stop) in which this was averaged in. What was sent leaves the sum."""
         sending = self._frozen()
         tokens = _by_chunk(sending.weights)

@@ -84,7 +84,7 @@ class Reduction:
         self._leaves[chunk] = decode_with_leaf(codec, payload, average.size)[1]
         return payload
 
-    def take(self, span: PlannedSpan, included: Iterable[Included]) -> tuple[ClosedSpan, list[bytes]]:
+    def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> tuple[ClosedSpan, list[bytes]]:
         """A span whose chunks are all closed, and their payloads; these are held here no longer."""
         chunks = range(span.first, span.stop)
         leaves = tuple(self._leaves[chunk] for chunk in chunks)

@@ -90,7 +90,7 @@ class Relay:
         finally:
             speaking.cancel()
             for run in list(self.runs):
-                await self._guarded(run, lambda run: run.take(e.ControlLost()))
+                await self._guarded(run, lambda run: run.handle(e.ControlLost()))
 
     async def _speak(self, link: Connection) -> None:
         while True:
@@ -132,7 +132,7 @@ class Relay:
                 raise
             log.warning("run %s: %s", run.run, problem)
             return
-        await run.take(e.Heard(opened))
+        await run.handle(e.Heard(opened))
 
     def _is_aside(self, run: RunId, body: m.TO_PEER) -> bool:
         """It is tried again when a new host has it."""
@@ -176,7 +176,7 @@ class Relay:
         while True:
             await asyncio.sleep(TICK_S)
             for run in list(self.runs):
-                await self._guarded(run, lambda relayed: relayed.take(e.Ticked()))
+                await self._guarded(run, lambda relayed: relayed.handle(e.Ticked()))
 
     async def _renew(self) -> None:
         while True:

@@ -82,7 +82,7 @@ class RelayedRun:
         self._openers: dict[PeerId, asyncio.Task[None]] = {}
         self._followers: dict[PeerId, asyncio.Task[None]] = {}
 
-    async def take(self, event: e.Event) -> None:
+    async def handle(self, event: e.Event) -> None:
         """Something happened. What is to be told to peers is told beside it: none of them may hold up the others."""
         answers: dict[PeerId, list[Answer]] = {}
         for answer in await self._take(event):
@@ -119,7 +119,7 @@ class RelayedRun:
                 for speaking in (self._openers, self._followers):
                     if task := speaking.pop(peer, None):
                         task.cancel()
-                self._beside(partial(self.take, e.Unlinked(peer)))
+                self._beside(partial(self.handle, e.Unlinked(peer)))
 
     async def _answer(self, link: Connection, event: e.Event) -> None:
         """In the link's own time: whoever asks for more than it takes waits for itself."""
@@ -267,14 +267,14 @@ class RelayedRun:
         """What a write needs of the sums, which may be gone when its turn comes."""
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
-            return (self.reduction.plan.place, *self.reduction.take(action.span, action.included))
+            return (self.reduction.plan.place, *self.reduction.take_span(action.span, action.included))
         return None
 
     async def _write(self, action: Write, taken: Any) -> None:
         async with self._disk:
             outcome = await asyncio.to_thread(self._written, action, taken)
         if outcome is not None:
-            await self.take(outcome)
+            await self.handle(outcome)
 
     def _written(self, action: Write, taken: Any) -> e.Event | None:
         """In a thread. Raises Problem E106."""
@@ -320,13 +320,13 @@ class RelayedRun:
             payloads = await self.around.ask(action.peer, record, action.entry)
             if payloads is not None:
                 await asyncio.to_thread(self.log.store, self.run, index, span, payloads)
-                await self.take(e.Copied(index, span))
+                await self.handle(e.Copied(index, span))
                 return
         except Problem as problem:
             if problem.fault.code == "E106":
                 raise
             log.warning("run %s: entry %s is not copied from %s: %s", self.run, index, action.peer[:8], problem)
-        await self.take(e.CopyFailed(index, span, action.peer))
+        await self.handle(e.CopyFailed(index, span, action.peer))
 
     # --- tasks --------------------------------------------------------------------------------------------------
 

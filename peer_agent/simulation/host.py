@@ -75,7 +75,7 @@ class Host:
             act()
 
     def _tick(self) -> None:
-        self.take(e.Ticked())
+        self.handle(e.Ticked())
         now = self.world.clock.now
         if now - self.renewed_at >= RENEW_S:
             self.renewed_at = now
@@ -97,19 +97,19 @@ class Host:
         if isinstance(message, m.Hello):
             if known is None or known.number <= socket.number:
                 self.sockets[peer.peer] = socket
-                self.take(e.Joined(peer.peer, self.world.person_of(peer.peer), peer.peer, peer.role, message))
+                self.handle(e.Joined(peer.peer, self.world.person_of(peer.peer), peer.peer, peer.role, message))
             return
         if known is None or (known is not socket and peer.peer not in self.state.members):
             known = self.sockets[peer.peer] = socket
         if known is socket:
-            self.take(e.Received(peer.peer, message))
+            self.handle(e.Received(peer.peer, message))
 
     def lose(self, socket: "Socket", *, banned: bool = False) -> None:
         """A socket was found closed."""
         peer = socket.peer.peer
         if self.sockets.get(peer) is socket:
             del self.sockets[peer]
-            self.take(e.Lost(peer, banned))
+            self.handle(e.Lost(peer, banned))
 
     def say(self, peer: PeerId, message: m.Message | m.Plan) -> None:
         """By the socket that is known of this peer; nobody hears what is said to another."""
@@ -119,7 +119,7 @@ class Host:
 
     # --- events and commands
 
-    def take(self, event: e.Event) -> None:
+    def handle(self, event: e.Event) -> None:
         """One event, and then what it commands, in order."""
         if not self.alive:
             return
@@ -176,12 +176,12 @@ class Host:
             self.world.committed()
         for observer in self.world.observers:
             observer.persisted(self, command, outcome)
-        self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.take(e.Persisted(outcome, sealed)))
+        self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.handle(e.Persisted(outcome, sealed)))
 
     def _replayed(self, command: e.Replay) -> None:
         """What the log gives. The state itself is not handed in: no relay holds bytes here."""
         digest = state_digest(self.world.log_digest(command.index))
-        self.take(e.Replayed(command.index, command.step, digest))
+        self.handle(e.Replayed(command.index, command.step, digest))
 
     def _reserve(self, command: e.Reserve) -> None:
         database, now = self.world.database, self.world.clock.now
@@ -191,7 +191,7 @@ class Host:
             self._stand_back()
         else:
             database.reserve(command.marks)
-            self.after(DATABASE_S, lambda: self.take(e.Reserved(command.marks)))
+            self.after(DATABASE_S, lambda: self.handle(e.Reserved(command.marks)))
 
     def _leave_out(self, command: e.LeftOut) -> None:
         if self.world.database.fence == self.state.fence:

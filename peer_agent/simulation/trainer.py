@@ -59,10 +59,10 @@ class Trainer(Peer):
         return int(name_of(self.world.seed, "accumulator", self.peer, self._seeds), 16)
 
     def _tick(self) -> None:
-        self.take(e.Ticked())
+        self.handle(e.Ticked())
         self.after(TICK_S, self._tick)
 
-    def take(self, event: e.Event) -> None:
+    def handle(self, event: e.Event) -> None:
         """One event, and then what the core asks for, in order."""
         for action in advance(self.core, event, self.world.clock.now, self._seed()):
             self._carry(action)
@@ -111,26 +111,26 @@ class Trainer(Peer):
 
     def give_back(self) -> None:
         """Return leased units that are not begun."""
-        self.take(e.GaveBack())
+        self.handle(e.GaveBack())
 
     def leave(self) -> None:
         """Say goodbye and end."""
-        self.take(e.Left())
+        self.handle(e.Left())
         self.after(3 * self.latency_s, self.kill)
 
     def receive(self, message: Message | Plan) -> None:
         """Hear the host."""
         match message:
             case Plan():
-                self.take(e.PlanHeard(opened_plan(own_part(message, self.peer))))
+                self.handle(e.PlanHeard(opened_plan(own_part(message, self.peer))))
             case m.Commit():
                 record = self.world.database.record_of(message.record)
                 own = next((part for part in record.contributions if part.peer == self.peer), None)
                 digest = digest_of(message.record)
                 opened = OpenedCommit(record, digest, own, message.snapshot, message.hash_state)
-                self.take(e.CommitHeard(opened_record(opened, message.fence)))
+                self.handle(e.CommitHeard(opened_record(opened, message.fence)))
             case _:
-                self.take(e.Heard(message))  # type: ignore[arg-type]  # the host says nothing else to peers
+                self.handle(e.Heard(message))  # type: ignore[arg-type]  # the host says nothing else to peers
 
     # --- what the core asks for
 
@@ -166,27 +166,27 @@ class Trainer(Peer):
         if in_hand is None or in_hand.job != action.job:
             return  # left where it was
         if self.world.chance.random() < self.world.non_finite:
-            self.take(e.NotFinite(action.job))
+            self.handle(e.NotFinite(action.job))
             return
         self.computed += action.unit.samples
         fewest, most = self.world.recipe.tokens_in(action.unit.samples)
         tokens = fewest if not action.unit.start else most  # each epoch's first sample of a shard is a short one
-        self.take(e.Computed(action.job, NATS * tokens, tokens))
+        self.handle(e.Computed(action.job, NATS * tokens, tokens))
 
     def _freeze(self, action: e.Freeze) -> None:
         held = f"{self.core.accumulator} {self.core.done} {action.weights}"
-        self.take(e.Frozen(action.job, hashlib.sha256(held.encode()).digest(), 1.0))
+        self.handle(e.Frozen(action.job, hashlib.sha256(held.encode()).digest(), 1.0))
 
     def _load(self, action: e.Load) -> None:
         self.corrupt = False
-        self.take(e.Loaded(action.job, self._digest(self.world.log_digest(action.snapshot.index))))
+        self.handle(e.Loaded(action.job, self._digest(self.world.log_digest(action.snapshot.index))))
 
     def _apply(self, action: e.Apply) -> None:
-        self.take(e.Applied(action.job, self._digest(action.record.digest)))
+        self.handle(e.Applied(action.job, self._digest(action.record.digest)))
 
     def _hash(self, action: e.HashState) -> None:
         content = self._digest(self.world.log_digest(action.index)).encode()
-        self.take(e.Hashed(action.index, action.step, hashlib.sha256(content).hexdigest(), len(content)))
+        self.handle(e.Hashed(action.index, action.step, hashlib.sha256(content).hexdigest(), len(content)))
 
     def _digest(self, log: str) -> str:
         """Of the replica's state after the entry with this digest."""

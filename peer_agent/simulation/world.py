@@ -235,7 +235,7 @@ class World:
         """The organizer pauses, resumes, ends or extends the run."""
         self.goal = goal
         if self.host is not None:
-            self.host.take(e.Directed(goal, target_steps))
+            self.host.handle(e.Directed(goal, target_steps))
 
     def store_snapshot(self, record: Record) -> None:
         """A keeper's upload has arrived."""
@@ -250,7 +250,7 @@ class World:
             size=0,
         )
         if self.host is not None:
-            self.host.take(e.SnapshotStored(self.database.snapshot))
+            self.host.handle(e.SnapshotStored(self.database.snapshot))
 
     def log_digest(self, index: int) -> str:
         """Digest of the log at an index."""

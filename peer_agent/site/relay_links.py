@@ -31,7 +31,7 @@ class _Wanted:
         self.news = asyncio.Event()
         self.is_missing = False
 
-    def take(self, chunk: int, payload: bytes | memoryview) -> None:
+    def keep_chunk(self, chunk: int, payload: bytes | memoryview) -> None:
         """A chunk of it, or so it says."""
         if self.entry.first <= chunk < self.entry.stop and len(payload) <= self.largest:
             self.payloads[chunk] = bytes(payload)
@@ -103,7 +103,7 @@ class DataLinks:
             case Frame(run=run, step=index, span=span) if body.fence == LOGGED:
                 wanted = self._wanted.get((peer, run, index, span))
                 if wanted is not None:
-                    wanted.take(body.chunk, body.payload)
+                    wanted.keep_chunk(body.chunk, body.payload)
             case m.SpanMissing(run=run, index=index, span=span):
                 wanted = self._wanted.get((peer, run, index, span))
                 if wanted is not None:

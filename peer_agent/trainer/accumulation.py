@@ -56,7 +56,7 @@ class Accumulation:
     def freeze(self, action: e.Freeze) -> Sending | None:
         """Add this step's sum to what is held, and encode that; in a thread. None where it is not finite."""
         if self.accumulator.sending is None and self.trainer.units:
-            self.accumulator.add(self.trainer.take().gradient_sum)
+            self.accumulator.add(self.trainer.take_sum().gradient_sum)
         try:
             return self.accumulator.offer(action.cut.codec, action.weights)
         except NotFinite:
@@ -67,7 +67,7 @@ class Accumulation:
         if self.accumulator.sending is not None:
             self.accumulator.release()
 
-    def settle(self, action: e.Settle) -> None:
+    def remove_averaged(self, action: e.Settle) -> None:
         """What was averaged in leaves; what was not stays."""
         if self.accumulator.sending is not None:
-            self.accumulator.settle(action.included)
+            self.accumulator.remove_averaged(action.included)

@@ -105,7 +105,7 @@ class Agent:
             self._end(error)
 
     async def _leave(self) -> None:
-        self.take(e.Left())
+        self.handle(e.Left())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._words.join()
@@ -116,7 +116,7 @@ class Agent:
 
     # --- what happens -------------------------------------------------------------------------------------------
 
-    def take(self, event: e.Event) -> None:
+    def handle(self, event: e.Event) -> None:
         """Tell the core, and carry out what it asks for, in order."""
         for action in advance(self.core, event, time.monotonic(), secrets.randbits(128)):
             self._carry(action)
@@ -124,7 +124,7 @@ class Agent:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.take(e.Ticked())
+            self.handle(e.Ticked())
 
     async def _keep_control(self) -> None:
         def told(state: Connected | Waiting) -> None:
@@ -139,11 +139,11 @@ class Agent:
     async def _hear_site(self, link: Connection) -> None:
         self._forget_words()
         self.control = link
-        self.take(e.Linked())
+        self.handle(e.Linked())
         try:
             while True:
                 body = await link.receive()
-                self.take(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
+                self.handle(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
         finally:
             self.control = None
 
@@ -152,10 +152,10 @@ class Agent:
         match body:
             case Frame() if round_ is not None:
                 large = len(body.payload) > INLINE_BYTES
-                if await asyncio.to_thread(round_.take, body) if large else round_.take(body):
+                if await asyncio.to_thread(round_.keep_chunk, body) if large else round_.keep_chunk(body):
                     round_.arrived.set()
             case m.Open():
-                self.take(e.OpenHeard(peer, body))
+                self.handle(e.OpenHeard(peer, body))
             case m.SlotRefused():
                 words = (
                     f"A relay refused chunk {body.chunk} of this machine's gradient, which is left out of this step."

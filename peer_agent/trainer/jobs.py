@@ -47,7 +47,7 @@ class Surroundings(Protocol):
     core: TrainerState
     publisher: HubPublisher | None
 
-    def take(self, event: e.Event) -> None:
+    def handle(self, event: e.Event) -> None:
         """Tell the core what came of a job."""
 
     def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -94,9 +94,9 @@ class Jobs:
         except Problem as problem:
             if problem.fault.code != "E326":
                 raise
-            self.agent.take(e.LoadFailed(action.job))
+            self.agent.handle(e.LoadFailed(action.job))
             return
-        self.agent.take(e.Loaded(action.job, digest))
+        self.agent.handle(e.Loaded(action.job, digest))
 
     async def _become_replica(self, greeting: m.Greeting) -> None:
         agent = self.agent
@@ -114,13 +114,13 @@ class Jobs:
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):
-            await round_.settle(record, SETTLE_S)
+            await round_.wait_for_chunks(record, SETTLE_S)
             assembly = round_.assembly
         else:
             assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
         digest = await follower.apply(record, action.record.digest, assembly, patient=action.patient)
         linked = bool(self.agent.links.open)
-        self.agent.take(e.BytesMissing(action.job, linked) if digest is None else e.Applied(action.job, digest))
+        self.agent.handle(e.BytesMissing(action.job, linked) if digest is None else e.Applied(action.job, digest))
 
     async def hand_in(self) -> None:
         """One at a time: asked again, a slow uplink is still at it."""
@@ -135,7 +135,7 @@ class Jobs:
         follower, _ = self._there()
         replica = follower.replica
         sha256, size = await asyncio.to_thread(replica.state_hash)
-        self.agent.take(e.Hashed(replica.index, replica.step, sha256, size))
+        self.agent.handle(e.Hashed(replica.index, replica.step, sha256, size))
 
     async def publish(self, record: Record) -> None:
         """Where whoever runs this agent publishes the model."""
@@ -153,7 +153,7 @@ class Jobs:
         _, accumulation = self._there()
         result = await accumulation.compute(action, self._is_wanted)
         if result is not None:
-            self.agent.take(result)
+            self.agent.handle(result)
 
     def _is_wanted(self, job: int) -> bool:
         in_hand = self.agent.core.in_hand
@@ -172,13 +172,13 @@ class Jobs:
             case e.Release():
                 accumulation.release()
             case e.Settle():
-                await asyncio.to_thread(accumulation.settle, action)
+                await asyncio.to_thread(accumulation.remove_averaged, action)
 
     async def freeze(self, action: e.Freeze, round_: OpenRound) -> None:
         """Encode what is held."""
         _, accumulation = self._there()
         round_.sending = await asyncio.to_thread(accumulation.freeze, action)
         if round_.sending is None:
-            self.agent.take(e.Overflowed(action.job))
+            self.agent.handle(e.Overflowed(action.job))
         else:
-            self.agent.take(e.Frozen(action.job, round_.sending.root, round_.sending.norm))
+            self.agent.handle(e.Frozen(action.job, round_.sending.root, round_.sending.norm))

@@ -42,9 +42,9 @@ class OpenRound:
         self.assembly.follow(plan)
         frames, self._early_frames = self._early_frames, []
         for frame in frames:
-            self.take(frame)
+            self.keep_chunk(frame)
 
-    def take(self, frame: Frame) -> bool:
+    def keep_chunk(self, frame: Frame) -> bool:
         """Keep an averaged chunk. One that is ahead of our plan waits for it."""
         if (frame.step, frame.fence) != (self.cut.step, self.cut.fence):
             return False
@@ -52,14 +52,14 @@ class OpenRound:
             if len(self._early_frames) < self.assembly.grid.chunks:
                 self._early_frames.append(frame)
             return False
-        return self.assembly.take(frame)
+        return self.assembly.keep_chunk(frame)
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
         """Send to this reducer what it has not. One that opens without end is served when the link is anew."""
         with contextlib.suppress(asyncio.QueueFull):
             self.opens.put_nowait((peer, message))
 
-    async def settle(self, record: RecordHead, patience_s: float) -> None:
+    async def wait_for_chunks(self, record: RecordHead, patience_s: float) -> None:
         """Wait for averaged chunks that are on their way, as long as they keep coming."""
         while self.assembly.missing(record):
             self.arrived.clear()

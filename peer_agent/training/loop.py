@@ -102,7 +102,7 @@ class Trainer:
         """What is in the sum."""
         return tuple(self._units)
 
-    def take(self) -> Taken:
+    def take_sum(self) -> Taken:
         """Hand out the sum, in CPU memory, and begin a new one from zero."""
         gradient = self._sum.to("cpu", copy=True).numpy()
         taken = Taken(gradient, self._loss_tokens, self._loss_sum, tuple(self._units))

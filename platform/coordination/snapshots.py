@@ -67,7 +67,7 @@ def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> No
         return
     facts = {"step": step, "sha256": sha256, "size": size}
     Admission.objects.update_or_create(run=run, index=index, defaults=facts)
-    settle(run, index)
+    keep_if_admitted(run, index)
 
 
 def request_replay(run: Run, *, index: int, step: int) -> None:
@@ -120,7 +120,7 @@ def admitted_at(run: Run, index: int) -> Admission | None:
     return Admission.objects.filter(run=run, index=index).first()
 
 
-def settle(run: Run, index: int) -> None:
+def keep_if_admitted(run: Run, index: int) -> None:
     """Where both the file and the admitted hash of an entry are there: it is a snapshot, or it goes.
 
     Each side writes its own row before it looks for the other's, so one of them finds both.

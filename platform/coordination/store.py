@@ -20,7 +20,7 @@ from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.protocol.recipe import parse_recipe
 from runs import timeline
 from runs.access import shut_out
-from runs.ledger.coverage import leave_out, left_out_units, settle, settled_units
+from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units
 from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
 from runs.ledger.totals import add_to_totals
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
@@ -107,7 +107,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
     rows = _ledger_rows(run, entry, record)
     LedgerEntry.objects.bulk_create(rows)
     add_to_totals(run, rows)
-    settle(run, (unit for part in record.contributions for unit in part.units))
+    add_committed(run, (unit for part in record.contributions for unit in part.units))
 
 
 def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]:
@@ -177,9 +177,9 @@ def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
     return [sealed_of(entry) for entry in with_records(run, first=first)[:count]]
 
 
-def tell(run: Run, kind: str, text: str) -> None:
+def add_line(run: Run, kind: str, text: str) -> None:
     """A line of the timeline."""
-    timeline.tell(run=run, kind=kind, text=text)
+    timeline.add_line(run=run, kind=kind, text=text)
 
 
 def set_waiting(run: Run, reason: str) -> None:

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from accounts.models import Machine
 from coordination.models import Election, PendingSnapshot, UploadSlot
-from coordination.snapshots import PENDING, admitted_at, election_of, settle
+from coordination.snapshots import PENDING, admitted_at, election_of, keep_if_admitted
 from coordination.tasks import expire_pending
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
@@ -84,7 +84,7 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
         run=run, index=election.index, defaults={**facts, "expires": timezone.now() + PENDING}
     )
     transaction.on_commit(lambda: expire_pending.apply_async(countdown=PENDING.total_seconds() + 1))
-    settle(run, election.index)
+    keep_if_admitted(run, election.index)
     _known(run, election, taken.file)
     return taken
 

@@ -15,7 +15,7 @@ def quoted(text: str) -> str:
     return f"“\u2068{text}\u2069”"
 
 
-def tell(*, run: Run, kind: str, text: str) -> None:
+def add_line(*, run: Run, kind: str, text: str) -> None:
     """Add a line to the run's timeline."""
     ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300])
     if kind == STEP:
@@ -31,7 +31,7 @@ def _forget_old_steps(run: Run) -> None:
         steps.filter(pk__lte=oldest).delete()
 
 
-def tell_once(*, run: Run, kind: str, text: str) -> None:
+def add_line_once(*, run: Run, kind: str, text: str) -> None:
     """The same for what is tried again and again: the timeline says it once."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
-        tell(run=run, kind=kind, text=text)
+        add_line(run=run, kind=kind, text=text)

@@ -48,7 +48,7 @@ class Driver:
             case e.CloseChunk(chunk=chunk, tokens=tokens):
                 return [(chunk, self.reduction.close(chunk, tokens))]
             case e.WriteSpan(span=span, included=included):
-                return [self.reduction.take(span, included)[0]]
+                return [self.reduction.take_span(span, included)[0]]
             case e.Say(message=m.SlotRefused(code=code)):
                 return code
         return []

@@ -42,8 +42,8 @@ class Holder:
     def offer(self, codec: Codec) -> Sending:
         return self.floats.offer(codec, self.held)
 
-    def settle(self, included: Sequence[tuple[int, int]]) -> None:
-        self.floats.settle(included)
+    def remove_averaged(self, included: Sequence[tuple[int, int]]) -> None:
+        self.floats.remove_averaged(included)
         self.held = cleared(self.held, included)
 
 

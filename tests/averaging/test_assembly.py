@@ -49,15 +49,15 @@ def payloads_of(span: int) -> list[bytes]:
 @given(st.permutations(frames()))
 def test_chunks_in_any_order_make_the_gradient(order: list[Frame]) -> None:
     assembly = following()
-    assert all(assembly.take(each) for each in order)
-    assert not any(assembly.take(each) for each in order)
+    assert all(assembly.keep_chunk(each) for each in order)
+    assert not any(assembly.keep_chunk(each) for each in order)
     assert is_average(assembly.gradient(RECORD))
 
 
 def test_what_has_not_come_is_to_be_fetched() -> None:
     assembly = following()
     for each in frames()[:-1]:
-        assembly.take(each)
+        assembly.keep_chunk(each)
     assert assembly.gradient(RECORD) == [RECORD.spans[1]]
     assembly.fill(RECORD.spans[1], payloads_of(1))
     assert is_average(assembly.gradient(RECORD))
@@ -75,7 +75,7 @@ def test_bytes_that_the_record_does_not_name_are_never_given_out() -> None:
     """The dead reducer's version of a span, say, which this peer received and others did not (rule 6)."""
     assembly = following()
     for each in frames(payloads={c: PAYLOADS[0][: len(data)] for c, data in PAYLOADS.items()}):
-        assembly.take(each)
+        assembly.keep_chunk(each)
     assert assembly.gradient(RECORD) == list(RECORD.spans)
 
 
@@ -115,24 +115,24 @@ def test_leaves_match_their_own_span_only() -> None:
     ],
 )
 def test_frames_outside_the_plan_are_ignored(change: dict[str, object]) -> None:
-    assert not following().take(replace(frames()[0], **change))
+    assert not following().keep_chunk(replace(frames()[0], **change))
 
 
 def test_without_a_plan_no_frame_is_taken() -> None:
-    assert not Assembly(GRID, "fp16").take(frames()[0])
+    assert not Assembly(GRID, "fp16").keep_chunk(frames()[0])
 
 
 def test_a_new_attempt_keeps_the_spans_that_are_held_and_takes_the_others_anew() -> None:
     assembly = following()
     stale = {**PAYLOADS, 2: PAYLOADS[3]}
     for each in frames(payloads=stale)[:4]:
-        assembly.take(each)
+        assembly.keep_chunk(each)
     kept = replace(PLAN.spans[0], root=SPANS[0].root)
     again = replace(PLAN, attempt=2, spans=(kept, replace(PLAN.spans[1], span=2, attempt=2)))
     assembly.follow(again)
-    assert not any(assembly.take(each) for each in frames(payloads=stale))
+    assert not any(assembly.keep_chunk(each) for each in frames(payloads=stale))
     for chunk in (2, 3, 4):
-        assert assembly.take(frame(again, 2, chunk, 0, PAYLOADS[chunk], Kind.AVERAGE))
+        assert assembly.keep_chunk(frame(again, 2, chunk, 0, PAYLOADS[chunk], Kind.AVERAGE))
     record = replace(RECORD, attempt=2, spans=(RECORD.spans[0], replace(RECORD.spans[1], span=2, attempt=2)))
     assert is_average(assembly.gradient(record))
 
@@ -140,7 +140,7 @@ def test_a_new_attempt_keeps_the_spans_that_are_held_and_takes_the_others_anew()
 def test_chunks_of_a_kept_span_may_come_after_the_new_plan() -> None:
     assembly = following()
     assembly.follow(replace(PLAN, attempt=2, spans=(replace(PLAN.spans[0], root=SPANS[0].root),)))
-    assert assembly.take(frames()[0])
+    assert assembly.keep_chunk(frames()[0])
 
 
 def test_another_grid_or_codec_needs_another_assembly() -> None:

@@ -56,9 +56,9 @@ def test_an_offer_is_frozen_and_resent_as_it_was() -> None:
     assert accumulator.offer("fp16") is sending is accumulator.floats.sending
 
 
-@pytest.mark.parametrize("action", ["settle", "release"])
+@pytest.mark.parametrize("action", ["remove_averaged", "release"])
 def test_nothing_can_be_settled_before_an_offer(action: str) -> None:
-    arguments = [EVERYTHING] if action == "settle" else []
+    arguments = [EVERYTHING] if action == "remove_averaged" else []
     with pytest.raises(RuntimeError, match="nothing is offered"):
         getattr(contributor(1, 100).floats, action)(*arguments)
 
@@ -80,7 +80,7 @@ def test_full_precision_leaves_no_residual() -> None:
     assert (total - three * (total / three)).any(), "what division rounds away would be left"
     accumulator.add(total, 3)
     accumulator.offer("fp32")
-    accumulator.settle(EVERYTHING)
+    accumulator.remove_averaged(EVERYTHING)
     assert not held_by(accumulator).any()
 
 
@@ -88,7 +88,7 @@ def test_what_was_left_out_stays_and_what_was_in_leaves() -> None:
     accumulator = contributor(1, 100)
     before = held_by(accumulator)
     accumulator.offer("fp32")
-    accumulator.settle(only(0, 3))
+    accumulator.remove_averaged(only(0, 3))
     assert np.array_equal(held_by(accumulator)[1024:3072], before[1024:3072])
     accumulator.add(gradient(2), 50)
     sending = accumulator.offer("fp32")
@@ -98,13 +98,13 @@ def test_what_was_left_out_stays_and_what_was_in_leaves() -> None:
 def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
     accumulator = contributor(1, 100)
     accumulator.offer("int8")
-    accumulator.settle(EVERYTHING)
+    accumulator.remove_averaged(EVERYTHING)
     residual = held_by(accumulator)
     assert residual.any()
     sending = accumulator.offer("int8")
     assert sending.weights == (Weight(0, 5, 0),)
     assert sending.norm == 0
-    accumulator.settle(EVERYTHING)
+    accumulator.remove_averaged(EVERYTHING)
     assert np.array_equal(held_by(accumulator), residual)
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_lost_over_rounds(codec: Codec, rounds: list[tuple[int, int]]
         sending = accumulator.offer(codec)
         included = np.array([bool(chunks >> chunk & 1) for chunk in GRID])
         sent += sent_times_weight(sending) * np.repeat(included, GRID.chunk_elements)[: GRID.elements]
-        accumulator.settle(only(*np.flatnonzero(included).tolist()))
+        accumulator.remove_averaged(only(*np.flatnonzero(included).tolist()))
     error = np.abs(sent + held_by(accumulator) - added).max()
     assert error <= 1e-6 * sum(tokens for tokens, _ in rounds) * 5
 

@@ -80,9 +80,9 @@ class NewRelay(Reducer):
         assert self.core.keeper is not None
         return self.core.keeper.index
 
-    async def take(self, body: m.AnyMessage) -> None:
+    async def handle(self, body: m.AnyMessage) -> None:
         """Also what shows how far it is."""
-        await super().take(body)
+        await super().handle(body)
         if isinstance(body, m.Greeting):
             self.greeted.set()
         if isinstance(body, m.Commit):

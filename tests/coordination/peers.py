@@ -49,12 +49,12 @@ class Peer(ABC):
         """Take one message after another."""
         try:
             while not isinstance(body := await self.link.hear(), Failed):
-                await self.take(body)
+                await self.handle(body)
             self.refused = body.fault.code
         except Closed:
             return
 
-    async def take(self, body: m.AnyMessage) -> None:
+    async def handle(self, body: m.AnyMessage) -> None:
         """What both kinds do alike."""
         match body:
             case m.Rehello():
@@ -105,7 +105,7 @@ class Reducer(Peer):
         """Where it listens and how far its log goes."""
         await self.link.say(relay.hello(self.core))
 
-    async def take(self, body: m.AnyMessage) -> None:
+    async def handle(self, body: m.AnyMessage) -> None:
         """What the site says, as a relay's process opens it."""
         if isinstance(body, m.Rehello):
             self.fences.append(body.fence)
@@ -175,9 +175,9 @@ class Contributor(Peer):
         for action in speaking.report(self.core, at_once=True):
             await self._carry(action)
 
-    async def take(self, body: m.AnyMessage) -> None:
+    async def handle(self, body: m.AnyMessage) -> None:
         """Everything that the site says."""
-        await super().take(body)
+        await super().handle(body)
         if isinstance(body, m.Commit) and body.snapshot:
             self.snapshots_asked.append(record_in(body).step)
         await self.happens(heard(body, self.link.session.identity.site_key, self.core.me))  # type: ignore[arg-type]

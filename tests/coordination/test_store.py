@@ -393,7 +393,7 @@ def test_what_replicas_agree_on_is_kept_with_its_step(example: Example) -> None:
 
 
 def test_words_fit_their_rows(example: Example) -> None:
-    store.tell(example.run, "k" * 40, "t" * 900)
+    store.add_line(example.run, "k" * 40, "t" * 900)
     store.set_waiting(example.run, "w" * 900)
     told = ActivityLine.objects.get()
     assert (len(told.kind), len(told.text)) == (20, 300)

@@ -22,7 +22,7 @@ from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.protocol.wire import Kind, encode
 
 Word = m.Message | bytes  # bytes: as they are, whether they can be decoded or not
-Link = Literal["steady", "comes and goes", "two sockets", "copied home"]
+LinkPattern = Literal["steady", "comes and goes", "two sockets", "copied home"]
 TICK_S = 0.5  # between two calls of `adds`
 
 
@@ -112,7 +112,7 @@ class Deed(Struct, frozen=True, kw_only=True):
     computes: int | None = None
     chunks_per_s: float | None = None
     damaged: bool = False
-    link: Link = "steady"
+    link: LinkPattern = "steady"
     on_wire: bool = True  # whether it makes sense with real processes
 
 

@@ -39,7 +39,7 @@ class Gate:
 
     def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
         """What a socket of the site forwards to the host, or why it is closed."""
-        if not self.allowance.take(len(data), now):
+        if not self.allowance.spend(len(data), now):
             return Fault.of("E370", limit=self.allowance.budget)
         event = self.session.receive(data, now)
         if isinstance(event, Failed):

@@ -144,7 +144,7 @@ HOSTING: tuple[Mutation, ...] = (
     fault(
         "a machine says as much as it likes",
         "sockets/consumer",
-        "        if self.credential is not None and not self.allowance.take(len(data), time.monotonic()):",
+        "        if self.credential is not None and not self.allowance.spend(len(data), time.monotonic()):",
         "        if False:",
         "sockets/test_limits.py::TestBudgets",
     ),

@@ -37,7 +37,7 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "samples are not settled",
         STORE,
-        "    settle(run, (unit for part in record.contributions for unit in part.units))\n",
+        "    add_committed(run, (unit for part in record.contributions for unit in part.units))\n",
         "",
         f"{ROWS}TestSettledUnits",
     ),

@@ -155,7 +155,7 @@ async def test_a_contributor_that_is_lost_or_takes_nothing_holds_up_no_plan(tmp_
     sendings = offers()
     run.links[PeerId(f"{0:032x}")] = Silent(is_lost=is_lost)  # type: ignore[assignment]
     async with asyncio.timeout(PATIENCE_S):
-        await run.take(heard(planned(plan(sendings))))
+        await run.handle(heard(planned(plan(sendings))))
     assert run.reduction is not None
     await run.close()
 
@@ -207,10 +207,10 @@ async def test_a_bad_slot_is_refused_once_and_its_peer_is_told(tmp_path: Path, d
 
 async def test_a_new_host_has_voided_what_was_open(tmp_path: Path) -> None:
     run = run_of_a_relay(tmp_path, [])
-    await run.take(heard(planned(plan(offers()))))
-    await run.take(heard(greeting(fence=3, step=7)))
+    await run.handle(heard(planned(plan(offers()))))
+    await run.handle(heard(greeting(fence=3, step=7)))
     assert run.reduction is not None  # the same host
-    await run.take(heard(greeting(fence=4, step=7)))
+    await run.handle(heard(greeting(fence=4, step=7)))
     assert run.outbox is None
     assert run.reduction is None
     await run.close()
@@ -218,8 +218,8 @@ async def test_a_new_host_has_voided_what_was_open(tmp_path: Path) -> None:
 
 async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tmp_path: Path) -> None:
     run = run_of_a_relay(tmp_path, [])
-    await run.take(heard(planned(plan(offers()))))
-    await run.take(heard(greeting(fence=4, step=8)))
+    await run.handle(heard(planned(plan(offers()))))
+    await run.handle(heard(greeting(fence=4, step=8)))
     assert run.reduction is None
     assert run.outbox is not None
     await run.close()
@@ -273,7 +273,7 @@ async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: P
 
     run = run_of_a_relay(tmp_path, [], ask)
     others = tuple(m.Listener(peer=peer, url="") for peer in (OTHER_RELAY, TRAINER))
-    await run.take(heard(greeting(fence=3, step=8, listeners=others)))
+    await run.handle(heard(greeting(fence=3, step=8, listeners=others)))
     async with asyncio.timeout(PATIENCE_S):
         while run._tasks:
             await asyncio.wait(run._tasks)
@@ -328,8 +328,8 @@ async def test_a_fault_of_this_program_in_one_run_is_told_by_number_and_the_othe
             raise KeyError("a bug")
         await taken(run, event)
 
-    taken = RelayedRun.take
-    monkeypatch.setattr(RelayedRun, "take", stumble)
+    taken = RelayedRun.handle
+    monkeypatch.setattr(RelayedRun, "handle", stumble)
     monkeypatch.setattr(relay_module, "TICK_S", 0.01)
     async with site() as script, relaying(script, tmp_path / "relay"):
         await script.says(REHELLO)

@@ -77,7 +77,7 @@ def test_a_model_that_has_diverged_stops_the_run_and_says_why() -> None:
             leased = sorted(state(world).leases.held.get(trainer.accumulator, ()))
             message = m.UnitsReturned(run=state(world).run, units=tuple(leased), reason="non_finite")
             for _ in range(2):  # said twice, it is one line of the timeline
-                host.take(e.Received(trainer.peer, message))
+                host.handle(e.Received(trainer.peer, message))
         world.wait(0.25)
     assert state(world).has_diverged
     world.wait(0.5)

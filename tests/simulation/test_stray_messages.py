@@ -61,7 +61,7 @@ def _say_all(host: Host, place: dict[str, Any]) -> None:
     for message in messages:
         before = repr((now.round, now.phase, now.leases, now.departed, now.step, now.index))
         peer = trainer.peer if isinstance(message, m.Offer) else relay.peer
-        host.take(e.Received(peer, message))
+        host.handle(e.Received(peer, message))
         after = repr((now.round, now.phase, now.leases, now.departed, now.step, now.index))
         assert before == after, message
 
@@ -73,7 +73,7 @@ def test_a_second_answer_of_the_database_changes_nothing() -> None:
     host = world.host
     assert host is not None
     before = state(world).index
-    host.take(e.Persisted("committed", Entry(Signed(b"{}", bytes(64)))))
+    host.handle(e.Persisted("committed", Entry(Signed(b"{}", bytes(64)))))
     assert state(world).index == before
     assert world.run_steps(2)
 
@@ -86,7 +86,7 @@ def test_a_relay_that_names_slots_that_do_not_exist_is_not_believed() -> None:
     assert now.round is not None
     place: dict[str, Any] = {"run": now.run, "step": now.step, "fence": now.fence, "attempt": now.round.attempt}
     strange = m.Progress(**place, received=((7, 0), (65_535, 3)))
-    host.take(e.Received(relays(world)[0].peer, strange))
-    host.take(e.Received(relays(world)[0].peer, m.SlotRefused(**place, slot=9, chunk=0, code="E211")))
+    host.handle(e.Received(relays(world)[0].peer, strange))
+    host.handle(e.Received(relays(world)[0].peer, m.SlotRefused(**place, slot=9, chunk=0, code="E211")))
     world.wait(10)
     assert world.run_steps(2)

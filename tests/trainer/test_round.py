@@ -81,7 +81,7 @@ async def test_reducers_that_open_together_are_served_together_whoever_takes_not
 def test_what_comes_before_its_plan_is_kept_and_no_more_than_that() -> None:
     round_, plan = a_round()
     early = [frame(plan, 0, 0, 0, bytes(4096), Kind.AVERAGE) for _ in range(3 * GRID.chunks)]
-    assert not any(round_.take(each) for each in early)
+    assert not any(round_.keep_chunk(each) for each in early)
     assert len(round_._early_frames) == GRID.chunks
     round_.follow(plan, 0)
     assert round_.assembly._leaves[0] is not None

@@ -134,4 +134,4 @@ def take_units(trainer: Trainer, units: Sequence[Unit]) -> Taken:
         done = trainer.compute(unit)
         assert isinstance(done, Computed)
         trainer.keep(done)
-    return trainer.take()
+    return trainer.take_sum()

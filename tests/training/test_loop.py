@@ -92,7 +92,7 @@ def test_taking_begins_anew(trainer: Trainer) -> None:
     again = take_units(trainer, UNITS)
     assert np.array_equal(first.gradient_sum, kept)
     assert np.array_equal(again.gradient_sum, kept)
-    empty = trainer.take()
+    empty = trainer.take_sum()
     assert (empty.loss_tokens, empty.loss_sum, empty.units) == (0, 0.0, ())
     assert not empty.gradient_sum.any()
 
@@ -100,16 +100,16 @@ def test_taking_begins_anew(trainer: Trainer) -> None:
 def test_discarding_leaves_nothing(trainer: Trainer) -> None:
     kept(trainer, UNITS[0])
     trainer.discard()
-    assert trainer.take().loss_tokens == 0
+    assert trainer.take_sum().loss_tokens == 0
 
 
 def test_a_unit_that_is_not_kept_stays_out(trainer: Trainer) -> None:
     kept(trainer, UNITS[0])
-    clean = trainer.take().gradient_sum
+    clean = trainer.take_sum().gradient_sum
     kept(trainer, UNITS[0])
     trainer.compute(UNITS[1])
     assert trainer.units == (DoneUnit(UNITS[0], 0),)
-    assert np.array_equal(trainer.take().gradient_sum, clean)
+    assert np.array_equal(trainer.take_sum().gradient_sum, clean)
 
 
 def test_a_gradient_that_is_not_finite_stays_out(trainer: Trainer) -> None:
@@ -119,7 +119,7 @@ def test_a_gradient_that_is_not_finite_stays_out(trainer: Trainer) -> None:
     trainer.replica.parameters[:100] = math.nan
     assert trainer.compute(UNITS[1]) == NonFinite(UNITS[1])
     trainer.replica.parameters.copy_(before)
-    taken = trainer.take()
+    taken = trainer.take_sum()
     assert np.array_equal(taken.gradient_sum, clean.gradient_sum)
     assert taken.units == clean.units
 
@@ -134,7 +134,7 @@ def test_a_unit_carries_the_step_of_its_parameters(trainer: Trainer) -> None:
 def test_held_out_loss_is_the_mean_over_tokens(trainer: Trainer) -> None:
     tokens = some_shards()[1]
     done = [kept(trainer, Unit(0, 1, start, min(start + 42, 126))) for start in range(0, 126, 42)]
-    taken = trainer.take()
+    taken = trainer.take_sum()
     assert len(done) == 3
     assert trainer.evaluate(tokens) == pytest.approx(taken.loss_sum / taken.loss_tokens, rel=1e-6)
     with pytest.raises(ValueError, match="too short"):

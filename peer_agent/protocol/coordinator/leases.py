@@ -120,7 +120,7 @@ class LeaseBook(Struct):
         self._hold(accumulator, unknown)
         return True
 
-    def settle(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
+    def mark_used(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
         """The units are in a committed update; they are never leased again."""
         held = self.held.get(accumulator, set())
         ending = held.intersection(units)
@@ -135,7 +135,7 @@ class LeaseBook(Struct):
         """Leases end (all of the accumulator's, or those named); how many samples came back."""
         held = self.held.get(accumulator, set())
         back = sorted(held if units is None else held.intersection(units))
-        self.settle(accumulator, back)
+        self.mark_used(accumulator, back)
         for unit in back:
             heappush(self.returned, unit)
         return sum(unit.samples for unit in back)
@@ -148,7 +148,7 @@ class LeaseBook(Struct):
             if self.failures[unit] < GIVE_UP:
                 self.take_back(accumulator, [unit])
             else:
-                self.settle(accumulator, [unit])
+                self.mark_used(accumulator, [unit])
                 self.lost_samples += unit.samples
                 left_out.append(unit)
         return left_out

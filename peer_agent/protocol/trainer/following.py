@@ -30,7 +30,7 @@ from peer_agent.protocol.trainer.rounds import heed_fence, let_go, start_over
 from peer_agent.protocol.trainer.speaking import hello, report, say
 from peer_agent.protocol.trainer.state import Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
-from peer_agent.protocol.trainer.work import abandon, do_again, has_too_old, renew, settle, work
+from peer_agent.protocol.trainer.work import abandon, clear_included, do_again, has_too_old, renew, work
 
 ASK_AGAIN_S = 10.0  # for bytes that no relay had
 PENDING = 256  # records that wait for those before them: more than two pages of the log
@@ -198,7 +198,7 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
         return []
     record = state.pending.pop(state.applying.index)
     state.applying, state.has_warned = None, False
-    is_whole, actions = settle(state, record), list[Action]()
+    is_whole, actions = clear_included(state, record), list[Action]()
     state.step, state.index, state.digest = record.step, record.index, applied.digest
     actions += [*_settle_round(state, record), Made(record), *_hand_in(state, record)]
     actions += _arrive(state, Cause.APPLIED)

@@ -91,7 +91,7 @@ def keep_fresh(state: TrainerState) -> None:
     state.fresh = {}
 
 
-def settle(state: TrainerState, record: OpenedRecord) -> bool:
+def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
     """What was averaged in is held no more. False where it is not what lies here, and cannot be taken out of it."""
     own, round_ = record.own, state.round
     if own is None or own.accumulator != state.accumulator:

@@ -124,7 +124,7 @@ class Host:
     async def _turn(self) -> None:
         """The clock where it is time, and one letter: neither waits for the other, nor anybody else for both."""
         if time.monotonic() >= self._tick_at:
-            await self.take(e.Ticked())
+            await self.handle(e.Ticked())
             for note in self.lost_words.notes(self.state):
                 self.writer.ask(note)
             self._tick_at = time.monotonic() + TICK_S
@@ -148,7 +148,7 @@ class Host:
                 for data in letter["page"]:
                     await self._take_all(await self._say((letter["peer"],), data))
                 if letter["is_cut"]:
-                    await self.take(e.Paged(letter["peer"], letter["last"]))
+                    await self.handle(e.Paged(letter["peer"], letter["last"]))
             case "host.looked":
                 await self._looked(letter["wishes"])
             case "layer.restored":
@@ -166,7 +166,7 @@ class Host:
         if said.type == "peer.lost":
             if self.channels.get(said.peer) == said.channel:
                 del self.channels[said.peer]
-                await self.take(e.Lost(said.peer))
+                await self.handle(e.Lost(said.peer))
             return
         body = decode(said.data)
         if isinstance(body, m.Hello):
@@ -186,13 +186,13 @@ class Host:
             self.channels[said.peer] = said.channel
             if role is Role.RELAY:
                 self.writer.ask(Listens(said.peer, hello))
-            await self.take(e.Joined(said.peer, said.person, said.machine, role, hello))
+            await self.handle(e.Joined(said.peer, said.person, said.machine, role, hello))
 
     async def _received(self, said: Said, body: Any) -> None:
         """A socket that was replaced is not heard; one whose hello was lost is asked for it."""
         known = self.channels.get(said.peer)
         if known == said.channel:
-            await self.take(e.Received(said.peer, body))
+            await self.handle(e.Received(said.peer, body))
         elif known is None:
             rehello = encode(m.Rehello(run=self.state.run, fence=self.holding.fence))
             await self.layer.send_many((said.channel,), self._letter(rehello))
@@ -213,24 +213,24 @@ class Host:
 
     async def _looked(self, found: requests.Wishes) -> None:
         """A machine that was revoked, or whose person was removed, is cut off; the round goes on."""
-        await self.take(found.directed)
+        await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
         for peer, code in found.unwanted.items():
             await self._send_away(peer, code)
             if peer in self.state.members:
-                await self.take(e.Lost(peer, banned=True))
+                await self.handle(e.Lost(peer, banned=True))
         await self._tell(found.news)
 
     async def _tell(self, news: snapshots.News) -> None:
         """What the site has stored and verified since, and what it found by replay."""
         if news.snapshot is not None and news.snapshot != self.state.snapshot:
-            await self.take(e.SnapshotStored(news.snapshot))
+            await self.handle(e.SnapshotStored(news.snapshot))
         if news.verified > self.state.verified:
-            await self.take(e.Verified(news.verified))
+            await self.handle(e.Verified(news.verified))
         for replayed in news.replays:
             if replayed not in self._replayed:
-                await self.take(replayed)
+                await self.handle(replayed)
         self._replayed = news.replays
 
     async def _judge(self) -> None:
@@ -268,7 +268,7 @@ class Host:
 
     # Events in, commands out
 
-    async def take(self, event: e.Event) -> None:
+    async def handle(self, event: e.Event) -> None:
         """One event through the coordinator, then those that follow from it. Raises Faulty."""
         await self._take_all([event])
 
@@ -283,7 +283,7 @@ class Host:
                 raise Faulty(sender_of(event)) from error
 
     async def _answered(self, event: e.Event) -> None:
-        await self.take(event)
+        await self.handle(event)
         if isinstance(event, e.Persisted) and event.outcome == "committed":
             await self.layer.group_send(watchers_of(self.state.run), {"type": "run.moved"})
 

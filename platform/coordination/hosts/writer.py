@@ -112,7 +112,7 @@ class Writer:
             case e.Agreed():
                 await in_thread(store.agree)(self.run, command.step, command.digest)
             case e.Note():
-                await in_thread(store.tell)(self.run, command.kind, command.text)
+                await in_thread(store.add_line)(self.run, command.kind, command.text)
             case e.Waiting():
                 await in_thread(store.set_waiting)(self.run, command.reason)
             case e.Replay() | e.Elected() | e.Admitted():

@@ -36,7 +36,7 @@ class Allowance:
         self.budget, self.at = budget, now
         self.messages, self.bytes = budget.messages, budget.bytes
 
-    def take(self, size: int, now: float) -> bool:
+    def spend(self, size: int, now: float) -> bool:
         """One message of `size` bytes; False where it is too much."""
         passed, self.at = now - self.at, now
         self.messages = min(self.budget.messages, self.messages + passed * self.budget.messages_per_s) - 1

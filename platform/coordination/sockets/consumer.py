@@ -103,7 +103,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         """Bytes of the peer. Text is no message of the protocol."""
         del text_data
         data = bytes_data or b""
-        if self.credential is not None and not self.allowance.take(len(data), time.monotonic()):
+        if self.credential is not None and not self.allowance.spend(len(data), time.monotonic()):
             await self._refuse(Fault.of("E370", limit=self.allowance.budget), REST_S)
             return
         event = self.session.receive(data, time.time())
@@ -232,7 +232,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             with contextlib.suppress(ChannelFull):
                 await self.channel_layer.send(self.channel_name, {"type": "hosts.found", "runs": runs})
 
-    async def settle(self, notes: Sequence[m.Snapshotted]) -> None:
+    async def announce_finished(self, notes: Sequence[m.Snapshotted]) -> None:
         """Likewise from another task: runs that were finished meanwhile, whose bytes a relay may let go."""
         if self.credential is not None and self.credential.role is Role.RELAY:
             for note in notes:

@@ -35,7 +35,7 @@ class Follower(Protocol):
     async def find(self, hosts: Hosts, asked_at: float) -> None:
         """What a look has found that was begun at `asked_at`."""
 
-    async def settle(self, notes: Sequence[Snapshotted]) -> None:
+    async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
         """Runs that were finished lately, and up to where their relays may let go."""
 
 
@@ -83,4 +83,4 @@ class Lookout:
             notes = await in_thread(settled)(timezone.now() - timedelta(seconds=SETTLED_S) - OVERLAP)
             self._settled_at = now
             for follower in tuple(self._followers) if notes else ():
-                await follower.settle(notes)
+                await follower.announce_finished(notes)

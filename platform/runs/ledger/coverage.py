@@ -34,7 +34,7 @@ def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
         add_range(held.setdefault((unit.epoch, unit.shard), []), unit.start, unit.stop)
 
 
-def settle(run: Run, units: Iterable[Unit]) -> None:
+def add_committed(run: Run, units: Iterable[Unit]) -> None:
     """Write that the units are in a committed update. Within the commit's transaction, behind the head's fence.
 
     Reads and writes the rows of the units' own places only.

@@ -16,7 +16,7 @@ from runs.datasets.services import prepare_anew
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
 from runs.states import LIVE, Why, move
-from runs.timeline import quoted, tell
+from runs.timeline import add_line, quoted
 
 VISIBILITY = {
     Run.Visibility.PUBLIC: "public",
@@ -33,7 +33,7 @@ def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     run.title, run.purpose = title, purpose
     run.save(update_fields=["title", "purpose"])
-    tell(run=run, kind="edited", text=f"{who or run.organizer.username} changed the description.{renamed}")
+    add_line(run=run, kind="edited", text=f"{who or run.organizer.username} changed the description.{renamed}")
 
 
 @transaction.atomic
@@ -45,7 +45,7 @@ def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
     run.save(update_fields=["visibility"])
     if visibility == Run.Visibility.PRIVATE:
         keep_helpers(run)
-    tell(run=run, kind="edited", text=f"The run is {VISIBILITY[visibility]} now.")
+    add_line(run=run, kind="edited", text=f"The run is {VISIBILITY[visibility]} now.")
 
 
 @transaction.atomic
@@ -66,7 +66,9 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     if not is_known:
         prepare_anew(text, vocab=recipe.vocab)
     if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
-        tell(run=run, kind="edited", text=f"{run.organizer.username} changed the {'text' if dataset else 'recipe'}.")
+        add_line(
+            run=run, kind="edited", text=f"{run.organizer.username} changed the {'text' if dataset else 'recipe'}."
+        )
     run.refresh_from_db()
 
 
@@ -96,7 +98,7 @@ def take_back(*, run: Run) -> None:
     now.marks.all().delete()
     now.coverage.all().delete()
     move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
-    tell(run=run, kind="taken back", text=f"{run.organizer.username} took the run back to a draft.")
+    add_line(run=run, kind="taken back", text=f"{run.organizer.username} took the run back to a draft.")
     folder = storage.snapshots_folder(run)
     transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
 

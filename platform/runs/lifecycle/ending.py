@@ -11,7 +11,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from runs.models import Head, Run
 from runs.states import EXTENDABLE, LIVE, Why, move
-from runs.timeline import tell
+from runs.timeline import add_line
 
 
 def most_steps() -> int:
@@ -33,7 +33,7 @@ def extend_run(*, run: Run, target_steps: int) -> None:
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode())
     run.refresh_from_db()
     text = f"{run.organizer.username} made the run longer: {target_steps:,} steps instead of {recipe.target_steps:,}."
-    tell(run=run, kind="extended", text=text)
+    add_line(run=run, kind="extended", text=text)
 
 
 @transaction.atomic
@@ -48,7 +48,7 @@ def end_run(*, run: Run) -> None:
     if not step:
         raise Problem.of("E320")
     move(run, Why.ENDED)
-    tell(
+    add_line(
         run=run, kind="ending", text=f"{run.organizer.username} ends the run at step {step:,}, or at the one under way."
     )
 

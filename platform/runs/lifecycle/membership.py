@@ -15,7 +15,7 @@ from accounts.models import Person
 from accounts.services import digest_of
 from peer_agent.protocol.errors import Problem
 from runs.models import Invitation, Member, Run
-from runs.timeline import tell
+from runs.timeline import add_line
 
 
 class IssuedInvitation(NamedTuple):
@@ -76,7 +76,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
     if known is not None or not open_invitations(run).filter(pk=invitation.pk).update(uses=F("uses") + 1):
         raise Problem.of("E313")
     Member.objects.create(run=run, person=person, invitation=invitation)
-    tell(run=run, kind="member", text=f"{person.username} accepted an invitation.")
+    add_line(run=run, kind="member", text=f"{person.username} accepted an invitation.")
     return run
 
 
@@ -89,7 +89,7 @@ def add_member(*, run: Run, name: str) -> Member:
         return known
     facts = {"removed_at": None, "joined_at": timezone.now()}
     member, _ = Member.objects.update_or_create(run=run, person=person, defaults=facts)
-    tell(run=run, kind="member", text=f"{run.organizer.username} added {person.username}.")
+    add_line(run=run, kind="member", text=f"{run.organizer.username} added {person.username}.")
     return member
 
 
@@ -106,7 +106,7 @@ def remove_member(*, member: Member) -> None:
     """Shut somebody out: the run's host cuts their machines off within about a second. Their credit stays."""
     if Member.objects.filter(pk=member.pk, removed_at=None).update(removed_at=timezone.now()):
         run = member.run
-        tell(run=run, kind="member", text=f"{run.organizer.username} removed {member.person.username}.")
+        add_line(run=run, kind="member", text=f"{run.organizer.username} removed {member.person.username}.")
 
 
 @transaction.atomic
@@ -124,7 +124,7 @@ def let_back(*, member: Member) -> None:
     """Take a removal back."""
     if Member.objects.filter(pk=member.pk).exclude(removed_at=None).update(removed_at=None):
         run = member.run
-        tell(run=run, kind="member", text=f"{run.organizer.username} let {member.person.username} back in.")
+        add_line(run=run, kind="member", text=f"{run.organizer.username} let {member.person.username} back in.")
 
 
 def keep_helpers(run: Run) -> None:

@@ -22,7 +22,7 @@ from runs.processes.child import run_child
 from runs.processes.faults import faults_to
 from runs.states import NOT_OPEN, Why, move
 from runs.storage import recipe_file
-from runs.timeline import tell
+from runs.timeline import add_line
 
 # A text
 
@@ -68,7 +68,7 @@ def _fit_recipe(run: Run, dataset: Dataset) -> None:
     recipe = msgspec.structs.replace(run.parsed_recipe, vocab=dataset.vocab)
     run.recipe = encode_recipe(recipe).decode()
     run.save(update_fields=["recipe"])
-    tell(run=run, kind="prepared", text=f"The text is ready: {dataset.tokens:,} tokens, {dataset.vocab:,} pieces.")
+    add_line(run=run, kind="prepared", text=f"The text is ready: {dataset.tokens:,} tokens, {dataset.vocab:,} pieces.")
 
 
 @transaction.atomic
@@ -112,13 +112,13 @@ def _open(run: Run, made: dict[str, Any]) -> None:
         state=Snapshot.State.VERIFIED,  # made here
         verified_at=timezone.now(),
     )
-    tell(run=run, kind="opened", text=f"The run is open: a model of {made['elements']:,} parameters.")
+    add_line(run=run, kind="opened", text=f"The run is open: a model of {made['elements']:,} parameters.")
 
 
 @transaction.atomic
 def _back_to_draft(run: Run, fault: Fault) -> None:
     move(run, Why.NOT_PREPARED, waiting_for=str(fault))
-    tell(run=run, kind="failed", text=str(fault))
+    add_line(run=run, kind="failed", text=str(fault))
 
 
 # The release

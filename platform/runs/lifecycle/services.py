@@ -14,7 +14,7 @@ from runs.datasets.services import enqueue_preparation, prepare_anew
 from runs.models import Dataset, Head, Release, Run
 from runs.queue import TaskName
 from runs.states import Why, move
-from runs.timeline import quoted, tell
+from runs.timeline import add_line, quoted
 
 RESERVED = {"new"}  # /runs/new/ is the form
 TITLE_PART = 43  # characters of an address; seventeen more are random
@@ -51,7 +51,7 @@ def create_run(
     )
     save_with_address(run)
     Head.objects.create(run=run)
-    tell(run=run, kind="created", text=f"{organizer.username} made this run from {quoted(dataset.filename)}.")
+    add_line(run=run, kind="created", text=f"{organizer.username} made this run from {quoted(dataset.filename)}.")
     enqueue_preparation(dataset)
     return run
 
@@ -84,14 +84,14 @@ def open_run(*, run: Run) -> None:
 def pause_run(*, run: Run) -> None:
     """No further round begins; one that is under way may still commit."""
     if move(run, Why.PAUSED):
-        tell(run=run, kind="paused", text=f"{run.organizer.username} paused the run.")
+        add_line(run=run, kind="paused", text=f"{run.organizer.username} paused the run.")
 
 
 @transaction.atomic
 def resume_run(*, run: Run) -> None:
     """Rounds go on."""
     if move(run, Why.RESUMED):
-        tell(run=run, kind="resumed", text=f"{run.organizer.username} let the run go on.")
+        add_line(run=run, kind="resumed", text=f"{run.organizer.username} let the run go on.")
 
 
 @transaction.atomic

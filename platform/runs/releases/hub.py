@@ -22,7 +22,7 @@ from runs import storage
 from runs.models import HubAccount, Publication, Release, Run
 from runs.processes.child import ChildStopped, run_child
 from runs.processes.disk_full import disk_fault
-from runs.timeline import tell
+from runs.timeline import add_line
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _published(publication: Publication, made: dict[str, Any]) -> None:
     there.update(commit=made["commit"], url=made["url"], published_at=timezone.now())
     if _settle(publication, Publication.State.PUBLISHED):
         where = "in a repository that its owner alone sees" if publication.private else made["repository"]
-        tell(run=publication.run, kind="published", text=f"The model is on the Hub: {where}.")
+        add_line(run=publication.run, kind="published", text=f"The model is on the Hub: {where}.")
 
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:

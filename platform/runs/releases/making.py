@@ -18,7 +18,7 @@ from runs.processes.faults import faults_to
 from runs.releases.card_facts import release_facts
 from runs.states import Why, move
 from runs.storage import recipe_file
-from runs.timeline import tell, tell_once
+from runs.timeline import add_line, add_line_once
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
     if before:
         transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
     if move(release.run, Why.RELEASED, finished_at=timezone.now(), waiting_for=""):
-        tell(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
+        add_line(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
     return True
 
 
@@ -90,4 +90,4 @@ def _fail_release(release: Release, fault: Fault) -> None:
         return
     Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
     Run.objects.filter(pk=release.run_id).update(waiting_for=str(fault))
-    tell_once(run=release.run, kind="failed", text=str(fault))
+    add_line_once(run=release.run, kind="failed", text=str(fault))

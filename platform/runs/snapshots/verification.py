@@ -22,7 +22,7 @@ from runs.processes.child import ChildStopped
 from runs.processes.faults import faults_to
 from runs.snapshots import replay
 from runs.snapshots.replay import Made
-from runs.timeline import tell, tell_once
+from runs.timeline import add_line, add_line_once
 
 STALE = timedelta(seconds=60)  # a worker that has said nothing for so long is gone
 FIRST_RETRY_S, LONGEST_RETRY_S = 5, 300
@@ -203,7 +203,7 @@ def _keep(run: Run, goal: Goal, made: Made) -> None:
     if before is not None and before.file != made.file:
         _refuse(run, before)
     elif before is None and goal.index == run.head.index:
-        tell_once(run=run, kind="replayed", text=MADE)
+        add_line_once(run=run, kind="replayed", text=MADE)
     _answer(run, snapshot)
 
 
@@ -216,7 +216,7 @@ def _refuse(run: Run, before: Snapshot) -> None:
     ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})  # to be told
     path = storage.snapshot_path(run, before.file)
     transaction.on_commit(lambda: path.unlink(missing_ok=True))
-    tell(run=run, kind="refused", text=REFUSED.format(step=before.step))
+    add_line(run=run, kind="refused", text=REFUSED.format(step=before.step))
 
 
 def _answer(run: Run, snapshot: Snapshot) -> None:
@@ -230,7 +230,7 @@ def _failed(run: Run, fault: Fault) -> None:
     later: datetime = timezone.now() + timedelta(seconds=delay_s)
     Verification.objects.filter(run=run).update(fault=str(fault), failures=row.failures + 1, retry_at=later)
     _say(run, str(fault))
-    tell_once(run=run, kind="failed", text=str(fault))
+    add_line_once(run=run, kind="failed", text=str(fault))
 
 
 def retry_in_s(run_id: UUID) -> int:

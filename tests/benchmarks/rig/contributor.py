@@ -117,7 +117,7 @@ class Contributor:
             case e.Serve():
                 self.round.serve(action.peer, action.message)
             case e.Settle():
-                self.accumulator.settle(action.included)
+                self.accumulator.remove_averaged(action.included)
                 self.round.stop()
                 self.round = None
 
@@ -128,7 +128,7 @@ class Contributor:
     async def _apply(self, action: e.Apply) -> None:
         """No step is made; the digest says that the whole average is here, and which."""
         assert self.round is not None
-        await self.round.settle(action.record.record, PATIENCE_S)
+        await self.round.wait_for_chunks(action.record.record, PATIENCE_S)
         average = self.round.assembly.gradient(action.record.record)
         assert isinstance(average, np.ndarray), f"missing: {average}"
         await self._take(e.Applied(action.job, f"{zlib.crc32(average.data):016x}"))
@@ -136,7 +136,7 @@ class Contributor:
     async def _hear_relay(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
         match body:
             case Frame():
-                if self.round is not None and self.round.take(body):
+                if self.round is not None and self.round.keep_chunk(body):
                     self.round.arrived.set()
             case m.Open():
                 await self._take(e.OpenHeard(peer, body))

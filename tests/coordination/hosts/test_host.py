@@ -176,7 +176,7 @@ class TestTheClaim:
         driven.channels[TEO] = channel = await driven.layer.new_channel()
         word = e.Send((TEO,), m.Reload(run=driven.run.run_id, step=0))
         script.answer = lambda _: [word, e.Abdicate(), word]
-        await driven.take(e.Ticked())
+        await driven.handle(e.Ticked())
         assert len(driven.layer.channel(channel)._waiting) == 1
 
     async def test_that_cannot_be_renewed_ends_what_is_said(self, driven: Host, script: Script) -> None:
@@ -189,7 +189,7 @@ class TestTheClaim:
             clock.now = CLAIM_S
             await until(task.done)
             events = len(script.events)
-            await driven.take(e.Ticked())
+            await driven.handle(e.Ticked())
             assert len(script.events) == events, "nothing goes through its coordinator any more"
 
 

@@ -10,28 +10,28 @@ SMALL = Budget(messages_per_s=2, messages=4, bytes_per_s=10, bytes=100)
 
 def test_so_many_at_once_and_then_as_many_as_are_granted() -> None:
     allowance = Allowance(SMALL, 0.0)
-    assert [allowance.take(0, 0.0) for _ in range(5)] == [True] * 4 + [False]
-    assert allowance.take(0, 1.0)
-    assert not allowance.take(0, 1.0)
+    assert [allowance.spend(0, 0.0) for _ in range(5)] == [True] * 4 + [False]
+    assert allowance.spend(0, 1.0)
+    assert not allowance.spend(0, 1.0)
 
 
 def test_bytes_count_as_messages_do() -> None:
     allowance = Allowance(SMALL, 0.0)
-    assert allowance.take(100, 0.0)
-    assert not allowance.take(1, 0.0)
-    assert allowance.take(5, 1.0)
+    assert allowance.spend(100, 0.0)
+    assert not allowance.spend(1, 0.0)
+    assert allowance.spend(5, 1.0)
 
 
 def test_rest_saves_up_no_more_than_the_most() -> None:
     allowance = Allowance(SMALL, 0.0)
-    assert sum(allowance.take(0, 1e6) for _ in range(10)) == 4
+    assert sum(allowance.spend(0, 1e6) for _ in range(10)) == 4
 
 
 def test_an_honest_machine_is_far_below_it() -> None:
     for budget in BUDGETS.values():
         assert budget.bytes >= 4 * MAX_MESSAGE, "hellos after a network that failed again and again"
     allowance = Allowance(BUDGETS[Role.TRAINER], 0.0)
-    assert all(allowance.take(10_000, second / 50) for second in range(3600 * 50)), "fifty reports a second"
+    assert all(allowance.spend(10_000, second / 50) for second in range(3600 * 50)), "fifty reports a second"
 
 
 def test_a_new_socket_is_no_new_budget() -> None:

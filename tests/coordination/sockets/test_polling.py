@@ -28,7 +28,7 @@ class Hurried:
         self.found.set()
         self.here.hurry()
 
-    async def settle(self, notes: Sequence[Snapshotted]) -> None:
+    async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
         """It has no log."""
 
 

@@ -267,7 +267,7 @@ class Swarm:
 
     def online(self, role: str) -> list[dict[str, Any]]:
         """Peers of a role that the run's host sees."""
-        rows = self.rows("select example(members as text) from coordination_presence")
+        rows = self.rows("select cast(members as text) from coordination_presence")
         return [member for row in rows for member in json.loads(row[0]) if member["role"] == role]
 
     def export(self, target: Path) -> Path:

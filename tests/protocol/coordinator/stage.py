@@ -86,13 +86,13 @@ class Stage:
 
     # --- events
 
-    def take(self, event: e.Event) -> list[e.Command]:
+    def handle(self, event: e.Event) -> list[e.Command]:
         """One event, and what the database and those who are spoken to do with its commands."""
         commands = advance(self.state, event, self.now, seed=1)
         self.said += commands
         for command in commands:
             if isinstance(command, e.Reserve):
-                self.take(e.Reserved(command.marks))
+                self.handle(e.Reserved(command.marks))
             elif isinstance(command, e.Send):
                 for peer in command.peers:
                     self._arrive(peer, command.message)
@@ -116,10 +116,10 @@ class Stage:
         self.hello(trainer)
 
     def say(self, peer: PeerId, message: m.TO_SITE) -> list[e.Command]:
-        return self.take(e.Received(peer, message))
+        return self.handle(e.Received(peer, message))
 
     def tick(self) -> list[e.Command]:
-        return self.take(e.Ticked())
+        return self.handle(e.Ticked())
 
     def wait(self, seconds: float, *, alive: bool = True) -> list[e.Command]:
         """Time passes with ticks; members say that they are there."""
@@ -158,12 +158,12 @@ class Stage:
             step=trainer.step,
             log_index=trainer.index,
         )
-        return self.take(e.Joined(trainer.peer, trainer.person, trainer.name, Role.TRAINER, hello))
+        return self.handle(e.Joined(trainer.peer, trainer.person, trainer.name, Role.TRAINER, hello))
 
     def relay(self, name: str = "relay", **said: Any) -> PeerId:
         hello: dict[str, Any] = {"url": "ws://relay", "reduces": True, "keeps_log": True, "log_index": self.state.index}
         message = m.Hello(run=RUN, accumulator=AccumulatorId("00" * 16), **{**hello, **said})
-        self.take(e.Joined(peer_of(name), "operator", name, Role.RELAY, message))
+        self.handle(e.Joined(peer_of(name), "operator", name, Role.RELAY, message))
         return peer_of(name)
 
     def member(self, trainer: Trainer) -> Member:
@@ -260,7 +260,7 @@ class Stage:
         assert self.round.record is not None
         record = self.round.record
         self.records.append(record)
-        self.take(e.Persisted("committed", sealed(record)))
+        self.handle(e.Persisted("committed", sealed(record)))
         for trainer in self.trainers.values():
             if (trainer.peer, m.Commit) not in self.lose:
                 self.apply(trainer, record)

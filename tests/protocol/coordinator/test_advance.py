@@ -25,9 +25,9 @@ def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
     stage.relay()
     stage.trainer("ann")
     stage.commit()
-    stage.take(e.Directed("paused"))
+    stage.handle(e.Directed("paused"))
     stage.wait(3600)
-    stage.take(e.Directed("running"))
+    stage.handle(e.Directed("running"))
     stage.commit()
     assert usual_s(stage.state) < 60
 
@@ -37,7 +37,7 @@ def test_a_ban_ends_leases_at_once_and_a_lost_session_does_not(banned: bool) -> 
     stage, _, bob = pair()
     stage.wait(2)
     assert stage.state.leases.outstanding(bob.accumulator)
-    stage.take(e.Lost(bob.peer, banned=banned))
+    stage.handle(e.Lost(bob.peer, banned=banned))
     assert (stage.state.leases.outstanding(bob.accumulator) == 0) == banned
 
 
@@ -73,18 +73,18 @@ def test_a_reducer_that_is_done_may_come_back_as_it_likes() -> None:
 
 def test_more_steps_stand_in_the_recipe_and_in_its_bytes() -> None:
     stage, *_ = pair()
-    stage.take(e.Directed("running", target_steps=77))
+    stage.handle(e.Directed("running", target_steps=77))
     assert stage.state.recipe.target_steps == 77
     assert parse_recipe(stage.state.recipe_bytes) == stage.state.recipe
-    stage.take(e.Directed("running"))
+    stage.handle(e.Directed("running"))
     assert stage.state.recipe.target_steps == 77, "nothing is said of steps"
 
 
 def test_that_it_ends_early_is_told_once() -> None:
     stage, ann, bob = pair()
-    told = sent(stage.take(e.Directed("finishing")), m.State, ann.peer)
+    told = sent(stage.handle(e.Directed("finishing")), m.State, ann.peer)
     assert [message.state for message in told if isinstance(message, m.State)] == ["finishing"]
-    assert sent(stage.take(e.Directed("finishing")), m.State, bob.peer) == []
+    assert sent(stage.handle(e.Directed("finishing")), m.State, bob.peer) == []
 
 
 # --- the clock

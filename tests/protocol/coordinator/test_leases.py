@@ -47,10 +47,10 @@ class Book(RuleBasedStateMachine):
         assert not self.used & set(units)
 
     @rule(name=names, data=st.data())
-    def settle(self, name: AccumulatorId, data: st.DataObject) -> None:
+    def mark_used(self, name: AccumulatorId, data: st.DataObject) -> None:
         held = sorted(self.book.held.get(name, set()))
         units = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
-        self.book.settle(name, units)
+        self.book.mark_used(name, units)
         self.used.update(units)
 
     @rule(name=names)
@@ -132,7 +132,7 @@ def test_reserving_and_granting_never_block_each_other(sizes: tuple[int, ...]) -
         leases.raise_marks(leases.wanted_marks(201))
         units = leases.grant(A, 10)
         assert units
-        leases.settle(A, units)
+        leases.mark_used(A, units)
 
 
 def test_marks_are_not_asked_for_while_half_is_left() -> None:

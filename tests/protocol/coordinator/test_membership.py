@@ -16,7 +16,7 @@ def test_everybody_is_told_who_can_be_dialled() -> None:
         m.Listener(peer_of("relay"), "ws://relay", "", reduces=True, keeps_log=True),
     )
     assert sent(stage.wait(1) + stage.hello(ann), m.Listeners) == [], "nothing has changed"
-    stage.take(e.Lost(peer_of("relay")))
+    stage.handle(e.Lost(peer_of("relay")))
     assert sent(stage.said, m.Listeners, ann.peer)[-1].listeners == ()  # type: ignore[attr-defined]
 
 
@@ -53,7 +53,7 @@ def test_carried_work_is_believed_up_to_what_the_records_allow() -> None:
 
 def test_a_lost_session_keeps_what_is_carried() -> None:
     stage, trainers, weight = left_out(0)
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     stage.hello(trainers[0])
     assert stage.member(trainers[0]).carried == weight
 
@@ -103,7 +103,7 @@ def test_a_hello_of_another_step_is_judged_when_its_peer_is_at_the_head() -> Non
 
 def test_a_peer_that_was_away_is_told_which_attempts_are_over() -> None:
     stage, (ann, *_), (relay, _) = reducing({}, {})
-    stage.take(e.Lost(relay))
+    stage.handle(e.Lost(relay))
     attempts = ((0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 1, 3))
     in_doubt = tuple(m.InDoubt(*attempt) for attempt in attempts)
     hello = m.Hello(run=RUN, accumulator=ann.accumulator, step=0, log_index=0, in_doubt=in_doubt)
@@ -148,7 +148,7 @@ def test_whoever_was_started_anew_gives_up_what_it_held_and_offered() -> None:
 def test_whoever_comes_back_finds_its_leases() -> None:
     stage, _, bob = pair()
     stage.wait(2)
-    stage.take(e.Lost(bob.peer))
+    stage.handle(e.Lost(bob.peer))
     assert bob.peer in stage.state.departed
     stage.hello(bob)
     assert bob.undone
@@ -160,7 +160,7 @@ def test_whoever_comes_back_with_another_accumulator_gives_up_the_one_it_left_wi
     stage, _, bob = pair()
     stage.wait(2)
     old = bob.accumulator
-    stage.take(e.Lost(bob.peer))
+    stage.handle(e.Lost(bob.peer))
     stage.begin_anew(bob)
     assert stage.state.leases.outstanding(old) == 0
     assert old not in stage.state.holders

@@ -53,7 +53,7 @@ def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     unwritable = World(Setting(trainers=2, steps=2))
     run_to(unwritable, Phase.COMMIT)
     assert unwritable.host is not None
-    unwritable.host.take(e.Persisted("refused"))
+    unwritable.host.handle(e.Persisted("refused"))
     assert seen.taken == set(TRANSITIONS)
 
 

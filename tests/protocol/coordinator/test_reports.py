@@ -51,10 +51,10 @@ def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
     stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
     stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
-    stage.take(e.Paged(ann.peer, 20))
+    stage.handle(e.Paged(ann.peer, 20))
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=19))) == []
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=20))) == [e.Resend(ann.peer, 21, PAGE)]
-    assert stage.take(e.Paged(PeerId("ff" * 16), 20)) == [], "it has gone meanwhile"
+    assert stage.handle(e.Paged(PeerId("ff" * 16), 20)) == [], "it has gone meanwhile"
 
 
 def test_who_has_no_state_yet_is_sent_no_commits() -> None:

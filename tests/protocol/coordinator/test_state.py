@@ -94,11 +94,11 @@ def test_it_begins_with_the_minimum_of_trainers_and_goes_on_with_one() -> None:
     assert not stage.state.has_quorum
     bob = stage.trainer("bob")
     assert stage.state.has_quorum
-    stage.take(e.Lost(bob.peer))
+    stage.handle(e.Lost(bob.peer))
     assert not stage.state.has_quorum
     stage.state.started = True
     assert stage.state.has_quorum
-    stage.take(e.Lost(ann.peer))
+    stage.handle(e.Lost(ann.peer))
     assert not stage.state.has_quorum
 
 
@@ -131,5 +131,5 @@ def test_a_model_has_diverged_when_every_trainer_says_so() -> None:
     said[bob.peer] = DIVERGED
     assert stage.state.has_diverged
     for trainer in (ann, bob):
-        stage.take(e.Lost(trainer.peer))
+        stage.handle(e.Lost(trainer.peer))
     assert not stage.state.has_diverged, "nobody is left to say so"

@@ -141,16 +141,16 @@ class Stage:
         assert self.state.keeper is not None
         return self.state.keeper
 
-    def take(self, event: e.Event) -> list[e.Action]:
+    def handle(self, event: e.Event) -> list[e.Action]:
         """The actions, which are not carried out."""
         return advance(self.state, event, self.now)
 
     def hear(self, message: Any) -> list[e.Action]:
-        return self.take(e.Heard(message))
+        return self.handle(e.Heard(message))
 
     def tick(self, later_s: float = 0.0) -> list[e.Action]:
         self.now += later_s
-        return self.take(e.Ticked())
+        return self.handle(e.Ticked())
 
     def join(self, **changes: Any) -> "Stage":
         """Said hello, and was greeted."""
@@ -159,11 +159,11 @@ class Stage:
         return self
 
     def add(self, plan: OpenPlan, slot: int, *chunks: int) -> list[e.Action]:
-        return [a for chunk in chunks for a in self.take(e.ChunkAdded(plan.place, slot, chunk))]
+        return [a for chunk in chunks for a in self.handle(e.ChunkAdded(plan.place, slot, chunk))]
 
     def links(self) -> "Stage":
         for peer in SENDERS:
-            self.take(e.Linked(peer, Role.TRAINER))
+            self.handle(e.Linked(peer, Role.TRAINER))
         return self
 
 

@@ -67,7 +67,7 @@ def test_it_says_nothing_before_it_was_asked_who_it_is_nor_after_the_end() -> No
     relay = Stage(index=4)
     assert beats(relay.tick(60.0)) == []
     relay.join()
-    relay.take(e.ControlLost())
+    relay.handle(e.ControlLost())
     assert beats(relay.tick(60.0)) == []
     relay.join()
     relay.hear(m.State(run=RUN, state="finished", reason=""))
@@ -81,10 +81,10 @@ def test_a_page_of_the_log_is_acknowledged_when_it_is_on_the_disk() -> None:
     last = 2 * PAGE_RECORDS + 5
     for index in range(1, last + 1):
         relay.hear(commit_of(index, step=1))
-    heard = [index for appended in range(1, last + 1) for index in beats(relay.take(e.Appended(appended)))]
+    heard = [index for appended in range(1, last + 1) for index in beats(relay.handle(e.Appended(appended)))]
     assert heard == [PAGE_RECORDS, 2 * PAGE_RECORDS, last], "a page may be shorter: the last one is all that has come"
     relay.hear(commit_of(last + 1, step=1))
-    assert beats(relay.take(e.Appended(last + 1))) == [], "one record alone is no page"
+    assert beats(relay.handle(e.Appended(last + 1))) == [], "one record alone is no page"
     assert beats(relay.tick(0.5)) == [last + 1]
 
 
@@ -112,13 +112,13 @@ def test_who_can_be_dialled_is_followed() -> None:
 def test_the_log_is_given_to_whoever_asks_and_of_this_run_only() -> None:
     relay, elsewhere = Stage(), "cd" * 16
     fetch: Any = m.FetchSpan(run=RUN, index=3, span=1)
-    assert relay.take(e.Asked(SENDERS[0], fetch)) == [e.GiveSpan(SENDERS[0], 3, 1)]
-    assert relay.take(e.Asked(SENDERS[0], m.FetchRecords(run=RUN, first=2))) == [e.GiveRecords(SENDERS[0], 2)]
+    assert relay.handle(e.Asked(SENDERS[0], fetch)) == [e.GiveSpan(SENDERS[0], 3, 1)]
+    assert relay.handle(e.Asked(SENDERS[0], m.FetchRecords(run=RUN, first=2))) == [e.GiveRecords(SENDERS[0], 2)]
     other: Any = m.FetchSpan(run=elsewhere, index=3, span=1)  # type: ignore[arg-type]
     missing = m.SpanMissing(run=elsewhere, index=3, span=1)  # type: ignore[arg-type]
-    assert told(relay.take(e.Asked(SENDERS[0], other))) == [(SENDERS[0], missing)]
+    assert told(relay.handle(e.Asked(SENDERS[0], other))) == [(SENDERS[0], missing)]
     reducer = Stage(keeps=False)
-    assert [type(said) for _, said in told(reducer.take(e.Asked(SENDERS[0], fetch)))] == [m.SpanMissing]
+    assert [type(said) for _, said in told(reducer.handle(e.Asked(SENDERS[0], fetch)))] == [m.SpanMissing]
 
 
 # Anything in any order
@@ -169,7 +169,7 @@ def test_nothing_that_comes_in_any_order_breaks_it(
     added: dict[Place, set[tuple[int, int]]] = {}
     for event, later_s in steps:
         relay.now += later_s
-        actions = relay.take(event)
+        actions = relay.handle(event)
         attempt = relay.attempt if reduces else None
         place = attempt.place if attempt is not None else None
         if isinstance(event, e.ChunkAdded) and attempt is not None and _is_in(attempt, event):

@@ -32,7 +32,7 @@ def copies(actions: list[e.Action]) -> list[tuple[int, int, str]]:
 
 def lacking(relay: Stage, *places: tuple[int, int], stop: int | None = None) -> list[e.Action]:
     missing = tuple(e.Missing(index, entry_of(span)) for index, span in places)
-    return relay.take(e.Scanned(stop or max(index for index, _ in places) + 1, missing))
+    return relay.handle(e.Scanned(stop or max(index for index, _ in places) + 1, missing))
 
 
 # Records
@@ -41,7 +41,7 @@ def lacking(relay: Stage, *places: tuple[int, int], stop: int | None = None) -> 
 def test_records_are_appended_in_order_and_not_twice_at_once() -> None:
     relay = Stage().join(step=0)
     assert [appends(relay.hear(commit_of(index))) for index in (1, 2, 2, 1, 3)] == [[1], [2], [], [], [3]]
-    relay.take(e.Appended(1))
+    relay.handle(e.Appended(1))
     assert appends(relay.hear(commit_of(1))) == [1], "the disk sees whether it is the same"
     assert relay.keeper.index == 1
 
@@ -58,7 +58,7 @@ def test_no_more_waits_for_the_disk_than_is_named() -> None:
     relay = Stage().join(step=0)
     taken = [index for index in range(1, APPENDS_AHEAD + 10) if appends(relay.hear(commit_of(index)))]
     assert taken == list(range(1, APPENDS_AHEAD + 1))
-    relay.take(e.Appended(1))
+    relay.handle(e.Appended(1))
     assert appends(relay.hear(commit_of(APPENDS_AHEAD + 1))) == [APPENDS_AHEAD + 1]
 
 
@@ -66,8 +66,8 @@ def test_after_a_record_that_does_not_follow_the_next_ones_are_asked_for_again()
     relay = Stage().join(step=0)
     for index in (1, 2, 3):
         relay.hear(commit_of(index))
-    relay.take(e.Appended(1))
-    relay.take(e.AppendFailed(2))
+    relay.handle(e.Appended(1))
+    relay.handle(e.AppendFailed(2))
     assert appends(relay.hear(commit_of(2))) == [2]
 
 
@@ -85,11 +85,11 @@ def test_after_a_restart_the_whole_uncovered_log_is_looked_at_page_by_page() -> 
     relay.hear(m.Rehello(run=RUN, fence=3))
     assert e.Scan(31, 31 + SCAN_RECORDS) in relay.hear(greeting(snapshot=replace(SNAPSHOT, index=30)))
     assert not [a for a in relay.tick() if isinstance(a, e.Scan)], "one at a time"
-    assert e.Scan(95, 95 + SCAN_RECORDS) in relay.take(e.Scanned(95, ()))
-    relay.take(e.Scanned(159, ()))
-    assert not [a for a in relay.take(e.Scanned(201, ())) if isinstance(a, e.Scan)]
+    assert e.Scan(95, 95 + SCAN_RECORDS) in relay.handle(e.Scanned(95, ()))
+    relay.handle(e.Scanned(159, ()))
+    assert not [a for a in relay.handle(e.Scanned(201, ())) if isinstance(a, e.Scan)]
     relay.hear(commit_of(201))
-    assert e.Scan(201, 202) in relay.take(e.Appended(201))
+    assert e.Scan(201, 202) in relay.handle(e.Appended(201))
 
 
 def test_nothing_is_looked_for_before_the_site_has_said_anything() -> None:
@@ -99,16 +99,16 @@ def test_nothing_is_looked_for_before_the_site_has_said_anything() -> None:
 def test_what_is_committed_is_copied_also_where_the_greeting_was_lost() -> None:
     relay = Stage(index=4)
     relay.hear(commit_of(5))
-    assert e.Scan(5, 6) in relay.take(e.Appended(5))
+    assert e.Scan(5, 6) in relay.handle(e.Appended(5))
     assert relay.hear(greeting(step=5))
-    assert e.Scan(1, 6) in relay.take(e.Scanned(6, ())), "and what came before it, once it is known where to begin"
+    assert e.Scan(1, 6) in relay.handle(e.Scanned(6, ())), "and what came before it, once it is known where to begin"
 
 
 def test_the_reducer_of_a_span_is_asked_first_then_the_others() -> None:
     relay = Stage(index=1).join(step=1, listeners=(HERE, ANYWHERE, THERE))
     assert copies(lacking(relay, (1, 0))) == [(1, 0, OTHER)]
-    assert copies(relay.take(e.CopyFailed(1, 0, OTHER))) == [(1, 0, THIRD)]
-    assert copies(relay.take(e.CopyFailed(1, 0, THIRD))) == []
+    assert copies(relay.handle(e.CopyFailed(1, 0, OTHER))) == [(1, 0, THIRD)]
+    assert copies(relay.handle(e.CopyFailed(1, 0, THIRD))) == []
     assert copies(relay.tick(0.9)) == []
     assert copies(relay.tick(0.1)) == [(1, 0, OTHER)], "and again, later"
 
@@ -119,7 +119,7 @@ def test_what_nobody_has_is_asked_for_less_often_and_never_given_up() -> None:
     lacking(relay, (1, 0))
     waits = []
     for _ in range(12):
-        relay.take(e.CopyFailed(1, 0, OTHER))
+        relay.handle(e.CopyFailed(1, 0, OTHER))
         began = relay.now
         while not copies(relay.tick(0.5)):
             pass
@@ -138,22 +138,22 @@ def test_a_peer_that_keeps_no_log_is_asked_only_for_what_it_reduced() -> None:
 def test_its_own_span_that_is_gone_is_asked_of_others() -> None:
     relay = Stage(index=1).join(step=1)
     missing = (e.Missing(1, entry_of(0, reducer=ME)),)
-    assert copies(relay.take(e.Scanned(2, missing))) == [(1, 0, OTHER)]
+    assert copies(relay.handle(e.Scanned(2, missing))) == [(1, 0, OTHER)]
 
 
 def test_few_spans_are_on_their_way_at_once() -> None:
     relay = Stage(index=9).join(step=9)
     asked = copies(lacking(relay, *((index, span) for index in range(1, 6) for span in (0, 1)), stop=10))
     assert len(asked) == COPIES_AT_ONCE
-    assert copies(relay.take(e.Copied(1, 0))) == [(3, 0, OTHER)]
+    assert copies(relay.handle(e.Copied(1, 0))) == [(3, 0, OTHER)]
 
 
 def test_an_answer_that_was_not_waited_for_changes_nothing() -> None:
     relay = Stage(index=1).join(step=1)
     lacking(relay, (1, 0))
-    assert relay.take(e.CopyFailed(1, 0, THIRD)) == []
-    assert relay.take(e.CopyFailed(7, 0, OTHER)) == []
-    assert copies(relay.take(e.Copied(7, 0))) == []
+    assert relay.handle(e.CopyFailed(1, 0, THIRD)) == []
+    assert relay.handle(e.CopyFailed(7, 0, OTHER)) == []
+    assert copies(relay.handle(e.Copied(7, 0))) == []
     assert list(relay.keeper.copies) == [(1, 0)]
 
 
@@ -166,7 +166,7 @@ def test_what_a_snapshot_covers_is_not_copied() -> None:
     actions = relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))
     assert e.Forget(8) in actions
     assert sorted(relay.keeper.copies) == [(1, 0), (2, 0), (3, 0), (4, 0), (9, 0)], "four are on their way"
-    relay.take(e.CopyFailed(1, 0, OTHER))
+    relay.handle(e.CopyFailed(1, 0, OTHER))
     assert (1, 0) not in relay.keeper.copies
 
 
@@ -181,7 +181,7 @@ def test_a_copy_that_comes_after_it_was_covered_goes_at_once() -> None:
     relay = Stage(index=9).join(step=9)
     lacking(relay, (5, 0), stop=10)
     relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))
-    assert e.Forget(8) in relay.take(e.Copied(5, 0))
+    assert e.Forget(8) in relay.handle(e.Copied(5, 0))
 
 
 def test_the_bytes_of_a_finished_run_go_once_they_are_covered() -> None:

@@ -24,7 +24,7 @@ def opened(plan: Any = PLAN) -> Stage:
     relay = Stage().join().links()
     relay.hear(plan)
     for slot in range(3):
-        relay.take(e.LeavesKept(plan.place, slot))
+        relay.handle(e.LeavesKept(plan.place, slot))
     return relay
 
 
@@ -37,7 +37,7 @@ def held(plan: Any = PLAN) -> Stage:
     relay = opened(plan)
     all_added(relay, plan)
     for span in range(2):
-        relay.take(e.SpanWritten(plan.place, span, bytes([span]) * 32, 0.5))
+        relay.handle(e.SpanWritten(plan.place, span, bytes([span]) * 32, 0.5))
     return relay
 
 
@@ -108,11 +108,11 @@ def test_every_arrow_leads_on_and_every_phase_is_reached() -> None:
 
 def test_a_plan_opens_to_the_contributors_that_are_here() -> None:
     relay = Stage().join()
-    relay.take(e.Linked(SENDERS[1], Role.TRAINER))
+    relay.handle(e.Linked(SENDERS[1], Role.TRAINER))
     begin, *rest = relay.hear(PLAN)
     assert begin == e.Begin(PLAN, fresh=True)
     assert told(rest) == [(SENDERS[1], m.Open(**named(PLAN.place), slot=1))]
-    assert told(relay.take(e.Linked(SENDERS[2], Role.TRAINER))) == [
+    assert told(relay.handle(e.Linked(SENDERS[2], Role.TRAINER))) == [
         (SENDERS[2], m.Open(**named(PLAN.place), slot=2)),
     ]
 
@@ -120,7 +120,7 @@ def test_a_plan_opens_to_the_contributors_that_are_here() -> None:
 def test_who_comes_back_goes_on_from_what_has_come() -> None:
     relay = opened()
     relay.add(PLAN, 1, 0, 2)
-    assert told(relay.take(e.Linked(SENDERS[1], Role.TRAINER))) == [
+    assert told(relay.handle(e.Linked(SENDERS[1], Role.TRAINER))) == [
         (SENDERS[1], m.Open(**named(PLAN.place), slot=1, received=(0, 2))),
     ]
 
@@ -154,23 +154,23 @@ def test_a_void_forgets_what_was_written_and_gives_nothing_out_any_more() -> Non
 
 def test_a_slot_is_spoken_for_by_its_own_peer() -> None:
     relay = opened()
-    assert relay.take(e.FrameCame(SENDERS[1], frame(PLAN, 0, 0))) == []
-    assert relay.take(e.Asked(SENDERS[1], m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES))) == []
-    assert relay.take(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0))) == [e.AddChunk(0, 0, again=False)]
+    assert relay.handle(e.FrameCame(SENDERS[1], frame(PLAN, 0, 0))) == []
+    assert relay.handle(e.Asked(SENDERS[1], m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES))) == []
+    assert relay.handle(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0))) == [e.AddChunk(0, 0, again=False)]
 
 
 @pytest.mark.parametrize(
     "change", [{"step": 6}, {"fence": 2}, {"attempt": 2}, {"span": 1}, {"span": 9}, {"chunk": 2}, {"slot": 1}]
 )
 def test_frames_outside_the_plan_are_ignored(change: dict[str, Any]) -> None:
-    assert opened().take(e.FrameCame(SENDERS[0], replace(frame(PLAN, 0, 0), **change))) == []
-    assert opened().take(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0, kind=Kind.AVERAGE))) == []
+    assert opened().handle(e.FrameCame(SENDERS[0], replace(frame(PLAN, 0, 0), **change))) == []
+    assert opened().handle(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0, kind=Kind.AVERAGE))) == []
 
 
 def test_a_chunk_that_comes_again_is_checked_and_added_once() -> None:
     relay = opened()
     relay.add(PLAN, 0, 0)
-    assert relay.take(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0))) == [e.AddChunk(0, 0, again=True)]
+    assert relay.handle(e.FrameCame(SENDERS[0], frame(PLAN, 0, 0))) == [e.AddChunk(0, 0, again=True)]
     assert relay.add(PLAN, 0, 0, 0) == [], "two are still awaited, however often one comes"
     assert relay.attempt is not None
     assert relay.attempt.coverage.progress()[0] == (0, 1)
@@ -180,11 +180,11 @@ def test_leaves_are_kept_once_and_only_as_many_as_the_plan_says() -> None:
     relay = Stage().join().links()
     relay.hear(PLAN)
     leaves = m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES)
-    assert relay.take(e.Asked(SENDERS[0], leaves)) == [e.KeepLeaves(0, LEAVES)]
-    relay.take(e.LeavesKept(PLAN.place, 0))
-    assert relay.take(e.Asked(SENDERS[0], leaves)) == []
+    assert relay.handle(e.Asked(SENDERS[0], leaves)) == [e.KeepLeaves(0, LEAVES)]
+    relay.handle(e.LeavesKept(PLAN.place, 0))
+    assert relay.handle(e.Asked(SENDERS[0], leaves)) == []
     long = m.Leaves(**named(PLAN.place), slot=1, leaves=LEAVES + bytes(LEAF.size))
-    assert [message.code for message in said(relay.take(e.Asked(SENDERS[1], long)))] == ["E211"]
+    assert [message.code for message in said(relay.handle(e.Asked(SENDERS[1], long)))] == ["E211"]
 
 
 @pytest.mark.parametrize(
@@ -195,18 +195,18 @@ def test_what_the_plan_does_not_allow_is_refused_once(bad: dict[str, Any], code:
     relay.hear(PLAN)
     refusal = m.SlotRefused(**named(PLAN.place), slot=2, chunk=3, code=code)
     event = e.FrameCame(SENDERS[2], frame(PLAN, 2, 3, **bad))
-    assert relay.take(event) == [e.Say(refusal), e.Tell(SENDERS[2], refusal)]
-    assert relay.take(event) == []
-    assert told(relay.take(e.Linked(SENDERS[2], Role.TRAINER))) == []
+    assert relay.handle(event) == [e.Say(refusal), e.Tell(SENDERS[2], refusal)]
+    assert relay.handle(event) == []
+    assert told(relay.handle(e.Linked(SENDERS[2], Role.TRAINER))) == []
 
 
 def test_a_damaged_chunk_ends_what_is_heard_of_its_slot() -> None:
     relay = opened()
     refusal = m.SlotRefused(**named(PLAN.place), slot=1, chunk=2, code="E211")
     event = e.ChunkRefused(PLAN.place, 1, 2, "E211")
-    assert relay.take(event) == [e.Say(refusal), e.Tell(SENDERS[1], refusal)]
-    assert relay.take(event) == []
-    assert relay.take(e.FrameCame(SENDERS[1], frame(PLAN, 1, 0))) == []
+    assert relay.handle(event) == [e.Say(refusal), e.Tell(SENDERS[1], refusal)]
+    assert relay.handle(event) == []
+    assert relay.handle(e.FrameCame(SENDERS[1], frame(PLAN, 1, 0))) == []
 
 
 # Chunks and spans
@@ -231,14 +231,14 @@ def test_a_drop_of_another_attempt_or_of_no_slot_changes_nothing() -> None:
 
 def test_a_span_is_said_when_it_is_written() -> None:
     relay = opened()
-    assert relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == [], "nothing of it is averaged yet"
+    assert relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == [], "nothing of it is averaged yet"
     actions = all_added(relay)
     spans = [action for action in actions if isinstance(action, e.WriteSpan)]
     assert [span.span.span for span in spans] == [0, 1]
     assert said(actions) == [], "nothing of it is on the disk yet"
-    (done,) = said(relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
+    (done,) = said(relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
     assert (done.span, done.root, done.sum_squares, done.included) == (1, b"r" * 32, 2.5, spans[1].included)
-    assert relay.take(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == []
+    assert relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == []
 
 
 def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
@@ -248,8 +248,8 @@ def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
     relay.hear(again)
     assert relay.add(PLAN, 0, 0) == []
     all_added(relay, again)  # the same span is on its way to the disk once more
-    assert relay.take(e.SpanWritten(PLAN.place, 0, bytes(32), 0.5)) == []
-    assert len(said(relay.take(e.SpanWritten(again.place, 0, bytes(32), 0.5)))) == 1
+    assert relay.handle(e.SpanWritten(PLAN.place, 0, bytes(32), 0.5)) == []
+    assert len(said(relay.handle(e.SpanWritten(again.place, 0, bytes(32), 0.5)))) == 1
 
 
 # Time
@@ -258,7 +258,7 @@ def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
 def test_what_may_be_lost_is_said_again_until_the_attempt_is_over() -> None:
     """A SpanDone that was lost on the way kept a round waiting until it was void."""
     relay = held()
-    relay.take(e.ChunkRefused(PLAN.place, 0, 0, "E211"))
+    relay.handle(e.ChunkRefused(PLAN.place, 0, 0, "E211"))
     for _ in range(3):
         again = said(relay.tick(AGAIN_S))
         assert [type(message) for message in again] == [m.Progress, m.SlotRefused, m.SpanDone, m.SpanDone]
@@ -276,8 +276,8 @@ def test_progress_is_said_each_second() -> None:
 
 def test_a_link_that_was_opened_for_chunks_and_sends_nothing_is_ended() -> None:
     relay = opened()
-    relay.take(e.Asked(SENDERS[0], m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES)))
-    relay.take(e.FrameCame(SENDERS[1], frame(PLAN, 1, 0)))
+    relay.handle(e.Asked(SENDERS[0], m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES)))
+    relay.handle(e.FrameCame(SENDERS[1], frame(PLAN, 1, 0)))
     assert not [action for action in relay.tick(FIRST_FRAME_S) if isinstance(action, e.CutLink)]
     assert [action for action in relay.tick(0.1) if isinstance(action, e.CutLink)] == [e.CutLink(SENDERS[2])]
     assert not [action for action in relay.tick(30.0) if isinstance(action, e.CutLink)]

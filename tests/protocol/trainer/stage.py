@@ -42,7 +42,7 @@ class Stage:
 
     # --- what happens
 
-    def take(self, event: e.Event) -> list[e.Action]:
+    def handle(self, event: e.Event) -> list[e.Action]:
         self.seeds += 1
         self.actions = advance(self.core, event, self.now, self.seeds)
         self.said += [action.message for action in self.actions if isinstance(action, e.Say)]
@@ -51,13 +51,13 @@ class Stage:
 
     def hears(self, *messages: m.TO_PEER) -> None:
         for message in messages:
-            self.take(e.Heard(message))
+            self.handle(e.Heard(message))
 
     def waits(self, seconds: float) -> list[m.Message]:
         """Time passes, with a tick at its end; what is said then."""
         self.now += seconds
         before = len(self.said)
-        self.take(e.Ticked())
+        self.handle(e.Ticked())
         return self.said[before:]
 
     def hush(self) -> None:
@@ -81,7 +81,7 @@ class Stage:
     def join(self, *, index: int = 0) -> None:
         """At the head of a log of so many entries, with its leases judged."""
         self.hears(m.Rehello(run=RUN, fence=1), greeting(reconciled=False))
-        self.take(e.Loaded(self.last(e.Load).job, "a" * 16))
+        self.handle(e.Loaded(self.last(e.Load).job, "a" * 16))
         self.hears(greeting())
         for entry in range(1, index + 1):
             self.commits(entry)
@@ -93,20 +93,20 @@ class Stage:
 
     def computes(self, count: int = 1, tokens: int = 4 * TOKENS) -> None:
         for _ in range(count):
-            self.take(e.Computed(self.last(e.Compute).job, 2.5, tokens))
+            self.handle(e.Computed(self.last(e.Compute).job, 2.5, tokens))
 
     def offers(self, **changes: Any) -> m.Offer:
         """Cut, and what it answers."""
         self.hears(cut(**({"step": self.core.step} | changes)))
-        self.take(e.Frozen(self.last(e.Freeze).job, b"r" * 32, 1.0))
+        self.handle(e.Frozen(self.last(e.Freeze).job, b"r" * 32, 1.0))
         return self.heard(m.Offer)[-1]
 
     def plans(self, **changes: Any) -> None:
         """A plan with a slot of ours."""
-        self.take(e.PlanHeard(opened_plan(letters.own_part(plan(**({"step": self.core.step} | changes)), ME))))
+        self.handle(e.PlanHeard(opened_plan(letters.own_part(plan(**({"step": self.core.step} | changes)), ME))))
 
     def hears_commit(self, index: int, **changes: Any) -> None:
-        self.take(e.CommitHeard(commit(index, **changes)))
+        self.handle(e.CommitHeard(commit(index, **changes)))
 
     def commits(self, index: int, **changes: Any) -> None:
         """Heard and applied."""
@@ -114,7 +114,7 @@ class Stage:
         self.applies()
 
     def applies(self) -> None:
-        self.take(e.Applied(self.last(e.Apply).job, "b" * 16))
+        self.handle(e.Applied(self.last(e.Apply).job, "b" * 16))
 
     def contribution(self, *ranges: tuple[int, int]) -> dict[str, Any]:
         """Of what it offered, averaged in these chunks."""

@@ -61,7 +61,7 @@ def test_people_are_told_what_is_for_them() -> None:
 def test_the_clock_never_runs_backwards() -> None:
     stage = ready()
     stage.now -= 50
-    stage.take(e.Ticked())
+    stage.handle(e.Ticked())
     assert stage.core.now == 100.0
 
 
@@ -95,9 +95,9 @@ class AnyOrder(RuleBasedStateMachine):
     def core(self) -> Any:
         return self.stage.core
 
-    def take(self, event: e.Event) -> None:
+    def handle(self, event: e.Event) -> None:
         done_before, accumulator = self.core.done, self.core.accumulator
-        actions = self.stage.take(event)
+        actions = self.stage.handle(event)
         self.open += [a for a in actions if isinstance(a, e.Load | e.Compute | e.Freeze | e.Apply)]
         self._watch_what_is_frozen(actions)
         if self.core.accumulator != accumulator:
@@ -119,47 +119,47 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(fence=st.integers(1, 3))
     def asked(self, fence: int) -> None:
-        self.take(e.Heard(m.Rehello(run=RUN, fence=fence)))
+        self.handle(e.Heard(m.Rehello(run=RUN, fence=fence)))
 
     @rule(fence=st.integers(1, 3), index=SMALL, reconciled=st.booleans())
     def greeted(self, fence: int, index: int, reconciled: bool) -> None:
-        self.take(e.Heard(greeting(fence=fence, index=index, step=index, reconciled=reconciled)))
+        self.handle(e.Heard(greeting(fence=fence, index=index, step=index, reconciled=reconciled)))
 
     @rule(count=st.integers(1, 4), quota=st.integers(0, 40), again=st.booleans())
     def leases(self, count: int, quota: int, again: bool) -> None:
         units = [unit(self.numbers + number) for number in range(count)]
         self.numbers += 0 if again else count
         before = {*self.core.undone, *self.core.kept, *self.core.fresh}
-        self.take(e.Heard(m.Lease(run=RUN, fence=3, units=tuple(units), quota=quota)))
+        self.handle(e.Heard(m.Lease(run=RUN, fence=3, units=tuple(units), quota=quota)))
         self.leased |= {*self.core.undone, *self.core.kept, *self.core.fresh} - before
 
     @rule(change=ATTEMPT)
     def cuts(self, change: dict[str, int]) -> None:
-        self.take(e.Heard(cut(**change)))
+        self.handle(e.Heard(cut(**change)))
 
     @rule()
     def cuts_here(self) -> None:
         attempt = self.core.round.attempt + 1 if self.core.round else 1
-        self.take(e.Heard(cut(step=max(self.core.step, 0), fence=3, attempt=attempt, round=attempt)))
+        self.handle(e.Heard(cut(step=max(self.core.step, 0), fence=3, attempt=attempt, round=attempt)))
 
     @rule(change=ATTEMPT)
     def plans(self, change: dict[str, Any]) -> None:
-        self.take(e.PlanHeard(opened_plan(own_part(plan(**change), ME))))
+        self.handle(e.PlanHeard(opened_plan(own_part(plan(**change), ME))))
 
     @precondition(lambda self: self.core.round is not None)
     @rule(more=st.integers(0, 1))
     def plans_here(self, more: int) -> None:
         round_ = self.core.round
         place: dict[str, Any] = {"step": round_.cut.step, "fence": round_.cut.fence, "round": round_.cut.round}
-        self.take(e.PlanHeard(opened_plan(own_part(plan(attempt=round_.attempt + more, **place), ME))))
+        self.handle(e.PlanHeard(opened_plan(own_part(plan(attempt=round_.attempt + more, **place), ME))))
 
     @rule(change=ATTEMPT)
     def opens(self, change: dict[str, int]) -> None:
-        self.take(e.OpenHeard(RELAY, opening(**{k: v for k, v in change.items() if k != "round"})))
+        self.handle(e.OpenHeard(RELAY, opening(**{k: v for k, v in change.items() if k != "round"})))
 
     @rule(change=ATTEMPT)
     def voids(self, change: dict[str, int]) -> None:
-        self.take(e.Heard(void(**change)))
+        self.handle(e.Heard(void(**change)))
 
     @rule(index=st.integers(1, 4), ranges=st.lists(st.tuples(SMALL, st.integers(4, CHUNKS)), max_size=2))
     def commits(self, index: int, ranges: list[tuple[int, int]]) -> None:
@@ -168,20 +168,20 @@ class AnyOrder(RuleBasedStateMachine):
             is_ours = round_ is not None and round_.offer is not None and round_.cut.step == index - 1
             ours = self.stage.contribution(*ranges) if is_ours and self.core.phase is not Phase.APPLYING else None
             self.own[index] = ours
-        self.take(e.CommitHeard(commit(index, self.own[index], fence=3)))
+        self.handle(e.CommitHeard(commit(index, self.own[index], fence=3)))
 
     @rule()
     def revokes(self) -> None:
-        self.take(e.Heard(m.AccumulatorRevoked(run=RUN, accumulator=self.core.accumulator, reason="")))
+        self.handle(e.Heard(m.AccumulatorRevoked(run=RUN, accumulator=self.core.accumulator, reason="")))
 
     @rule(step=SMALL)
     def reloads(self, step: int) -> None:
-        self.take(e.Heard(m.Reload(run=RUN, step=step)))
+        self.handle(e.Heard(m.Reload(run=RUN, step=step)))
 
     @rule(index=SMALL)
     def stores(self, index: int) -> None:
         snapshot = m.Snapshot(index=index, step=index, digest="", state_digest="", file="", size=0)
-        self.take(e.Heard(m.Snapshotted(run=RUN, snapshot=snapshot, keep_after=0)))
+        self.handle(e.Heard(m.Snapshotted(run=RUN, snapshot=snapshot, keep_after=0)))
 
     # --- the machine
 
@@ -193,27 +193,27 @@ class AnyOrder(RuleBasedStateMachine):
             self.open.remove(job)
         match job:
             case e.Load():
-                self.take(e.Loaded(job.job, "a" * 16) if goes_well else e.LoadFailed(job.job))
+                self.handle(e.Loaded(job.job, "a" * 16) if goes_well else e.LoadFailed(job.job))
             case e.Compute():
-                self.take(e.Computed(job.job, 1.0, 32) if goes_well else e.NotFinite(job.job))
+                self.handle(e.Computed(job.job, 1.0, 32) if goes_well else e.NotFinite(job.job))
             case e.Freeze():
-                self.take(e.Frozen(job.job, b"r" * 32, 1.0) if goes_well else e.Overflowed(job.job))
+                self.handle(e.Frozen(job.job, b"r" * 32, 1.0) if goes_well else e.Overflowed(job.job))
             case e.Apply():
-                self.take(e.Applied(job.job, "b" * 16) if goes_well else e.BytesMissing(job.job))
+                self.handle(e.Applied(job.job, "b" * 16) if goes_well else e.BytesMissing(job.job))
 
     @rule(seconds=st.sampled_from([0.1, 2.0, 12.0, 90_000.0]))
     def waits(self, seconds: float) -> None:
         self.stage.now += seconds
-        self.take(e.Ticked())
+        self.handle(e.Ticked())
         assert self.core.now - self.core.spoke_at < HEARTBEAT_S
 
     @rule()
     def is_linked_anew(self) -> None:
-        self.take(e.Linked())
+        self.handle(e.Linked())
 
     @rule()
     def gives_back(self) -> None:
-        self.take(e.GaveBack())
+        self.handle(e.GaveBack())
 
     # --- what must hold
 

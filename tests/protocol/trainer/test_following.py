@@ -32,7 +32,7 @@ def test_it_loads_says_hello_and_is_judged_before_it_works() -> None:
     assert stage.last(e.Load).snapshot == SNAPSHOT
     stage.lease(0)
     assert stage.core.undone == (), "it holds nothing yet"
-    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
     hello = stage.heard(m.Hello)[-1]
     assert (hello.step, hello.log_index, hello.digest) == (0, 0, "a" * 16)
     stage.hears(greeting())
@@ -50,7 +50,7 @@ def test_a_greeting_that_is_said_twice_loads_once() -> None:
 def test_a_snapshot_that_is_gone_is_asked_about() -> None:
     stage = Stage()
     stage.hears(REHELLO, greeting())
-    stage.take(e.LoadFailed(stage.last(e.Load).job))
+    stage.handle(e.LoadFailed(stage.last(e.Load).job))
     assert stage.core.phase is Phase.ABSENT
     assert [type(message) for message in stage.said] == [m.Hello, m.Hello]
     stage.hears(greeting(snapshot=replace(SNAPSHOT, index=4, step=4), index=4, step=4))
@@ -60,7 +60,7 @@ def test_a_snapshot_that_is_gone_is_asked_about() -> None:
 def test_from_an_older_snapshot_it_follows_before_its_leases_are_judged() -> None:
     stage = Stage()
     stage.hears(REHELLO, greeting(index=2, step=2))
-    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
     assert stage.core.phase is Phase.FOLLOWING
     stage.hears(greeting(index=2, step=2, reconciled=False))
     stage.hush()
@@ -156,12 +156,12 @@ def test_results_of_what_was_abandoned_are_ignored() -> None:
     job = stage.last(e.Apply).job
     stage.hears(m.Reload(run=RUN, step=0))
     for late_step in (e.Applied(job, "b" * 16), e.BytesMissing(job)):
-        stage.take(late_step)
+        stage.handle(late_step)
         assert stage.actions == []
     load = stage.last(e.Load).job
-    stage.take(e.Loaded(load, "a" * 16))
+    stage.handle(e.Loaded(load, "a" * 16))
     for late in (e.Loaded(load, "c" * 16), e.LoadFailed(load)):
-        stage.take(late)
+        stage.handle(late)
         assert stage.actions == []
 
 
@@ -171,15 +171,15 @@ def test_a_late_result_is_not_taken_for_that_of_the_same_kind_of_job() -> None:
     first = stage.last(e.Apply).job
     stage.hears(m.Reload(run=RUN, step=0))
     load = stage.last(e.Load).job
-    stage.take(e.LoadFailed(load))
+    stage.handle(e.LoadFailed(load))
     stage.hears(greeting())
     for late_load in (e.Loaded(load, "c" * 16), e.LoadFailed(load)):
-        stage.take(late_load)
+        stage.handle(late_load)
         assert (stage.actions, stage.core.phase) == ([], Phase.LOADING)
-    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
     stage.hears_commit(1)
     for late in (e.Applied(first, "b" * 16), e.BytesMissing(first)):
-        stage.take(late)
+        stage.handle(late)
         assert (stage.actions, stage.core.phase) == ([], Phase.APPLYING)
 
 
@@ -217,7 +217,7 @@ def test_a_commit_before_there_is_a_state_only_says_where_the_head_is() -> None:
     stage.hears(REHELLO, greeting())
     stage.hears_commit(1)
     assert stage.actions == []
-    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
     assert stage.core.phase is Phase.FOLLOWING
 
 
@@ -225,7 +225,7 @@ def test_a_copy_is_handed_in_and_hashed_at_the_step_that_is_asked_for() -> None:
     stage = ready()
     stage.commits(1, snapshot=True, hash_state=True)
     assert [a for a in stage.actions if isinstance(a, e.HandIn | e.HashState)] == [e.HashState(1, 1), e.HandIn(1, 1)]
-    stage.take(e.Hashed(1, 1, "f" * 64, 9))
+    stage.handle(e.Hashed(1, 1, "f" * 64, 9))
     assert stage.heard(m.StateHash) == [m.StateHash(run=RUN, index=1, step=1, sha256="f" * 64, size=9)]
     stage.hears_commit(1, snapshot=True)
     assert stage.actions == [e.HandIn(1, 1)], "asked again of a replica that has applied it"
@@ -250,7 +250,7 @@ def test_bytes_that_nobody_has_are_looked_for_again_and_told_of_once() -> None:
     stage = ready()
     stage.hears_commit(1)
     for _ in range(3):
-        stage.take(e.BytesMissing(stage.last(e.Apply).job))
+        stage.handle(e.BytesMissing(stage.last(e.Apply).job))
         assert stage.core.phase is Phase.LACKING
         stage.waits(ASK_AGAIN_S - 0.1)
         assert not stage.did(e.Apply)
@@ -264,11 +264,11 @@ def test_bytes_that_nobody_has_are_looked_for_again_and_told_of_once() -> None:
 def test_while_no_relay_is_linked_nothing_is_said_of_what_they_have() -> None:
     stage = ready()
     stage.hears_commit(1)
-    stage.take(e.BytesMissing(stage.last(e.Apply).job, linked=False))
+    stage.handle(e.BytesMissing(stage.last(e.Apply).job, linked=False))
     assert stage.core.phase is Phase.LACKING
     assert not stage.did(e.Warn)
     stage.waits(ASK_AGAIN_S)
-    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    stage.handle(e.BytesMissing(stage.last(e.Apply).job))
     assert stage.last(e.Warn).fault.code == "E114"
 
 
@@ -277,7 +277,7 @@ def test_bytes_that_are_gone_since_a_newer_snapshot_are_no_trouble() -> None:
     stage = ready()
     stage.hears_commit(1)
     stage.hears(newer(5))
-    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    stage.handle(e.BytesMissing(stage.last(e.Apply).job))
     assert stage.last(e.Load).snapshot.index == 5
     assert not any(isinstance(action, e.Warn) for action in stage.asked)
 
@@ -286,11 +286,11 @@ def test_a_newer_snapshot_leads_past_missing_bytes() -> None:
     stage = ready(0)
     stage.lease(1)
     stage.hears_commit(1)
-    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    stage.handle(e.BytesMissing(stage.last(e.Apply).job))
     stage.hears(newer(5))
     assert stage.last(e.Load).snapshot.index == 5
     assert stage.heard(m.UnitsReturned)[-1].units == (unit(0), unit(1)), "others may do it meanwhile"
-    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
     assert (stage.core.step, stage.core.index) == (5, 5)
 
 
@@ -300,7 +300,7 @@ def test_what_a_known_snapshot_covers_is_not_waited_for() -> None:
     assert not stage.did(e.Load), "records lead on from here"
     stage.hears_commit(1)
     assert not stage.last(e.Apply).patient
-    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    stage.handle(e.BytesMissing(stage.last(e.Apply).job))
     assert stage.did(e.Load)
 
 
@@ -311,7 +311,7 @@ def test_an_older_snapshot_is_not_a_newer_one() -> None:
     assert stage.core.snapshot.index == 5
     stage.hears_commit(4)
     stage.core.snapshot = newer(2).snapshot
-    stage.take(e.BytesMissing(stage.last(e.Apply).job))
+    stage.handle(e.BytesMissing(stage.last(e.Apply).job))
     assert stage.core.phase is Phase.LACKING
 
 
@@ -328,7 +328,7 @@ def test_a_replica_that_differs_begins_again_with_nothing_once_for_each_time_it_
     assert stage.core.accumulator != accumulator
     stage.hears(told)
     assert stage.actions == []
-    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
     for index in (1, 2):
         stage.commits(index)
     stage.hears(told)
@@ -343,7 +343,7 @@ def test_a_site_that_was_restored_is_followed_after_one_numbered_sentence() -> N
     stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
     assert stage.last(e.Warn).fault.code == "E402"
     assert stage.did(e.Load)
-    stage.take(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
     stage.commits(1, fence=2)
     assert stage.core.phase is Phase.ACCUMULATE
 

@@ -55,9 +55,9 @@ def test_what_was_encoded_for_a_round_that_is_over_is_not_offered() -> None:
     stage.hears(cut())
     late = stage.last(e.Freeze).job
     stage.hears(void(), cut(attempt=2, round=2))
-    stage.take(e.Frozen(late, b"o" * 32, 1.0))
+    stage.handle(e.Frozen(late, b"o" * 32, 1.0))
     assert stage.heard(m.Offer) == []
-    stage.take(e.Frozen(stage.last(e.Freeze).job, b"r" * 32, 1.0))
+    stage.handle(e.Frozen(stage.last(e.Freeze).job, b"r" * 32, 1.0))
     assert [offer.attempt for offer in stage.heard(m.Offer)] == [2]
 
 
@@ -66,9 +66,9 @@ def test_a_plan_that_came_before_the_offer_was_ready_is_followed_without_a_part(
     stage.hears(cut())
     stage.plans()
     assert stage.core.phase is Phase.REDUCE
-    stage.take(e.Frozen(stage.last(e.Freeze).job, b"x" * 32, 1.0))
+    stage.handle(e.Frozen(stage.last(e.Freeze).job, b"x" * 32, 1.0))
     assert stage.heard(m.Offer) == []
-    stage.take(e.OpenHeard(RELAY, opening()))
+    stage.handle(e.OpenHeard(RELAY, opening()))
     assert not stage.did(e.Serve)
 
 
@@ -76,7 +76,7 @@ def test_gradients_that_added_up_to_infinity_are_given_back() -> None:
     stage = ready(0, 1)
     stage.hears(cut())
     accumulator = stage.core.accumulator
-    stage.take(e.Overflowed(stage.last(e.Freeze).job))
+    stage.handle(e.Overflowed(stage.last(e.Freeze).job))
     assert stage.last(e.Warn).fault.code == "E108"
     assert stage.heard(m.UnitsReturned)[-1].units == (unit(0), unit(1))
     assert stage.heard(m.Hello)[-1].accumulator == stage.core.accumulator != accumulator
@@ -117,10 +117,10 @@ def test_a_plan_of_a_later_round_ends_ours() -> None:
 def test_reducers_are_served_when_they_open_and_again_when_they_come_back() -> None:
     stage = in_round()
     for _ in range(2):
-        stage.take(e.OpenHeard(RELAY, opening()))
+        stage.handle(e.OpenHeard(RELAY, opening()))
         assert stage.actions == [e.Serve(RELAY, opening())]
     for stray in (opening(attempt=0), opening(step=1), opening(fence=2), opening(slot=0)):
-        stage.take(e.OpenHeard(RELAY, stray))
+        stage.handle(e.OpenHeard(RELAY, stray))
         assert stage.actions == [], stray
 
 
@@ -128,7 +128,7 @@ def test_a_reducer_that_was_told_the_plan_earlier_waits_for_ours(monkeypatch: py
     monkeypatch.setattr(rounds, "EARLY_OPENS", 2)
     stage = in_round()
     for number in range(3):
-        stage.take(e.OpenHeard(RELAY, opening(attempt=2, received=(number,))))
+        stage.handle(e.OpenHeard(RELAY, opening(attempt=2, received=(number,))))
         assert stage.actions == []
     stage.plans(attempt=2)
     served = [action.message.received for action in stage.actions if isinstance(action, e.Serve)]

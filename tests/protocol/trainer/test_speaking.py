@@ -110,7 +110,7 @@ def test_a_host_that_asks_anew_answers_that_hello_and_none_before() -> None:
 def test_on_a_new_link_nothing_is_waited_for_any_more() -> None:
     stage = ready()
     stage.hears(m.Rehello(run=RUN, fence=1))
-    stage.take(e.Linked())
+    stage.handle(e.Linked())
     stage.lease(0)
     assert stage.core.undone == (unit(0),)
 
@@ -129,7 +129,7 @@ def test_an_offer_that_may_have_been_lost_is_said_again_where_its_round_goes_on(
 
 def test_after_goodbye_it_says_nothing() -> None:
     stage = ready(0)
-    stage.take(e.Left())
+    stage.handle(e.Left())
     assert stage.said == [m.Leave(run=RUN)]
     stage.hears(m.Rehello(run=RUN, fence=1))
     assert stage.waits(100) == []

@@ -33,10 +33,10 @@ def test_only_what_was_offered_is_sent(made: m.Plan) -> None:
     """A slot under another root was made of an offer that this process did not make."""
     stage = ready(0)
     stage.offers()
-    stage.take(e.PlanHeard(opened_plan(own_part(made, ME))))
+    stage.handle(e.PlanHeard(opened_plan(own_part(made, ME))))
     assert stage.core.round is not None
     assert stage.core.round.slot is None
-    stage.take(e.OpenHeard(RELAY, opening()))
+    stage.handle(e.OpenHeard(RELAY, opening()))
     assert not stage.did(e.Serve)
 
 

@@ -86,11 +86,11 @@ def test_what_a_thread_finishes_after_the_cut_does_not_count() -> None:
     stage.lease(1)
     late = stage.last(e.Compute).job
     stage.offers()
-    stage.take(e.Computed(late, 2.5, 32))
+    stage.handle(e.Computed(late, 2.5, 32))
     assert not stage.did(e.Keep)
     stage.hears(void())
     assert stage.last(e.Compute).unit == unit(1), "it is begun anew"
-    stage.take(e.Computed(late, 2.5, 32))
+    stage.handle(e.Computed(late, 2.5, 32))
     assert not stage.did(e.Keep)
     stage.computes()
     assert stage.did(e.Keep)
@@ -99,22 +99,22 @@ def test_what_a_thread_finishes_after_the_cut_does_not_count() -> None:
 def test_a_gradient_that_is_not_finite_is_told_of_and_given_back() -> None:
     stage = ready()
     stage.lease(0, 1)
-    stage.take(e.NotFinite(stage.last(e.Compute).job))
+    stage.handle(e.NotFinite(stage.last(e.Compute).job))
     assert stage.heard(m.UnitsReturned)[-1] == m.UnitsReturned(run=RUN, units=(unit(0),), reason="non_finite")
     assert stage.last(e.Warn).fault.code == "E108"
     assert stage.last(e.Compute).unit == unit(1)
     assert stage.core.undone == (unit(1),)
-    stage.take(e.NotFinite(1))
+    stage.handle(e.NotFinite(1))
     assert stage.actions == [], "of an abandoned job"
 
 
 def test_what_is_not_begun_is_given_back_and_what_is_in_hand_is_not() -> None:
     stage = ready()
     stage.lease(0, 1, 2)
-    stage.take(e.GaveBack())
+    stage.handle(e.GaveBack())
     assert stage.heard(m.UnitsReturned)[-1].units == (unit(1), unit(2))
     assert stage.core.undone == (unit(0),)
-    stage.take(e.GaveBack())
+    stage.handle(e.GaveBack())
     assert stage.actions == []
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol.log.records import Unit
-from runs.ledger.coverage import Ranges, add_range, overlaps, settle, settled_units
+from runs.ledger.coverage import Ranges, add_committed, add_range, overlaps, settled_units
 from runs.models import Coverage, Run
 from tests.runs.factories import opened
 
@@ -54,15 +54,15 @@ def test_a_unit_looks_at_few_of_thousands_of_ranges() -> None:
 
 
 def test_only_the_rows_of_its_own_places_are_written(run: Run) -> None:
-    settle(run, [Unit(0, 0, 0, 4), Unit(1, 2, 8, 12)])
+    add_committed(run, [Unit(0, 0, 0, 4), Unit(1, 2, 8, 12)])
     run.coverage.filter(epoch=0, shard=0).update(ranges=[[0, 5]])  # as a sign that nothing writes it
     run.coverage.create(epoch=0, shard=2, ranges=[[1, 2]])
-    settle(run, [Unit(1, 2, 4, 8)])
+    add_committed(run, [Unit(1, 2, 4, 8)])
     assert list(settled_units(run)) == [Unit(0, 0, 0, 5), Unit(0, 2, 1, 2), Unit(1, 2, 4, 12)]
 
 
 def test_of_two_places_the_other_two_corners_are_not_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    settle(run, [Unit(0, 0, 0, 4), Unit(1, 1, 0, 4)])
+    add_committed(run, [Unit(0, 0, 0, 4), Unit(1, 1, 0, 4)])
     written: list[Coverage] = []
     write = Coverage.objects.bulk_create
 
@@ -71,12 +71,12 @@ def test_of_two_places_the_other_two_corners_are_not_written(run: Run, monkeypat
         return write(rows, **how)
 
     monkeypatch.setattr(Coverage.objects, "bulk_create", noted)
-    settle(run, [Unit(0, 1, 0, 4), Unit(1, 0, 0, 4)])
+    add_committed(run, [Unit(0, 1, 0, 4), Unit(1, 0, 0, 4)])
     assert sorted((row.epoch, row.shard) for row in written) == [(0, 1), (1, 0)]
 
 
 def test_runs_do_not_share_rows(run: Run) -> None:
     other = opened(run.organizer, slug="other")
-    settle(run, [Unit(0, 0, 0, 4)])
-    settle(other, [Unit(0, 0, 4, 8)])
+    add_committed(run, [Unit(0, 0, 0, 4)])
+    add_committed(other, [Unit(0, 0, 4, 8)])
     assert (list(settled_units(run)), list(settled_units(other))) == ([Unit(0, 0, 0, 4)], [Unit(0, 0, 4, 8)])

@@ -8,7 +8,7 @@ from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.workers.conduct import look_soon, recount_all
-from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle
+from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle_leases
 from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import Record, digest_of
 
@@ -62,7 +62,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     assert event.sealed is not None
     record = round_.record
     before = state.index
-    settle(state, record, round_.slots)
+    settle_leases(state, record, round_.slots)
     close_round(state, round_)
     state.index, state.step = record.index, record.step
     state.digest = digest_of(event.sealed)

@@ -53,12 +53,12 @@ def close_round(state: RunState, round_: Round) -> None:
         state.leases.take_back(accumulator, units)
 
 
-def settle(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
+def settle_leases(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
     """Leases of what is in the update end; what was left out stays in the accumulators as carried tokens (rule 9)."""
     inclusions = inclusions_of(record)
     state.inclusions.append(inclusions)
     for entry in record.contributions:
-        state.leases.settle(entry.accumulator, entry.units)
+        state.leases.mark_used(entry.accumulator, entry.units)
         state.recent[entry.person] = record.index
         peer = state.holders.get(entry.accumulator, entry.peer)
         _settle_holder(state, peer, entry, slots, is_whole=inclusions[entry.accumulator].is_whole)

@@ -107,8 +107,8 @@ def test_the_right_to_vote_is_lost_after_ten_commits_without_work() -> None:
 def test_who_is_silent_or_gone_is_not_waited_for() -> None:
     stage, (ann, bob, cem) = after_a_step("ann", "bob", "cem")
     says(stage, ann, ONE)
-    stage.take(e.Lost(bob.peer))
-    stage.take(e.Lost(cem.peer))
+    stage.handle(e.Lost(bob.peer))
+    stage.handle(e.Lost(cem.peer))
     assert agreed(stage.wait(2)) == [ONE]
 
 
@@ -134,7 +134,7 @@ def test_two_copies_that_differ_are_decided_by_the_log() -> None:
     assert "replay" in notes(asked)
     assert replays(stage.wait(60)) == [], "it is asked once"
     assert "copies of the model differ at step 1" in stage.state.waiting
-    answer = stage.take(e.Replayed(1, 1, ONE))
+    answer = stage.handle(e.Replayed(1, 1, ONE))
     assert agreed(answer) == [ONE]
     assert sent(answer, m.Reload, ann.peer)
     assert not sent(answer, m.Reload, bob.peer)
@@ -147,7 +147,7 @@ def test_two_copies_that_differ_are_decided_by_the_log() -> None:
 def test_the_log_may_say_that_nobody_is_right() -> None:
     stage, (ann, bob) = split("ann", "bob")
     stage.wait(SPLIT_S + 2)
-    answer = stage.take(e.Replayed(1, 1, THREE))
+    answer = stage.handle(e.Replayed(1, 1, THREE))
     assert sent(answer, m.Reload, ann.peer)
     assert sent(answer, m.Reload, bob.peer)
 
@@ -165,7 +165,7 @@ def test_steps_go_on_meanwhile_and_the_wait_does_not_begin_anew_with_each() -> N
     assert stage.state.step > 8
     assert stage.now - begun < SPLIT_S + 10
     step = asked[0].step
-    answer = stage.take(e.Replayed(asked[0].index, step, ONE))
+    answer = stage.handle(e.Replayed(asked[0].index, step, ONE))
     assert sent(answer, m.Reload, trainers[0].peer)
 
 

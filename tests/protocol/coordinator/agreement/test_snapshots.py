@@ -104,7 +104,7 @@ def test_hashes_that_differ_without_majority_have_the_site_make_its_own() -> Non
     says(stage, bob, TWO)
     assert not any(isinstance(command, e.Replay) for command in stage.wait(SPLIT_S - 2))
     assert e.Replay(1, 1) in stage.wait(5)
-    stage.take(e.SnapshotStored(snapshot(1)))
+    stage.handle(e.SnapshotStored(snapshot(1)))
     assert stage.state.finished
 
 
@@ -114,23 +114,23 @@ def test_relays_keep_bytes_until_the_site_has_verified_them() -> None:
     def kept(commands: list[e.Command]) -> list[tuple[int, int]]:
         return [(s.snapshot.index, s.keep_after) for s in sent(commands, m.Snapshotted) if isinstance(s, m.Snapshotted)]
 
-    assert kept(stage.take(e.SnapshotStored(snapshot(1)))) == [(1, 0)], "newcomers may load it"
-    assert kept(stage.take(e.SnapshotStored(snapshot(2)))) == [(2, 0)], "nothing is verified"
-    assert kept(stage.take(e.Verified(1))) == [(2, 1)]
-    assert kept(stage.take(e.Verified(1))) == []
-    assert kept(stage.take(e.Verified(2))) == [(2, 1)], "whoever loads the one before is still served"
-    assert kept(stage.take(e.SnapshotStored(snapshot(2)))) == []
+    assert kept(stage.handle(e.SnapshotStored(snapshot(1)))) == [(1, 0)], "newcomers may load it"
+    assert kept(stage.handle(e.SnapshotStored(snapshot(2)))) == [(2, 0)], "nothing is verified"
+    assert kept(stage.handle(e.Verified(1))) == [(2, 1)]
+    assert kept(stage.handle(e.Verified(1))) == []
+    assert kept(stage.handle(e.Verified(2))) == [(2, 1)], "whoever loads the one before is still served"
+    assert kept(stage.handle(e.SnapshotStored(snapshot(2)))) == []
 
 
 def test_the_logs_own_state_in_place_of_a_refused_one_is_told_and_costs_no_bytes() -> None:
     """Who loads the snapshot before still needs what is between the two."""
     stage, _, _ = at_a_snapshot("ann", "bob")
-    stage.take(e.SnapshotStored(snapshot(1)))
-    stage.take(e.SnapshotStored(snapshot(2)))
+    stage.handle(e.SnapshotStored(snapshot(1)))
+    stage.handle(e.SnapshotStored(snapshot(2)))
     made = Snapshot(index=2, step=2, digest="d" * 64, state_digest="", file="a" * 64, size=77)
-    (told,) = sent(stage.take(e.SnapshotStored(made)), m.Snapshotted)
+    (told,) = sent(stage.handle(e.SnapshotStored(made)), m.Snapshotted)
     assert isinstance(told, m.Snapshotted)
     assert told.snapshot == made
-    (told,) = sent(stage.take(e.Verified(2)), m.Snapshotted)
+    (told,) = sent(stage.handle(e.Verified(2)), m.Snapshotted)
     assert isinstance(told, m.Snapshotted)
     assert told.keep_after == 1

@@ -26,7 +26,7 @@ def test_a_word_on_the_attempt_that_is_open_is_heeded() -> None:
 
 def test_a_word_on_an_attempt_without_a_plan_is_not_heeded() -> None:
     stage, _, (relay,) = reducing()
-    stage.take(e.Lost(relay))
+    stage.handle(e.Lost(relay))
     assert stage.round.attempt == 2
     assert open_round(stage.state, have(stage)) is None
 
@@ -45,7 +45,7 @@ def test_what_an_attempt_before_holds_is_nobodys_to_average() -> None:
         stage.span_done(span)
     assert set(chunks_of(stage.round)) == {dead, living}
     assert open_at(stage.round) == {dead}
-    stage.take(e.Lost(dead))
+    stage.handle(e.Lost(dead))
     assert chunks_of(stage.round) == {living: CHUNKS - sum(span.stop - span.first for span in held)}
     assert open_at(stage.round) == {living}
 
@@ -56,7 +56,7 @@ def test_what_an_attempt_before_holds_is_nobodys_to_average() -> None:
 @pytest.mark.parametrize("people", [3, 4])
 def test_with_less_than_seven_tenths_left_the_round_is_void(people: int) -> None:
     stage, trainers, _ = reducing(people=people)
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     assert (stage.state.phase is Phase.REDUCE) == (people == 4)
 
 
@@ -65,7 +65,7 @@ def test_whoever_is_lost_after_all_its_chunks_came_stays_in_the_round() -> None:
     stage, trainers, relays = reducing({}, {}, people=3)
     for relay in relays:
         progress(stage, relay, CHUNKS, 0, 0)
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     assert stage.round.dropped == set()
     stage.reduce()
     assert trainers[0].peer in {entry.peer for entry in stage.persist().contributions}
@@ -75,7 +75,7 @@ def test_whoever_is_lost_before_one_relay_had_all_of_it_is_dropped() -> None:
     stage, trainers, relays = reducing({}, {})
     progress(stage, relays[0], CHUNKS, 0, 0, 0)
     progress(stage, relays[1], 1, 0, 0, 0)
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     assert stage.round.dropped == {0}
 
 
@@ -86,7 +86,7 @@ def test_a_chunk_that_cannot_close_any_more_is_not_waited_for() -> None:
     own = stage.round.slots[0].weights[0].tokens
     heavy = (m.Weight(first.first, first.stop, 2 * own), m.Weight(second.first, second.stop, own // 5))
     stage.round.slots = (replace(stage.round.slots[0], weights=heavy), *stage.round.slots[1:])
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     assert "void" in notes(stage.said)
 
 
@@ -96,7 +96,7 @@ def test_what_is_averaged_already_needs_no_quorum_any_more() -> None:
         if span.reducer == relays[0]:
             stage.span_done(span)
     progress(stage, relays[1], CHUNKS, 0, 0)
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     assert stage.state.phase is Phase.REDUCE
 
 

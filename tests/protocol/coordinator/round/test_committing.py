@@ -17,7 +17,7 @@ def test_a_database_that_says_no_is_asked_again_after_pauses_that_double_and_nev
     stage.reduce()
     asked = []
     for _ in range(2000):
-        answer = stage.take(e.Persisted("failed"))
+        answer = stage.handle(e.Persisted("failed"))
         assert not any(isinstance(command, e.Persist) for command in answer)
         while not any(isinstance(command, e.Persist) for command in stage.wait(0.25)):
             assert stage.now < 10**6
@@ -34,7 +34,7 @@ def test_a_database_that_says_no_is_asked_again_after_pauses_that_double_and_nev
 def test_nobody_is_told_of_a_step_before_the_database_has_it() -> None:
     stage, trainers, *_ = reducing()
     stage.reduce()
-    stage.take(e.Persisted("failed"))
+    stage.handle(e.Persisted("failed"))
     stage.wait(30)
     assert sent(stage.said, m.Commit) == []
     stage.persist()
@@ -44,12 +44,12 @@ def test_nobody_is_told_of_a_step_before_the_database_has_it() -> None:
 def test_whoever_lost_the_claim_stands_back() -> None:
     stage, *_ = reducing()
     stage.reduce()
-    assert stage.take(e.Persisted("stale")) == [e.Abdicate()]
+    assert stage.handle(e.Persisted("stale")) == [e.Abdicate()]
 
 
 def test_a_second_answer_of_the_database_changes_nothing() -> None:
     stage, *_ = reducing()
     stage.reduce()
     stage.persist()
-    assert stage.take(e.Persisted("committed", stage.state.sealed)) == []
+    assert stage.handle(e.Persisted("committed", stage.state.sealed)) == []
     assert stage.state.step == 1

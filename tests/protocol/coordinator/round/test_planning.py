@@ -17,7 +17,7 @@ def test_spans_of_a_dead_relay_do_not_count_as_held() -> None:
     for span in stage.spans():
         if span.reducer == dead:
             stage.span_done(span)
-    stage.take(e.Lost(dead))
+    stage.handle(e.Lost(dead))
     assert stage.round.attempt == 2
     assert {span.reducer for span in stage.spans()} == {living}
     assert not any(span.root for span in stage.spans())
@@ -31,7 +31,7 @@ def test_spans_of_the_living_are_kept_when_another_reducer_dies() -> None:
     held = [span for span in stage.spans() if span.reducer == living]
     for span in held:
         stage.span_done(span)
-    stage.take(e.Lost(dead))
+    stage.handle(e.Lost(dead))
     kept = {(span.first, span.stop, span.attempt) for span in stage.spans() if span.root}
     assert kept == {(span.first, span.stop, 1) for span in held}
 
@@ -42,7 +42,7 @@ def test_numbers_of_spans_are_not_used_again() -> None:
     for span in stage.spans():
         if span.reducer == living:
             stage.span_done(span)
-    stage.take(e.Lost(dead))
+    stage.handle(e.Lost(dead))
     numbers = [span.span for span in stage.spans()]
     assert len(numbers) == len(set(numbers))
     assert {span.span for span in stage.spans() if not span.root}.isdisjoint(before)
@@ -90,7 +90,7 @@ def test_patience_doubles_with_each_round_in_which_nothing_moved(void: int, time
 
 def test_without_a_reducer_the_round_waits_for_one() -> None:
     stage, _, (relay,) = reducing()
-    stage.take(e.Lost(relay))
+    stage.handle(e.Lost(relay))
     assert not stage.round.is_planned
     new = stage.relay("new")
     assert stage.round.is_planned
@@ -110,8 +110,8 @@ def test_relays_are_told_the_whole_plan_and_trainers_their_part() -> None:
 
 def test_who_reduces_is_told_of_every_drop_and_again_with_each_plan() -> None:
     stage, trainers, (dead, living, _) = reducing({}, {}, {"reduces": False})
-    dropped = stage.take(e.Lost(trainers[0].peer))
-    again = stage.take(e.Lost(dead))
+    dropped = stage.handle(e.Lost(trainers[0].peer))
+    again = stage.handle(e.Lost(dead))
     for commands, attempt, reducers in ((dropped, 1, (dead, living)), (again, 2, (living,))):
         (drop,) = [c for c in commands if isinstance(c, e.Send) and isinstance(c.message, m.Drop)]
         assert drop == e.Send(reducers, m.Drop(**{**stage.place(), "attempt": attempt}, slot=0))

@@ -76,7 +76,7 @@ def test_everybody_averaged_in_is_named_with_its_machine_and_its_units() -> None
 
 def test_whoever_is_gone_is_named_as_it_was_at_the_cut() -> None:
     stage, trainers, _ = reducing()
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     partly(stage, 0)
     record = stage.persist()
     assert (record.contributions[0].person, record.contributions[0].machine) == ("ann", "ann")
@@ -111,7 +111,7 @@ def test_spans_stand_in_the_order_of_their_chunks_under_the_attempt_that_average
     for span in stage.spans():
         if span.reducer == living:
             stage.span_done(span)
-    stage.take(e.Lost(dead))
+    stage.handle(e.Lost(dead))
     stage.reduce()
     spans = stage.persist().spans
     assert [(span.first, span.stop, span.attempt) for span in spans] == [(0, 4, 2), (4, 8, 1)]

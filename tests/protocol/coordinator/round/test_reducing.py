@@ -35,7 +35,7 @@ def test_what_a_dead_keeper_had_is_averaged_again() -> None:
     first = stage.spans()[0]
     stage.span_done(first)
     stage.say(keeper, m.Have(**stage.place(), span=first.span, root=stage.round.done[first.span].root))
-    stage.take(e.Lost(keeper))
+    stage.handle(e.Lost(keeper))
     assert not any(span.root for span in stage.spans())
     assert reducer in stage.state.members
 
@@ -96,6 +96,6 @@ def test_a_new_attempt_does_without_those_who_are_gone() -> None:
     stage, trainers, relays = reducing({}, {})
     for relay in relays:
         progress(stage, relay, CHUNKS, 0, 0, 0)
-    stage.take(e.Lost(trainers[0].peer))
-    stage.take(e.Lost(relays[0]))
+    stage.handle(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(relays[0]))
     assert (stage.round.attempt, stage.round.dropped) == (2, {0})

@@ -27,7 +27,7 @@ def till_void(stage: Stage) -> list[e.Command]:
 def without_a_next() -> tuple[Stage, list[Trainer]]:
     """A round was void, and no other begins."""
     stage, trainers, _ = reducing()
-    stage.take(e.Directed("paused"))
+    stage.handle(e.Directed("paused"))
     till_void(stage)
     assert stage.state.round is None
     return stage, trainers
@@ -36,7 +36,7 @@ def without_a_next() -> tuple[Stage, list[Trainer]]:
 def test_a_void_round_is_told_to_everybody_and_counted() -> None:
     stage, (gone, *others), (relay,) = reducing(people=3)
     place = stage.place()
-    answer = stage.take(e.Lost(gone.peer))
+    answer = stage.handle(e.Lost(gone.peer))
     (void,) = voids(answer)
     assert void == m.Void(**place, round=1, reason=void.reason)
     assert "too few were left" in void.reason
@@ -47,17 +47,17 @@ def test_a_void_round_is_told_to_everybody_and_counted() -> None:
 
 def test_a_void_names_the_last_attempt_that_the_peers_know() -> None:
     stage, _, (relay,) = reducing()
-    stage.take(e.Lost(relay))
+    stage.handle(e.Lost(relay))
     assert stage.round.attempt == 2, "without a relay it has no plan"
     assert [void.attempt for void in voids(till_void(stage))] == [1]
     stage, _, relays = reducing({}, {})
-    stage.take(e.Lost(relays[0]))
+    stage.handle(e.Lost(relays[0]))
     assert [void.attempt for void in voids(till_void(stage))] == [2]
 
 
 def test_leases_that_ended_in_the_round_come_back_with_it() -> None:
     stage, (banned, *_), _ = reducing(people=3)
-    stage.take(e.Lost(banned.peer, banned=True))
+    stage.handle(e.Lost(banned.peer, banned=True))
     assert stage.state.void_rounds == 1
     assert stage.state.leases.outstanding(banned.accumulator) == 0
     assert set(banned.done) <= set(stage.state.leases.returned)
@@ -91,7 +91,7 @@ def test_a_void_is_said_again_ever_more_rarely() -> None:
 def test_a_void_is_not_said_again_to_those_who_are_gone() -> None:
     stage, trainers = without_a_next()
     for trainer in trainers:
-        stage.take(e.Lost(trainer.peer))
+        stage.handle(e.Lost(trainer.peer))
     assert voids(stage.wait(3 * REPEAT_S)) == []
 
 

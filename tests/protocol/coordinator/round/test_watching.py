@@ -274,7 +274,7 @@ def test_a_lost_plan_is_announced_again_to_the_contributor_of_whom_nothing_comes
 
 def test_a_lost_drop_is_said_again() -> None:
     stage, trainers, (relay,) = reducing()
-    stage.take(e.Lost(trainers[0].peer))
+    stage.handle(e.Lost(trainers[0].peer))
     before = len(sent(stage.said, m.Drop, relay))
     chunks_arrive(stage, relay, 9, 0, 1, 1, 1)
     assert len(sent(stage.said, m.Drop, relay)) > before

@@ -254,7 +254,7 @@ def test_a_session_does_not_wash_off_what_its_machine_did() -> None:
         stage.commit(*honest, liar)
     stage.accumulate(*honest, liar)
     stage.offer(liar, loss_tokens=10**9)
-    stage.take(e.Lost(liar.peer))
+    stage.handle(e.Lost(liar.peer))
     stage.trainer("zoe")
     assert stage.member(liar).conduct.strikes == 1
     assert stage.state.sits_out(stage.member(liar).conduct)
@@ -292,7 +292,7 @@ def test_the_sums_are_those_of_the_members() -> None:
         check()
         stage.persist()
         check()
-        stage.take(e.Lost(everybody[turn].peer, banned=turn % 2 == 0))
+        stage.handle(e.Lost(everybody[turn].peer, banned=turn % 2 == 0))
         check()
         stage.wait(1)
         stage.hello(everybody[turn])

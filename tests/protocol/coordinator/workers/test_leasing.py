@@ -99,13 +99,13 @@ def test_a_trainer_is_leased_two_rounds_ahead_and_no_more() -> None:
 def test_nothing_is_leased_while_no_round_may_begin(goal: Goal) -> None:
     stage, ann, _ = pair()
     stage.wait(2)
-    stage.take(e.Directed(goal))
+    stage.handle(e.Directed(goal))
     stage.said.clear()
     stage.compute(ann, 100)
     stage.wait(3)
     assert sent(stage.said, m.Lease) == []
     if goal == "paused":
-        stage.take(e.Directed("running"))
+        stage.handle(e.Directed("running"))
         stage.wait(1)
         assert sent(stage.said, m.Lease, ann.peer)
 
@@ -120,7 +120,7 @@ def test_marks_are_asked_for_once_until_the_database_has_them() -> None:
     held = book.outstanding(ann.accumulator)
     stage.compute(ann, 4)
     assert book.outstanding(ann.accumulator) == held, "nothing is left below the marks"
-    stage.take(e.Reserved(asked.marks))
+    stage.handle(e.Reserved(asked.marks))
     assert not stage.state.reserving
     assert book.outstanding(ann.accumulator) > held
 

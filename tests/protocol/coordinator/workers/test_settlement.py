@@ -34,7 +34,7 @@ def test_what_was_left_out_in_a_chunk_is_carried_and_what_was_whole_is_not() -> 
 def test_what_is_carried_by_who_is_away_is_known_too() -> None:
     stage, (ann, *_), _ = reducing()
     weight = ann.samples * TOKENS
-    stage.take(e.Lost(ann.peer))
+    stage.handle(e.Lost(ann.peer))
     partly(stage, 0)
     stage.persist()
     assert stage.state.departed[ann.peer].carried == weight
@@ -83,7 +83,7 @@ def test_units_in_a_plan_come_back_with_its_end_where_that_leaves_them_out() -> 
         assert stage.state.leases.returned == []
         stage.reduce(without)
         assert stage.round.record is not None
-        stage.take(e.Persisted("committed", sealed(stage.round.record)))
+        stage.handle(e.Persisted("committed", sealed(stage.round.record)))
         assert not stage.state.leases.holds(ann.accumulator, units)
         assert sorted(stage.state.leases.returned) == (sorted(units) if without else [])
 
@@ -94,7 +94,7 @@ def test_leases_outlive_a_lost_session_by_some_rounds() -> None:
     stage.persist()
     stage.wait(2)
     leases = stage.state.leases
-    stage.take(e.Lost(lost.peer))
+    stage.handle(e.Lost(lost.peer))
     for _ in range(GRACE_ROUNDS):
         assert leases.outstanding(lost.accumulator)
         assert "returned" not in notes(stage.said)
@@ -106,7 +106,7 @@ def test_leases_outlive_a_lost_session_by_some_rounds() -> None:
 
 def test_what_a_banned_machine_offered_is_left_out_of_the_open_round() -> None:
     stage, trainers, _ = reducing()
-    stage.take(e.Lost(trainers[3].peer, banned=True))
+    stage.handle(e.Lost(trainers[3].peer, banned=True))
     assert stage.round.dropped == {3}
     stage.reduce([3])
     record = stage.persist()
