@@ -1,4 +1,4 @@
-/** The columns that the chart draws. Pure. */
+/** The columns that the chart draws, by the rules of `peer_agent/plot/scales.py`. Pure. */
 
 import type { Measured, Point } from "./picture";
 
@@ -33,6 +33,13 @@ export function noteSide(near: readonly number[], level: number, room: number): 
   const above = near.filter((y) => y <= level && level - y < room).length;
   const below = near.filter((y) => y > level && y - level < room).length;
   return above > below ? "below" : "above";
+}
+
+/** The labels of the vertical axis: all with as many decimals as their step needs. */
+export function levelTexts(levels: readonly number[]): string[] {
+  const step = levels.length > 1 ? (levels[1] ?? 0) - (levels[0] ?? 0) : 1;
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  return levels.map((level) => level.toFixed(decimals));
 }
 
 /** Exponential mean, corrected for its beginning so that it starts at the first value. */

@@ -1,6 +1,9 @@
+/** The same cases as `tests/plot/test_scales.py` reads: the curve is one in both languages. */
+
 import { expect, it } from "vitest";
 
-import { bounds, circles, columns, noteSide, smoothed } from "../src/curve";
+import golden from "../../tests/golden/curve.json";
+import { bounds, circles, columns, levelTexts, noteSide, smoothed } from "../src/curve";
 
 it("smoothing begins at the first value and keeps a constant", () => {
   expect(smoothed([5, 5, 5], 0.9)).toEqual([5, 5, 5].map((value) => expect.closeTo(value)));
@@ -14,11 +17,12 @@ it("columns follow steps or time", () => {
   expect(columns(points, "time", 0).x).toEqual([1000, 1010]);
 });
 
-it("the axis holds the curve and the line to beat", () => {
-  const [low, high] = bounds([3, 5], 6);
-  expect(low).toBeLessThan(3);
-  expect(high).toBeGreaterThan(6);
-  expect(bounds([0.01], null)[0]).toBe(0);
+it.each(golden.bounds.map((one) => [one.why, one] as const))("the axis: %s", (_, { losses, unigram, range }) => {
+  expect(bounds(losses, unigram)).toEqual(range.map((end) => expect.closeTo(end, 9)));
+});
+
+it("labels of one axis have equally many decimals", () => {
+  for (const { levels, texts } of golden.level_texts) expect(levelTexts(levels)).toEqual(texts);
 });
 
 it("a logarithmic axis never reaches zero, and otherwise is the same", () => {
@@ -39,10 +43,11 @@ it("held-out losses stand at their step, or at the time their snapshot came in",
   expect(circles(heldout, [], "step")).toEqual([]);
 });
 
+it.each(golden.heldout.map((one) => [one.why, one] as const))("circles: %s", (_, { last, heldout, drawn }) => {
+  const rows = heldout.map(([step = 0, loss = 0]) => ({ key: `${step}`, step, loss, at: step }));
+  expect(circles(rows, [[1, 7, 1], [last, 6, last]], "step")).toEqual(drawn.map(([x, loss]) => ({ x, loss })));
+});
+
 it("the words of the dotted line keep clear of the curve's end", () => {
-  expect(noteSide([50], 100, 24)).toBe("above");
-  expect(noteSide([90], 100, 24)).toBe("below");
-  expect(noteSide([110], 100, 24)).toBe("above");
-  expect(noteSide([80, 90, 110], 100, 24)).toBe("below");
-  expect(noteSide([40, 90, 110, 120], 100, 24)).toBe("above");
+  for (const { near, level, room, side } of golden.note_side) expect([near, noteSide(near, level, room)]).toEqual([near, side]);
 });

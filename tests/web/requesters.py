@@ -26,9 +26,10 @@ from runs.lifecycle import membership
 from runs.models import Dataset, Release, Run
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
-from web.pages.runs.uploads import OFFSET
+from web.http.tus import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
 
 API = "/api/v1/"
+TUS = {RESUMABLE: VERSION}
 PIECE = b"Many hands make light work. " * 40
 MEANT = {  # where a gap of the same name stands for something else
     ("digest", "/shards/"): "shard",
@@ -222,16 +223,19 @@ def answer_machine(requester: Requester, _: World, address: str) -> Any:
 
 def announce(requester: Requester, _: World, address: str) -> Any:
     """A text that is about to come."""
-    said = json.dumps({"filename": "words.txt", "size": len(PIECE)})
-    return requester.client.post(
-        address, said, "application/json", headers={} if requester.person else requester.headers
-    )
+    headers = {**TUS, LENGTH: str(len(PIECE)), **({} if requester.person else requester.headers)}
+    return requester.client.post(address, headers=headers)
 
 
 def send_piece(requester: Requester, _: World, address: str) -> Any:
     """The first piece of a text."""
-    headers = {OFFSET: "0", **({} if requester.person else requester.headers)}
-    return requester.client.patch(address, PIECE, "application/offset+octet-stream", headers=headers)
+    headers = {**TUS, OFFSET: "0", **({} if requester.person else requester.headers)}
+    return requester.client.patch(address, PIECE, KIND, headers=headers)
+
+
+def terminate(requester: Requester, _: World, address: str) -> Any:
+    """The text is not wanted any more."""
+    return requester.client.delete(address, headers={**TUS, **({} if requester.person else requester.headers)})
 
 
 def post_new_run(requester: Requester, _: World, address: str) -> Any:
@@ -331,6 +335,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/publish/": posting(action="remove"),
     "POST /uploads/": announce,
     "PATCH /uploads/<upload_id>/": send_piece,
+    "DELETE /uploads/<upload_id>/": terminate,
     "POST /approve/": answer_machine,
     "POST /machines/": posting(),
     "POST /machines/<machine_id>/": posting(name="kitchen"),

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
+from accounts.models import Person
 from runs.models import Run
 from tests.runs.factories import Owned, committed
 from web import frontend_build
 from web.frontend_build import Entry, built_entry
 
 MOST_BYTES = 120_000
+MOST_UPLOAD_BYTES = 25_000  # of the script of a form
 
 
 def manifest(folder: Path, file: str) -> None:
@@ -47,9 +49,25 @@ def test_the_page_stands_complete_without_a_build(
         assert words in text
 
 
+def packed_bytes(page: str) -> int:
+    """What the built scripts of a page weigh as they are sent. They load nothing else: each is built into one file."""
+    scripts = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', page)
+    parts = [(frontend_build.FOLDER / script).read_bytes() for script in scripts]
+    assert not any(re.search(rb"(\bfrom|\bimport)\s*\(?[\"'`]\.", part) for part in parts)
+    return sum(len(gzip.compress(part)) for part in parts)
+
+
 def test_the_built_page_has_its_script_and_it_is_small(client: Client, run: Run) -> None:
     """`make setup` has built it; a page for everybody may not weigh more."""
-    text = client.get(f"/runs/{run.slug}/").content.decode()
-    (script,) = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', text)
-    parts = [gzip.compress(path.read_bytes()) for path in (frontend_build.FOLDER / script).parent.glob("*.js")]
-    assert 10_000 < sum(map(len, parts)) <= MOST_BYTES
+    assert 10_000 < packed_bytes(client.get(f"/runs/{run.slug}/").content.decode()) <= MOST_BYTES
+
+
+def test_a_form_that_uploads_has_its_script_and_it_is_small(
+    client: Client, organizer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.force_login(organizer)
+    assert 10_000 < packed_bytes(client.get("/runs/new/").content.decode()) <= MOST_UPLOAD_BYTES
+    monkeypatch.setattr("web.templatetags.built.built_entry", lambda _: None)
+    page = client.get("/runs/new/").content.decode()
+    assert "<script" not in page
+    assert 'type="file" name="text"' in page

@@ -5,7 +5,7 @@ import { ref } from "lit/directives/ref.js";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
-import { type Axis, bounds, circles, columns, noteSide } from "../curve";
+import { type Axis, bounds, circles, columns, levelTexts, noteSide } from "../curve";
 import { fill } from "../page";
 import type { Picture } from "../picture";
 import { clock, grouped, label } from "../words";
@@ -122,7 +122,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     },
     axes: [
       { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE } : { values: times }) },
-      { ...quiet, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => alike(levels), filter: (_, levels) => levels },
+      { ...quiet, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => levelTexts(levels), filter: (_, levels) => levels },
     ],
     series: [
       {},
@@ -141,12 +141,6 @@ function times(_: uPlot, seconds: number[], _axis: number, _space: number, step:
 /** 1, 2 and 5 times each power of ten. */
 function rounded(powers: readonly number[]): number[] {
   return powers.flatMap((power) => [1, 2, 5].map((factor) => factor * power));
-}
-
-/** All with as many decimals as their step needs. */
-function alike(levels: number[]): string[] {
-  const decimals = Math.max(0, -Math.floor(Math.log10((levels[1] ?? 1) - (levels[0] ?? 0)) + 1e-9));
-  return levels.map((level) => level.toFixed(decimals));
 }
 
 /** The newest point and the held-out losses. */

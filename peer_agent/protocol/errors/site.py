@@ -194,6 +194,10 @@ SITE: dict[str, Entry] = {
         "You have {count} runs under way; one person may have {most} at once here.",
         "Nothing was changed. End one of them first, or ask an operator of the site.",
     ),
+    "E368": Entry(
+        "The upload speaks tus {given}; this site speaks tus {version}.", "Send the header Tus-Resumable: {version}."
+    ),
+    "E369": Entry("A piece of a text came as {given}.", "Send it as {kind}."),
     # 37x: the control link of an agent at the site
     "E370": Entry(
         "This agent said more than {limit} in a short time.",

@@ -8,18 +8,19 @@ import io
 import math
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from peer_agent.plot.layout import Frame, Layout, Words
+from peer_agent.plot.palette import ACCENT, INK, LINE, SHEET, SOFT
 from runs.selectors import Measured, Point
-from web.run_picture.chart import ChartFrame, Scale, bounds, labelled, thinned, ticks
+from web.run_picture.chart import laid_out
 
-CARD = ChartFrame(1200, 630, left=96, right=56, top=190, bottom=84, letter=24)
+CARD = Frame(1200, 630, left=96, right=56, top=190, bottom=84, letter=24)
 TWICE = 2  # drawn larger and made smaller, for smooth lines
-PAPER, INK, SOFT, LINE, ACCENT = "#ffffff", "#22201d", "#67615a", "#e2ddd5", "#a8431a"
 DOT, GAP = 4, 14  # of the dotted line
+ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # in Pillow's words
 
 
 class Shown(NamedTuple):
@@ -34,12 +35,13 @@ class Shown(NamedTuple):
 
 def curve_png(shown: Shown) -> bytes:
     """The image; before the first step it says so."""
-    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), PAPER)
+    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
     pen = Pen(ImageDraw.Draw(image))
-    points = thinned([point for point in shown.points if math.isfinite(point.loss)])
-    _headline(pen, shown, points[-1].loss if points else None)
-    if points:
-        _curve(pen, shown, points)
+    layout = laid_out(shown.points, shown.entropy, CARD, shown.heldout)
+    losses = [point.loss for point in shown.points if math.isfinite(point.loss)]
+    _headline(pen, shown, losses[-1] if losses else None)
+    if layout:
+        _curve(pen, layout)
     file = io.BytesIO()
     image.reduce(TWICE).quantize(64, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
     return file.getvalue()
@@ -59,12 +61,12 @@ class Pen:
     def circle(self, x: float, y: float, radius: float, ink: str, *, hollow: bool = False) -> None:
         """Filled, or an outline on paper."""
         box = [TWICE * (x - radius), TWICE * (y - radius), TWICE * (x + radius), TWICE * (y + radius)]
-        self.draw.ellipse(box, fill=PAPER if hollow else ink, outline=ink, width=TWICE * 3)
+        self.draw.ellipse(box, fill=SHEET if hollow else ink, outline=ink, width=TWICE * 3)
 
     def text(self, place: tuple[float, float], words: str, size: int, ink: str, anchor: str) -> float:
         """Words on paper; how wide they are. `anchor` as Pillow has it: l, m, r and s for the line they stand on."""
         scaled, font = (TWICE * place[0], TWICE * place[1]), letters(TWICE * size)
-        self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=PAPER)
+        self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=SHEET)
         self.draw.text(scaled, words, fill=ink, font=font, anchor=anchor)
         return self.draw.textlength(words, font=font) / TWICE
 
@@ -90,32 +92,26 @@ def _headline(pen: Pen, shown: Shown, loss: float | None) -> None:
     pen.line([(56, 152), (56 + part * (right - 56), 152)], ACCENT, 8)
 
 
-def _curve(pen: Pen, shown: Shown, points: Sequence[Point]) -> None:
-    left, right, foot = CARD.left, CARD.width - CARD.right, CARD.height - CARD.bottom
-    held = [point for point in shown.heldout if point.step <= points[-1].step]
-    low, high = bounds([*(point.loss for point in points), *(point.loss for point in held)], shown.entropy)
-    x = Scale(min(points[0].step, 1), max(points[-1].step, 2), left, right)
-    y = Scale(low, high, foot, CARD.top)
-    for value, words in labelled(ticks(low, high)):
-        pen.line([(left, y(value)), (right, y(value))], LINE, 2)
-        pen.text((left - 14, y(value) + 8), words, CARD.letter, SOFT, "rs")
-    for value in ticks(x.low, x.high):
-        if value == round(value):
-            pen.text((x(value), CARD.height - 40), f"{value:,.0f}", CARD.letter, SOFT, "ms" if value < x.high else "rs")
-    if shown.entropy is not None:
-        _unigram(pen, shown.entropy, y, points[-1].loss)
-    places = [(x(point.step), y(point.loss)) for point in points]
-    if len(places) > 1:
-        pen.line(places, ACCENT, 5)
-    for point in held:
-        pen.circle(x(point.step), y(point.loss), 8, SOFT, hollow=True)
-    pen.circle(*places[-1], 9, ACCENT)
+def _curve(pen: Pen, layout: Layout) -> None:
+    for level in layout.levels:
+        pen.line([(CARD.left, level), (CARD.end, level)], LINE, 2)
+    for label in layout.labels:
+        _words(pen, label)
+    if layout.unigram is not None:
+        for start in range(CARD.left, CARD.end, GAP):
+            pen.line([(start, layout.unigram), (min(CARD.end, start + DOT), layout.unigram)], SOFT, 3)
+    if layout.note:
+        _words(pen, layout.note)
+    if len(layout.curve) > 1:
+        pen.line(layout.curve, ACCENT, 5)
+    for place in layout.heldout:
+        pen.circle(*place, 8, SOFT, hollow=True)
+    if layout.legend:
+        circle, words = layout.legend
+        pen.circle(*circle, 8, SOFT, hollow=True)
+        _words(pen, words)
+    pen.circle(*layout.curve[-1], 9, ACCENT)
 
 
-def _unigram(pen: Pen, entropy: float, y: Scale, last: float) -> None:
-    left, right, level = CARD.left, CARD.width - CARD.right, y(entropy)
-    for start, _ in pairwise(range(left, right + GAP, GAP)):
-        pen.line([(start, level), (min(right, start + DOT), level)], SOFT, 3)
-    is_close = 0 <= level - y(last) < 2 * CARD.letter and level + 2 * CARD.letter < CARD.height - CARD.bottom
-    foot = level + CARD.letter + 8 if is_close else level - 12
-    pen.text((right, foot), f"unigram {entropy:.2f}", CARD.letter, SOFT, "rs")
+def _words(pen: Pen, words: Words) -> None:
+    pen.text((words.x, words.y), words.text, CARD.letter, SOFT, ANCHORS[words.anchor])

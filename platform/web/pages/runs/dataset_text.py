@@ -8,7 +8,7 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import quotas
 from runs.datasets.batches import require_batch
-from runs.datasets.resumable_upload import upload_of
+from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.models import Dataset, Upload
 from runs.storage import MEGABYTE
@@ -36,6 +36,7 @@ def upload_facts(person: Person, form: NewRunForm) -> dict[str, Any]:
     return {
         "form": form,
         "upload_limit": settings.UPLOAD_LIMIT_MB * MEGABYTE,
+        "piece_bytes": PIECE_BYTES,
         "kept": kept_upload(person, form),
         "use": quotas.use_of(person),
     }

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageColor
 
+from peer_agent.plot.palette import ACCENT, SHEET, SOFT
 from runs.models import Run
 from runs.selectors import Measured, Point
 from tests.runs.factories import Owned, committed
 from web.pages.runs import preview
-from web.run_picture.curve_image import ACCENT, PAPER, SOFT, Shown, curve_png
+from web.run_picture.curve_image import Shown, curve_png
 
 SIZE = (1200, 630)
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]
@@ -77,8 +78,8 @@ class TestImage:
     ) -> None:
         points = [Point(step, loss) for step, loss in enumerate(losses, start=1)]
         image = opened_png(curve_png(Shown(points, entropy, [], len(points), target)))
-        assert area(image, PAPER, (0, 0, 1200, 30)) == 1200 * 30
-        assert area(image, PAPER, (0, 600, 1200, 630)) == 1200 * 30
+        assert area(image, SHEET, (0, 0, 1200, 30)) == 1200 * 30
+        assert area(image, SHEET, (0, 600, 1200, 630)) == 1200 * 30
 
 
 def test_a_link_to_a_run_shows_what_is_behind_it(client: Client, run: Run, laptop: Owned) -> None:

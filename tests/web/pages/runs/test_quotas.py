@@ -10,6 +10,7 @@ from runs.models import Dataset
 from runs.storage import MEGABYTE
 from tests.runs.factories import RECIPE, draft, opened
 from tests.web.pages.runs.test_run import as_, filled, page
+from tests.web.pages.runs.test_uploads import announce
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,5 @@ def test_the_manage_page_says_how_many_runs_are_under_way(organizer: Person) -> 
 
 
 def test_a_text_in_pieces_is_refused_as_it_is_announced(organizer: Person) -> None:
-    said = {"filename": "words.txt", "size": MEGABYTE + 1}
-    answer = as_(organizer).post("/uploads/", said, content_type="application/json")
+    answer = announce(as_(organizer), **{"Upload-Length": str(MEGABYTE + 1)})
     assert (answer.status_code, answer.json()["code"]) == (413, "E365")

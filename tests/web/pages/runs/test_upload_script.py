@@ -142,6 +142,84 @@ def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) ->
     assert wire.offsets == [3_000_000, 4_000_000]
 
 
+def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Path) -> None:
+    wire = Wire(form, until=3)
+    form.set_input_files("#id_text", text)
+    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    wire.until = None
+    wire.offsets.clear()
+    form.reload()
+    form.route("**/uploads/*/", lambda route: route.fulfill(status=503))
+    form.set_input_files("#id_text", text)
+    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    form.unroute("**/uploads/*/")
+    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    assert wire.offsets == [3_000_000, 4_000_000]
+
+
+@pytest.mark.parametrize("status", [0, 409])
+def test_a_piece_whose_answer_was_lost_is_not_sent_again(form: Page, text: Path, status: int) -> None:
+    """As the line breaks, and as after a second tab has sent the same piece."""
+    sent: list[int] = []
+
+    def lose_second_answer(route: Route) -> None:
+        offset = route.request.headers.get("upload-offset")
+        if offset is None:
+            route.continue_()
+            return
+        sent.append(int(offset))
+        answer = route.fetch()
+        if len(sent) != 2:
+            route.fulfill(response=answer)
+        elif status:
+            route.fulfill(status=status, json={"code": "E319", "text": "The site has 2000000 bytes."})
+        else:
+            route.abort("connectionreset")
+
+    form.route("**/uploads/**", lose_second_answer)
+    form.set_input_files("#id_text", text)
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    assert sent == [piece * 1_000_000 for piece in range(PIECES)]
+
+
+def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, tmp_path: Path) -> None:
+    wire = Wire(form, until=2)
+    form.set_input_files("#id_text", text)
+    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    wire.until = None
+    (tmp_path / "other.txt").write_bytes(b"Many hands make light work.\n" * 100)
+    form.set_input_files("#id_text", tmp_path / "other.txt")
+    said(form).to_have_text("other.txt is here, 3 kB.", timeout=PATIENCE_MS)
+    first = form.input_value("[name=upload]")
+    form.evaluate("dispatchEvent(new Event('online'))")
+    form.set_input_files("#id_text", [])
+    said(form).to_have_text("")
+    form.set_input_files("#id_text", text)
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    assert wire.offsets == [0, 1_000_000, 0, 2_000_000, 3_000_000, 4_000_000]
+    assert form.input_value("[name=upload]") not in ("", first)
+
+
+def test_a_page_that_comes_back_can_be_sent_again(form: Page, text: Path) -> None:
+    form.set_input_files("#id_text", text)
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    form.evaluate("document.querySelector('#id_text').disabled = true")
+    form.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
+    expect(form.locator("#id_text")).to_be_enabled()
+
+
+def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) -> None:
+    full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
+    form.evaluate(f"void ({full})")  # since the page was opened
+    form.set_input_files("#id_text", text)
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    form.add_init_script(full)
+    form.reload()
+    form.set_input_files("#id_text", text)
+    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -1,8 +1,8 @@
-"""Texts in pieces over HTTP; one of them over a socket that is dropped in the middle, against a real site."""
+"""Texts in pieces by tus 1.0.0; one of them over a socket that is dropped in the middle, against a real site."""
 
+import base64
 import errno
 import http.client
-import json
 import re
 import socket
 from pathlib import Path
@@ -24,52 +24,152 @@ from tests.web.pages.runs.test_run import as_
 TEXT = "Many hands, много рук.\n".encode() * 200
 
 
-def announce(client: Client, **changes: Any) -> Any:
-    said = {"filename": "words.txt", "size": len(TEXT), **changes}
-    return client.post("/uploads/", json.dumps(said), content_type="application/json")
+VERSION = {"Tus-Resumable": "1.0.0"}
+KIND = "application/offset+octet-stream"
 
 
-def send(client: Client, path: str, offset: object, piece: bytes) -> Any:
-    kind = "application/offset+octet-stream"
-    return client.patch(path, piece, content_type=kind, headers={"Upload-Offset": str(offset)})
+def announcement(size: object = len(TEXT), filename: str = "words.txt") -> dict[str, str]:
+    name = base64.b64encode(filename.encode()).decode()
+    return {**VERSION, "Upload-Length": str(size), "Upload-Metadata": f"filename {name}"}
+
+
+def announce(client: Client, **headers: str) -> Any:
+    return client.post("/uploads/", content_type="", headers={**announcement(), **headers})
+
+
+def send(client: Client, path: str, offset: object, piece: bytes, kind: str = KIND) -> Any:
+    return client.patch(path, piece, content_type=kind, headers={**VERSION, "Upload-Offset": str(offset)})
+
+
+def look(client: Client, path: str) -> Any:
+    return client.head(path, headers=VERSION)
+
+
+def forget(client: Client, path: str) -> Any:
+    return client.delete(path, headers=VERSION)
 
 
 def test_announced_sent_asked_about_and_sent_on(organizer: Person) -> None:
     client = as_(organizer)
     answer = announce(client)
-    assert answer.status_code == 201
-    path, said = answer["Location"], answer.json()
-    assert (said["offset"], said["size"]) == (0, len(TEXT))
-    assert send(client, path, 0, TEXT[:1001])["Upload-Offset"] == "1001"
-    asked = client.head(path)
+    assert (answer.status_code, answer.content) == (201, b"")
+    path = answer["Location"]
+    assert look(client, path)["Upload-Offset"] == "0"
+    first = send(client, path, 0, TEXT[:1001])
+    assert (first.status_code, first["Upload-Offset"]) == (204, "1001")
+    asked = look(client, path)
     assert (asked["Upload-Offset"], asked["Upload-Length"]) == ("1001", str(len(TEXT)))
+    assert "no-store" in asked["Cache-Control"]
     assert send(client, path, 1001, TEXT[1001:])["Upload-Offset"] == str(len(TEXT))
     assert storage.upload_path(Upload.objects.get()).read_bytes() == TEXT
-    assert client.delete(path).status_code == 204
+    assert forget(client, path).status_code == 204
+    assert not Upload.objects.exists()
+    assert look(client, path).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/uploads/", f"/uploads/{uuid4()}/"])
+def test_who_asks_is_told_what_the_site_can_do(organizer: Person, settings: Any, path: str) -> None:
+    settings.UPLOAD_LIMIT_MB = 3
+    answer = as_(organizer).options(path)
+    assert (answer.status_code, answer.content) == (204, b"")
+    told = {name: answer[name] for name in ("Tus-Resumable", "Tus-Version", "Tus-Extension", "Tus-Max-Size")}
+    assert list(told.values()) == ["1.0.0", "1.0.0", "creation,termination", "3000000"]
+    assert Client().options(path).status_code == 401
+
+
+@pytest.mark.parametrize("version", ["", "0.2.2", "1.0.1", "1.0.0" * 1000])
+def test_another_version_of_tus_is_refused_with_ours(organizer: Person, version: str) -> None:
+    client = as_(organizer)
+    path = announce(client)["Location"]
+    other = {"Tus-Resumable": version} if version else {}
+    answers = [
+        client.post("/uploads/", headers={**announcement(), "Tus-Resumable": version}),
+        client.head(path, headers=other),
+        client.patch(path, TEXT, content_type=KIND, headers={**other, "Upload-Offset": "0"}),
+        client.delete(path, headers=other),
+    ]
+    assert [answer.status_code for answer in answers] == [412] * 4
+    assert [(answer["Tus-Resumable"], answer["Tus-Version"]) for answer in answers] == [("1.0.0", "1.0.0")] * 4
+    assert answers[0].json()["code"] == "E368"
+    assert len(answers[0].content) < 300
+    assert Upload.objects.get().offset == 0
+
+
+def test_every_answer_says_its_version(organizer: Person) -> None:
+    client = as_(organizer)
+    path = announce(client)["Location"]
+    answers = [
+        announce(client),
+        announce(client, **{"Upload-Length": "0"}),
+        look(client, path),
+        send(client, path, 7, TEXT),
+        send(client, path, 0, TEXT),
+        forget(client, path),
+        look(client, path),
+        announce(Client()),
+    ]
+    assert [answer.status_code for answer in answers] == [201, 400, 204, 409, 204, 204, 404, 401]
+    assert [answer["Tus-Resumable"] for answer in answers] == ["1.0.0"] * len(answers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"Upload-Length": str(10**12)}, 413, "E304"),
+        ({"Upload-Length": "0"}, 400, "E303"),
+        ({"Upload-Length": "x"}, 400, "E206"),
+        ({"Upload-Length": "-1"}, 400, "E206"),
+        ({"Upload-Length": "9" * 5000}, 400, "E206"),
+        ({"Upload-Length": "", "Upload-Defer-Length": "1"}, 400, "E206"),
+        ({"Upload-Metadata": "filename wo!ds"}, 400, "E206"),
+        ({"Upload-Metadata": "filename d29yZHM"}, 400, "E206"),
+        ({"Upload-Metadata": "filename /w=="}, 400, "E206"),
+        ({"Upload-Metadata": "filename wörds"}, 400, "E206"),
+        ({"Upload-Metadata": "filename d29yZHM=,filename d29yZHM="}, 400, "E206"),
+        ({"Upload-Metadata": "filename d29yZHM=,"}, 400, "E206"),
+        ({"Upload-Metadata": "," * 100}, 400, "E206"),
+        ({"Upload-Metadata": f"filename {'d29y' * 1024}"}, 400, "E206"),
+    ],
+)
+def test_what_is_refused_before_a_byte_is_sent(
+    organizer: Person, headers: dict[str, str], status: int, code: str
+) -> None:
+    answer = announce(as_(organizer), **headers)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert len(answer.content) < 300
     assert not Upload.objects.exists()
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "code"),
+    ("said", "kept"),
     [
-        ({"size": 10**12}, 413, "E304"),
-        ({"size": 0}, 400, "E303"),
-        ({"size": "x"}, 400, "E206"),
-        ({"filename": 1}, 400, "E206"),
+        ("", "text.txt"),
+        ("filetype dGV4dC9wbGFpbg==", "text.txt"),
+        ("is_confidential,filename 6LCa6K+tLnR4dA==", "谚语.txt"),
+        ("filename 6LCa6K+tLnR4dA==, filetype dGV4dC9wbGFpbg==", "谚语.txt"),
+        ("filename", "text.txt"),
+        (f"filename {base64.b64encode(b'../' + 3000 * b'x').decode()}", 200 * "x"),
     ],
 )
-def test_what_is_refused_before_a_byte_is_sent(
-    organizer: Person, changes: dict[str, Any], status: int, code: str
-) -> None:
-    answer = announce(as_(organizer), **changes)
-    assert (answer.status_code, answer.json()["code"]) == (status, code)
-    assert not Upload.objects.exists()
+def test_a_name_is_taken_from_the_metadata(organizer: Person, said: str, kept: str) -> None:
+    assert announce(as_(organizer), **{"Upload-Metadata": said}).status_code == 201
+    assert Upload.objects.get().filename == kept
 
 
-def test_an_announcement_nested_without_end_is_refused(organizer: Person) -> None:
-    endless = '{"filename": "words.txt", "size": 1, "more": ' + "[" * 100_000
-    answer = as_(organizer).post("/uploads/", endless, content_type="application/json")
-    assert (answer.status_code, answer.json()["code"]) == (400, "E206")
+@pytest.mark.parametrize("kind", ["", "text/plain", "multipart/form-data", "x" * 5000])
+def test_a_piece_of_another_kind_is_refused(organizer: Person, kind: str) -> None:
+    client = as_(organizer)
+    answer = send(client, announce(client)["Location"], 0, TEXT, kind)
+    assert (answer.status_code, answer.json()["code"]) == (415, "E369")
+    assert len(answer.content) < 300
+    assert Upload.objects.get().offset == 0
+
+
+def test_more_than_was_announced_is_refused(organizer: Person) -> None:
+    client = as_(organizer)
+    answer = send(client, announce(client)["Location"], 0, TEXT + b"x")
+    assert (answer.status_code, answer.json()["code"]) == (409, "E319")
+    assert Upload.objects.get().offset == 0
 
 
 @pytest.mark.parametrize("offset", ["", "-1", "x", "7", "9" * 5000])
@@ -135,10 +235,10 @@ def test_nobody_touches_anothers_upload(organizer: Person, stranger: Person) -> 
     for person in (stranger, organizer):
         other = path if person is stranger else f"/uploads/{uuid4()}/"
         client = as_(person)
-        answers = [client.head(other), send(client, other, 0, TEXT), client.delete(other)]
+        answers = [look(client, other), send(client, other, 0, TEXT), forget(client, other)]
         assert [answer.status_code for answer in answers] == [404, 404, 404]
     assert announce(Client()).status_code == 401
-    assert Client().head(path).status_code == 401
+    assert look(Client(), path).status_code == 401
     assert Upload.objects.get().offset == 0
 
 
@@ -159,16 +259,21 @@ class Sender:
         opener: Any = visitor._opener
         (cookies,) = (handler.cookiejar for handler in opener.handlers if hasattr(handler, "cookiejar"))
         cookie = "; ".join(f"{cookie.name}={cookie.value}" for cookie in cookies)
-        self.headers = {"Cookie": cookie, "X-CSRFToken": token[1]}
+        self.headers = {"Cookie": cookie, "X-CSRFToken": token[1], **VERSION, "Content-Type": KIND}
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> "http.client.HTTPResponse":
         connection = http.client.HTTPConnection(self.address, timeout=30)
         extra = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, {**self.headers, **extra})
         answer = connection.getresponse()
-        answer.body = answer.read()  # type: ignore[attr-defined]
+        answer.read()
         connection.close()
         return answer
+
+    def announce(self, size: int) -> str:
+        """The address of a new upload."""
+        lines = {name.replace("-", "_"): value for name, value in announcement(size).items()}
+        return str(self.ask("POST", "/uploads/", b"", **lines).headers["Location"])
 
     def drop(self, path: str, offset: int, announced: int, piece: bytes) -> None:
         """Say that so many bytes come, send fewer, and go."""
@@ -187,9 +292,7 @@ def test_an_upload_that_was_cut_off_goes_on_where_the_site_says(tmp_path: Path) 
     text = TEXT * 300  # more than one piece
     with serving(tmp_path):
         sender = Sender(where(tmp_path)["url"])
-        said = {"filename": "words.txt", "size": len(text)}
-        answer = sender.ask("POST", "/uploads/", json.dumps(said).encode(), Content_Type="application/json")
-        path, piece = answer.headers["Location"], json.loads(answer.body)["piece"]  # type: ignore[attr-defined]
+        path, piece = sender.announce(len(text)), resumable_upload.PIECE_BYTES
         assert sender.ask("PATCH", path, text[:piece], Upload_Offset="0").status == 204
         sender.drop(path, piece, piece, text[piece : piece + piece // 2])
         at = sender.offset(path)
@@ -204,9 +307,7 @@ def test_an_upload_that_was_cut_off_goes_on_where_the_site_says(tmp_path: Path) 
 def test_a_piece_that_is_too_long_is_refused_by_its_length(tmp_path: Path) -> None:
     with serving(tmp_path):
         sender = Sender(where(tmp_path)["url"])
-        said = {"filename": "words.txt", "size": 3_000_000}
-        answer = sender.ask("POST", "/uploads/", json.dumps(said).encode(), Content_Type="application/json")
-        path = answer.headers["Location"]
+        path = sender.announce(3_000_000)
         host, port = sender.address.split(":")
         lines = {"Host": sender.address, **sender.headers, "Upload-Offset": "0", "Content-Length": "3000000"}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())

@@ -1,0 +1,63 @@
+/** What the site's answers to an upload mean, and the words for it. Pure. */
+
+const WAITS_S = [1, 2, 4, 8, 15]; // before the site is asked again
+const GOES_ON = "The upload goes on by itself then.";
+export const AWAY = "The site does not answer. The upload waits and goes on by itself; nothing is lost.";
+
+/** An answer of the site, or that there was none. `retryAfter` as the header has it. */
+export interface Answer {
+  readonly status: number;
+  readonly body: string;
+  readonly retryAfter: string;
+}
+
+/** Why an upload waits; without words where nobody needs to know. */
+export interface Wait {
+  readonly words: string;
+  readonly wait_s: number;
+}
+
+/** How long and why an answer has to be waited for, null where it is one. `attempt`: how many brought nothing before. */
+export function waitFor({ status, body, retryAfter }: Answer, attempt: number): Wait | null {
+  const wait_s = WAITS_S[Math.min(attempt, WAITS_S.length - 1)] ?? 1;
+  if (status === 409) return { words: "", wait_s }; // the site is elsewhere in the text, and will say where
+  if (status === 429 || status === 507) {
+    const fault = faultOf(body); // too often, or no room: the site says so
+    return { words: fault ? `${fault.text} ${GOES_ON}` : AWAY, wait_s: Number(retryAfter) || wait_s };
+  }
+  return status >= 500 || status === 0 ? { words: AWAY, wait_s } : null;
+}
+
+/** Why the site does not take a text. */
+export function refusal({ status, body }: Answer): string {
+  const { code, text } = faultOf(body) ?? { code: status, text: "Load the page again, then repeat." };
+  return `${code}: ${text}`;
+}
+
+function faultOf(body: string): { code: string; text: string } | null {
+  try {
+    const said: unknown = JSON.parse(body);
+    const isFault = typeof said === "object" && said !== null && "code" in said && "text" in said;
+    return isFault ? { code: String(said.code), text: String(said.text) } : null;
+  } catch {
+    return null;
+  }
+}
+
+/** What is wrong with a file before a byte of it is sent; empty where nothing is. Sizes in bytes. */
+export function fileFault(size: number, limit: number): string {
+  if (size === 0) return "E303: The file is empty. Choose a file with text in it.";
+  if (size <= limit) return "";
+  const [is, most] = [Math.ceil(size / 1_000_000), Math.floor(limit / 1_000_000)].map((mb) => mb.toLocaleString("en"));
+  return `E304: The upload is ${is} MB; this site takes up to ${most} MB. Upload a smaller file.`;
+}
+
+/** 12 kB, 3.4 MB. */
+export function megabytes(bytes: number): string {
+  return bytes < 1_000_000 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1_000_000).toFixed(1)} MB`;
+}
+
+/** The name of an upload, which its address ends with. */
+export function uploadId(address: string): string {
+  return new URL(address).pathname.split("/").filter(Boolean).at(-1) ?? "";
+}
