@@ -19,8 +19,8 @@ demo: ## train a small model here with three volunteers; page on port 8000
 
 test: setup lint ## everything a change must pass; pytest speaks last
 	$(NPM) run --silent test
-	$(BIN)/python -m pytest -n 2 --ignore=tests/end_to_end tests
-	$(BIN)/python -m pytest tests/end_to_end
+	$(BIN)/python -m pytest -n 2 --durations=25 --ignore=tests/end_to_end tests
+	$(BIN)/python -m pytest --durations=40 tests/end_to_end
 
 lint: setup ## style, types, import arrows, generated docs
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from peer_agent.display.lines import View
 from peer_agent.display.status import status_facts, status_lines
 from peer_agent.display.terminal import LiveView, is_terminal
 from peer_agent.doctor import examine
+from peer_agent.machine.attached import on_end_of_input
 from peer_agent.machine.faults import faults_of, sanitize_fault
 from peer_agent.machine.forget import forget_site
 from peer_agent.machine.hardware import missing_packages
@@ -259,7 +259,7 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: LeaveReque
     signal.signal(signal.SIGINT, finish)
     signal.signal(signal.SIGTERM, leave)
     if attached:
-        threading.Thread(target=_wait_for_end_of_input, args=(leave,), daemon=True).start()
+        on_end_of_input(leave)
     watch = asyncio.create_task(leave_request.watch(task.cancel))
     try:
         return await task
@@ -267,12 +267,6 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: LeaveReque
         return None
     finally:
         watch.cancel()
-
-
-def _wait_for_end_of_input(leave: Any) -> None:
-    while os.read(0, 4096):  # not the buffered stream: its lock would be held when the interpreter ends
-        pass
-    leave()
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ class Children:
 
 def serve_command(port: int) -> list[str]:
     """The whole platform."""
-    return [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port)]
+    return [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port), "--attached"]
 
 
 def agent_command(run_url: str) -> list[str]:

@@ -80,7 +80,7 @@ class Demo:
         return f"{far}To look at it again: MANYHANDS_DATA={self.data} .venv/bin/python manage.py serve"
 
     def _start_site(self, children: Children, environment: dict[str, str]) -> None:
-        own = {**environment, "MANYHANDS_DATA": str(self.data), "MANYHANDS_DIE_WITH_PARENT": "1"}
+        own = {**environment, "MANYHANDS_DATA": str(self.data)}
         children.start("site", serve_command(self.port), own, self.folder)
         ready = self.data / "serve.json"
         self._wait_for(ready.exists, START_S, "the site did not start", children)

@@ -2,19 +2,18 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 from collections.abc import Iterator
 
 import uvicorn
 
+from peer_agent.machine.attached import on_end_of_input
 from server.http_connections import Config, Requests
 from server.stranger_limits import Limits, Owners, Strangers, usual_limits
 from server.websocket_connections import Sockets
 
 GRACE_S = 2
-PARENT_POLL_S = 0.5
 
 
 class Server(uvicorn.Server):
@@ -79,10 +78,12 @@ def stop_on_signals(stop: asyncio.Event) -> None:
         signal.signal(number, ask)
 
 
-async def stop_with_parent(stop: asyncio.Event) -> None:
-    """Ask to stop when the process that started us is gone, also by SIGKILL."""
-    parent = os.getppid()
-    while os.getppid() == parent and not stop.is_set():
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), PARENT_POLL_S)
-    stop.set()
+def stop_with_input(stop: asyncio.Event) -> None:
+    """The end of standard input asks to stop: whoever started us is gone, also by SIGKILL."""
+    loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):  # we have stopped already
+            loop.call_soon_threadsafe(stop.set)
+
+    on_end_of_input(ask)

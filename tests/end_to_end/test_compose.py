@@ -108,8 +108,7 @@ def start_site(swarm: Swarm, here: Here) -> None:
     """Tables, then the two site processes and the worker."""
     subprocess.run(here.command("migrate"), env=here.environment("migrate"), check=True, timeout=60)
     for name in (*SITES, "worker"):
-        own = here.environment(name) | {"MANYHANDS_DIE_WITH_PARENT": "1"}
-        swarm.start(name, here.command(name), own, here.folder)
+        swarm.start(name, [*here.command(name), "--attached"], here.environment(name), here.folder)
     for name in SITES:
         inner = Visitor(f"http://127.0.0.1:{here.ports[name]}")
         swarm.wait(lambda inner=inner: is_ready(inner), 60, f"{name} is ready")  # type: ignore[misc]

@@ -148,10 +148,10 @@ def test_the_relays_token_is_in_no_command_line(tmp_path: Path) -> None:
 
 
 def test_everything_leaves_with_the_parent(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", "0"]
-    code = f"import subprocess; subprocess.run({command!r}, stdout=subprocess.DEVNULL)"
+    command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", "0", "--attached"]
+    code = f"import subprocess; subprocess.Popen({command!r}, stdin=-1, stdout=subprocess.DEVNULL).wait()"
     own = {**os.environ, "MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
-    with subprocess.Popen([sys.executable, "-c", code], env={**own, "MANYHANDS_DIE_WITH_PARENT": "1"}) as parent:
+    with subprocess.Popen([sys.executable, "-c", code], env=own) as parent:
         site = psutil.Process(where(tmp_path)["pid"])
         wait_until(site.children)
         family = [site, *site.children(recursive=True)]

@@ -1,4 +1,8 @@
-"""Leave when the process that started this one is gone, also by SIGKILL. Standard library only: children import it."""
+"""Leave when the process that started this one is gone, also by SIGKILL. Standard library only: children import it.
+
+Programs that are started with `--attached` look at their standard input; that of these children carries a secret, and
+what they compute is to end at once.
+"""
 
 import ctypes
 import os

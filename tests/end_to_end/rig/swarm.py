@@ -99,8 +99,9 @@ class Swarm:
         self, name: str = "site", program: str = "manage.py", port: str = "", host: str = "127.0.0.1", **more: str
     ) -> None:
         """The whole platform; `program` may be a test's own way of starting it. `port`: where others are in front."""
-        own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data), "MANYHANDS_DIE_WITH_PARENT": "1"}
+        own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data)}
         command = [sys.executable, str(ROOT / program), "serve", "--host", host, "--port", port or str(self.port)]
+        command.append("--attached")
         self.start(name, command, own | more, self.folder)
         self.wait(lambda: self._announced(name), 60, f"{name} starts")
         self.url = self._announced(name)

@@ -24,7 +24,7 @@ from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
 from server.backup import back_up_before_changes
 from server.housekeeping import keep_house
-from server.http_server import serve_http, stop_on_signals, stop_with_parent
+from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
 from server.ports import bound_socket
 from server.reachability import checked_public, hint_for_neighbours, relay_port_for
@@ -47,6 +47,7 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000, help="port of the pages; 0: any free one (default 8000)")
         parser.add_argument("--relay-port", type=int, default=0, help="port of the relay; 0: any free one (default)")
         parser.add_argument("--public-url", default="", help="the site's address as people type it")
+        parser.add_argument("--attached", action="store_true", help="leave when standard input ends")
         parser.add_argument("--no-worker", action="store_true", help="leave background work to `manage.py worker`")
         parser.add_argument("--no-relay", action="store_true", help="leave averaging to relays of their own")
 
@@ -81,7 +82,8 @@ class Command(BaseCommand):
             hint = hint_for_neighbours(options["host"], bound.getsockname()[1], public)
             self._greet(public, data, [line for line in (warning, hint) if line])
             relay_port = None if options["no_relay"] else relay_port_for(public, options["host"], options["relay_port"])
-            asyncio.run(serve(bound, ready, inner=inner, host=options["host"], relay_port=relay_port))
+            host, attached = options["host"], options["attached"]
+            asyncio.run(serve(bound, ready, inner=inner, host=host, relay_port=relay_port, attached=attached))
 
     def _greet(self, public: str, data: Path, warnings: list[str]) -> None:
         self.stdout.write(f"Manyhands is at {public}/")
@@ -131,13 +133,17 @@ def check_parts(options: Mapping[str, Any]) -> None:
         raise Problem.of("E405", name="--relay-port", reason="--no-relay is there, too")
 
 
-async def serve(bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None) -> None:
+async def serve(
+    bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
+) -> None:
     """All parts until one ends or somebody asks to stop; then all of them end. No relay where `relay_port` is None."""
     from config.asgi import application
     from coordination.hosts.supervisor import run_hosts
 
     stop, started = asyncio.Event(), asyncio.Event()
     stop_on_signals(stop)
+    if attached:
+        stop_with_input(stop)
 
     async def announce_and_relay() -> None:
         await started.wait()
@@ -150,8 +156,6 @@ async def serve(bound: socket.socket, ready: Announcement, *, inner: str, host: 
         await keep_relay(inner, ready.place, host=address, port=relay_port, advertise=where, stop=stop)
 
     parts = [serve_http(application, bound, stop, started), run_hosts(stop), announce_and_relay(), keep_house(stop)]
-    if os.environ.get("MANYHANDS_DIE_WITH_PARENT") == "1":
-        parts.append(stop_with_parent(stop))
     async with asyncio.TaskGroup() as group:
         for part in parts:
             group.create_task(_until_stopped(part, stop))

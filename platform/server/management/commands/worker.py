@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from peer_agent.protocol.errors import Problem
 from runs.tasks import requeue_unfinished
-from server.http_server import stop_on_signals, stop_with_parent
+from server.http_server import stop_on_signals, stop_with_input
 from server.worker import running_worker
 
 LOOK_S = 1.0
@@ -23,7 +23,11 @@ class Command(BaseCommand):
 
     help = "Do the site's background work: texts, first parameters, replays, releases."
 
-    def handle(self, **_: Any) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        """What can be chosen."""
+        parser.add_argument("--attached", action="store_true", help="leave when standard input ends")
+
+    def handle(self, **options: Any) -> None:
         """Work until asked to stop. Raises Problem E405; CommandError where the worker ends by itself."""
         if not settings.REDIS_URL:
             raise Problem.of("E405", name="REDIS_URL", reason="it is empty, and the queue of a site is there")
@@ -31,20 +35,18 @@ class Command(BaseCommand):
         Path(settings.DATA).mkdir(mode=0o700, parents=True, exist_ok=True)
         with running_worker() as worker:
             requeue_unfinished()
-            if not asyncio.run(self._is_asked(worker)):
+            if not asyncio.run(self._is_asked(worker, attached=options["attached"])):
                 raise CommandError("The worker has ended by itself; what it said stands above.")
 
-    async def _is_asked(self, worker: threading.Thread) -> bool:
-        """Wait for a signal (or the end of the process that started us), or the worker's end; whether it was asked."""
+    async def _is_asked(self, worker: threading.Thread, *, attached: bool) -> bool:
+        """Wait for a signal (or the end of standard input), or the worker's end; whether it was asked."""
         stop = asyncio.Event()
         stop_on_signals(stop)
         self.stdout.write("The worker is ready. Ctrl-C stops it.")
         self.stdout.flush()
-        attached = os.environ.get("MANYHANDS_DIE_WITH_PARENT") == "1"
-        parent = asyncio.create_task(stop_with_parent(stop)) if attached else None
+        if attached:
+            stop_with_input(stop)
         while worker.is_alive() and not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), LOOK_S)
-        if parent is not None:
-            parent.cancel()
         return stop.is_set()

@@ -1,0 +1,26 @@
+"""A program that is started with `--attached` leaves with whoever holds the other end of its standard input."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import threading
+from peer_agent.machine.attached import on_end_of_input
+ended = threading.Event()
+on_end_of_input(ended.set)
+print("ready", flush=True)
+print(ended.wait(60), flush=True)
+"""
+
+
+def test_it_leaves_when_the_pipe_ends_and_not_before() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.stdin.write("words are passed over\n" * 1000)
+        program.stdin.flush()
+        assert program.poll() is None
+        program.stdin.close()
+        assert program.stdout.readline() == "True\n"
