@@ -1,4 +1,4 @@
-"""One command: facts as a JSON object on stdout's last line, or an error as one on stderr's last line and status 1."""
+"""One command; `outcome.py` says how it ends."""
 
 import argparse
 import contextlib
@@ -12,6 +12,7 @@ import msgspec
 
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.publishing.outcome import fail, succeed
 
 # With a token on standard input, so that no list of processes shows it.
 ONLINE = {
@@ -199,18 +200,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         facts = given.run(given)
     except Problem as problem:
-        return _fail(problem.fault)
+        return fail(problem.fault)
     except Exception as error:  # noqa: BLE001 - the process's edge: the site records what it reads
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        return _fail(Fault.of(UNEXPECTED.get(given.command, "E312"), reason=reason))
-    print(msgspec.json.encode(facts).decode(), flush=True)
-    return 0
-
-
-def _fail(fault: Fault) -> int:
-    print(msgspec.json.encode(fault).decode(), file=sys.stderr, flush=True)
-    return 1
+        return fail(Fault.of(UNEXPECTED.get(given.command, "E312"), reason=reason))
+    return succeed(facts)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.card import CardFacts, parse_facts
+from peer_agent.publishing.outcome import facts_of, fault_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
@@ -134,9 +135,8 @@ class HubPublisher:
             if child.returncode is None:
                 child.kill()
         if child.returncode:
-            raise Problem(_fault_in(errors))
-        made: dict[str, Any] = msgspec.json.decode(output.splitlines()[-1])
-        return made
+            raise Problem(_fault_in(errors.decode(errors="replace")))
+        return facts_of(output.decode())
 
     def _known(self) -> dict[str, str]:
         """The commits that this machine made last, by repository: on those it may build without asking."""
@@ -166,9 +166,5 @@ def hub_token() -> str:
     return token
 
 
-def _fault_in(errors: bytes) -> Fault:
-    lines = errors.splitlines() or [b""]
-    try:
-        return msgspec.json.decode(lines[-1], type=Fault)
-    except msgspec.DecodeError:
-        return Fault.of("E347", reason=lines[-1].decode(errors="replace")[-300:])
+def _fault_in(errors: str) -> Fault:
+    return fault_of(errors) or Fault.of("E347", reason=errors.strip()[-300:])

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.protocol.log.records import GENESIS, RecordHead
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.training.digests import state_digest
@@ -102,7 +103,7 @@ class Replica:
         state = read_state(path)
         if state.layout != self.layout:
             raise Problem.of("E310", step=state.step)
-        for name in ("parameters", "moment1", "moment2"):
+        for name in VECTORS:
             getattr(self, name).copy_(torch.from_numpy(getattr(state, name)))
         self.step, self.index, self.log_digest = state.step, state.index, state.log_digest
 

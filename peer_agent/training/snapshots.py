@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.training.model import Layout
 
-VECTORS = ("parameters", "moment1", "moment2")
 BLOCK = 1 << 22  # elements written at a time
 
 

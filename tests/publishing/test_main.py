@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.publishing import outcome
+from peer_agent.publishing.outcome import fail, fault_of, succeed
 from tests.publishing.texts import docstrings, written
 from tests.training.commits import small_recipe
 
@@ -72,3 +75,23 @@ def test_an_unexpected_error_has_a_number_too(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert json.loads(done.stderr.splitlines()[-1])["code"] == "E312"
+
+
+# How whoever started it reads what it says
+
+NOISE = 'Loading weights: 100%\n{"code": 1}\n'
+
+
+def test_facts_are_on_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert succeed(Fault.of("E353")) == 0
+    assert outcome.facts_of(NOISE + capsys.readouterr().out) == {"code": "E353", "text": Fault.of("E353").text}
+
+
+def test_an_error_is_on_the_last_line_of_the_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(Fault.of("E353")) == 1
+    assert fault_of(NOISE + capsys.readouterr().err + "\n\n") == Fault.of("E353")
+
+
+@pytest.mark.parametrize("errors", ["", "\n", "Killed", NOISE, "[1]", "Segmentation fault\n"])
+def test_whoever_dies_without_a_word_names_none(errors: str) -> None:
+    assert fault_of(errors) is None

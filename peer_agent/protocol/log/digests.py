@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+VECTORS = ("parameters", "moment1", "moment2")  # a replica's state, flat and in this order: in memory, files, digests
 POSITION = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads neighbouring positions over all bits
 BLOCK = 1 << 16  # elements at a time, so that the int64 copies stay in the cache
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from django.conf import settings
 
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.publishing.outcome import facts_of, fault_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def run_child(
         raise ChildStopped
     if child.returncode:
         raise Problem(_fault_in(errors, child.returncode))
-    return msgspec.json.decode(_last_line(output), type=dict[str, Any])
+    return facts_of(output)
 
 
 def _waited_for(
@@ -118,14 +118,8 @@ def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen
 
 
 def _fault_in(errors: str, status: int) -> Fault:
-    try:
-        return msgspec.json.decode(_last_line(errors), type=Fault)
-    except msgspec.DecodeError:
-        logger.exception("a child ended with %s: %s", status, errors[-2000:])
-        reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
-        return Fault.of("E327", reason=reason)
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""
+    if (fault := fault_of(errors)) is not None:
+        return fault
+    logger.error("a child ended with %s: %s", status, errors[-2000:])
+    reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
+    return Fault.of("E327", reason=reason)

@@ -14,11 +14,10 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.digests import state_digest
+from peer_agent.protocol.log.digests import VECTORS, state_digest
 from runs import storage
 from runs.models import Run
 
-VECTORS = ("parameters", "moment1", "moment2")
 BLOCK_BYTES = 1024 * 1024
 BLOCK = 1 << 18  # elements looked at together
 LENGTH_BYTES = 8  # before the header, little-endian
