@@ -103,7 +103,7 @@ AGENT: dict[str, Entry] = {
         "No relay has the averaged bytes of step {step} now.",
         "The agent waits for a newer snapshot.",
         means=NOTHING_LOST,
-        depends_on=("E135", "E134"),
+        depends_on=("E135",),
         shown_after_s=15.0,
     ),
     "E115": Entry(
@@ -228,10 +228,9 @@ AGENT: dict[str, Entry] = {
     "E134": Entry(
         "Site not reachable",
         Severity.HIGH,
-        "The site {site} does not answer ({reason}).",
+        "The site does not answer ({reason}).",
         "It is tried again until it does. If that takes long, check your network.",
         means=NOTHING_LOST,
-        depends_on=("E204", "E370", "E371", "E373", "E374"),
         shown_after_s=3.0,
     ),
     "E135": Entry(
@@ -249,7 +248,7 @@ AGENT: dict[str, Entry] = {
         "Of the run's relays, these cannot be reached: {relays}.",
         "They are tried again by themselves.",
         means="The others do their part.",
-        depends_on=("E134", "E135"),
+        depends_on=("E135",),
         shown_after_s=10.0,
     ),
     "E137": Entry(

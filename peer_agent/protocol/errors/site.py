@@ -399,6 +399,7 @@ SITE: dict[str, Entry] = {
         "This agent said more than {limit} in a short time.",
         "It waits a while and goes on by itself. If it comes again, update the agent.",
         means=NOTHING_LOST,
+        shown_after_s=3.0,
     ),
     "E371": Entry(
         "Message stopped the host",
@@ -413,6 +414,7 @@ SITE: dict[str, Entry] = {
         "This agent does not take what the site says: {reason}.",
         "It connects again by itself. If it comes again, look at this computer's connection.",
         means=NOTHING_LOST,
+        shown_after_s=3.0,
     ),
     "E374": Entry(
         "Site is busy",
@@ -420,5 +422,6 @@ SITE: dict[str, Entry] = {
         "The site has more to do than it can take.",
         "The agent connects again by itself after a while.",
         means=NOTHING_LOST,
+        shown_after_s=3.0,
     ),
 }

@@ -35,6 +35,10 @@ class Troubles:
         """It is so no longer, or never was."""
         self._lasting.pop(code, None)
 
+    def lasts(self, code: str) -> bool:
+        """Whether it began and has not ended, shown or not."""
+        return code in self._lasting
+
     def shown(self, now: float) -> list[Trouble]:
         """What has lasted long enough and does not follow from something else that is shown; the worst come first."""
         old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}

@@ -39,14 +39,21 @@ def test_a_trouble_is_shown_while_it_lasts() -> None:
     assert kept.shown(2.0) == []
 
 
+def test_what_lasts_is_known_whether_it_is_shown_or_not() -> None:
+    kept = begun("E134", "E135")
+    assert [kept.lasts(code) for code in ("E134", "E135", "E136")] == [True, True, False]
+    kept.ended("E135")
+    assert not kept.lasts("E135")
+
+
 def test_what_begins_again_while_it_lasts_keeps_its_age_and_gets_the_new_details() -> None:
     kept = Troubles()
-    kept.began(Fault.of("E134", site="a", reason="one"), 0.0)
-    kept.began(Fault.of("E134", site="a", reason="two"), 2.9)
+    kept.began(Fault.of("E134", reason="one"), 0.0)
+    kept.began(Fault.of("E134", reason="two"), 2.9)
     (shown,) = kept.shown(3.0)
     assert "two" in shown.fault.text
     kept.ended("E134")
-    kept.began(Fault.of("E134", site="a", reason="two"), 4.0)
+    kept.began(Fault.of("E134", reason="two"), 4.0)
     assert kept.shown(6.9) == [], "it is young again"
 
 
@@ -59,7 +66,7 @@ def test_what_comes_back_at_once_is_never_shown() -> None:
 
 def test_what_follows_is_hidden_also_over_one_that_is_not_there() -> None:
     assert codes(begun("E114", "E135", "E134"), 60.0) == ["E134"]
-    assert codes(begun("E114", "E204"), 60.0) == ["E204"], "by way of E134, which is not there"
+    assert codes(begun("E114", "E134"), 60.0) == ["E134"], "by way of E135, which is not there"
     assert codes(begun("E114", "E135"), 60.0) == ["E135"]
     kept = begun("E114", "E135")
     kept.ended("E135")
