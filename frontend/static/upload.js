@@ -6,8 +6,8 @@ const PIECE = 1_000_000; // bytes of one request
 const WAITS_S = [1, 2, 4, 8, 15]; // before a piece is tried again
 
 class Refused extends Error {
-  constructor(code, text) {
-    super(`${code}: ${text}`);
+  constructor(code, title, text) {
+    super(`${title} (${code}). ${text}`);
     this.code = code;
   }
 }
@@ -44,8 +44,8 @@ class Upload {
     this.bar.hidden = true;
     if (!file) return;
     const limit = Number(this.field.dataset.limit);
-    if (file.size === 0) return this.show("", "E303: The file is empty. Choose a file with text in it.");
-    if (file.size > limit) return this.show("", tooLong(file.size, limit));
+    if (file.size === 0) return this.show("", this.field.dataset.empty);
+    if (file.size > limit) return this.show("", this.field.dataset.tooLong.replace("SIZE", inMegabytes(file.size)));
     this.running = this.send(file, this.turn);
   }
 
@@ -154,8 +154,9 @@ class Upload {
 async function said(answer) {
   if (answer.ok) return answer.json();
   const known = answer.headers.get("Content-Type")?.startsWith("application/json");
-  const { code, text } = known ? await answer.json() : { code: answer.status, text: "Load the page again, then repeat." };
-  throw new Refused(code, text);
+  const unknown = { code: answer.status, title: "Upload not taken", text: "Load the page again, then repeat." };
+  const { code, title, text } = known ? await answer.json() : unknown;
+  throw new Refused(code, title, text);
 }
 
 function pause(seconds) {
@@ -174,9 +175,8 @@ function megabytes(bytes) {
   return bytes < 1_000_000 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1_000_000).toFixed(1)} MB`;
 }
 
-function tooLong(size, limit) {
-  const [is, most] = [Math.ceil(size / 1_000_000), Math.floor(limit / 1_000_000)].map((mb) => mb.toLocaleString("en"));
-  return `E304: The upload is ${is} MB; this site takes up to ${most} MB. Upload a smaller file.`;
+function inMegabytes(size) {
+  return Math.ceil(size / 1_000_000).toLocaleString("en");
 }
 
 // Private windows may have no storage; then a reload begins anew.

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from peer_agent.machine.home import Home
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, titled
 
 FILE = "status.json"
 STALE_S = 15.0  # an agent writes about once a second
@@ -27,7 +27,7 @@ class ShownTrouble(Struct, frozen=True):
     @property
     def line(self) -> str:
         """For people."""
-        return f"{self.title} ({self.code}). {self.text}"
+        return titled(self.title, self.code, self.text)
 
 
 class Status(Struct, kw_only=True):

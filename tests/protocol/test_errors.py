@@ -53,6 +53,14 @@ def test_the_parts_are_kept_apart_and_read_as_one() -> None:
     assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault
 
 
+def test_what_was_written_into_a_row_is_read_back() -> None:
+    fault = Fault.of("E312", reason="no room: 0 bytes")
+    read = Fault.read(str(fault))
+    assert (read.code, read.text, read.title) == (fault.code, fault.text, fault.title)
+    assert str(read) == str(fault)
+    assert read.titled == f"Release failed (E312). {fault.text}"
+
+
 def test_an_error_of_another_version_has_its_number_for_a_title() -> None:
     strange = Fault("E999", "Something newer.")
     assert (strange.text, strange.title, strange.severity) == ("Something newer.", "Error E999", Severity.MEDIUM)

@@ -44,8 +44,24 @@ class Fault(Struct, frozen=True, omit_defaults=True):
         entry = CATALOGUE.get(self.code)
         return entry.severity if entry is not None else Severity.MEDIUM
 
+    @property
+    def titled(self) -> str:
+        """For people who have not asked for it: what it is called, the number to quote, then all of it."""
+        return titled(self.title, self.code, self.text)
+
     def __str__(self) -> str:
         return f"{self.code}: {self.text}"
+
+    @classmethod
+    def read(cls, written: str) -> Self:
+        """A fault as `str` wrote it into a row; its parts are one."""
+        code, _, text = written.partition(": ")
+        return cls(code, text)
+
+
+def titled(title: str, code: str, text: str) -> str:
+    """One paragraph of an error."""
+    return f"{title} ({code}). {text}"
 
 
 class Problem(Exception):

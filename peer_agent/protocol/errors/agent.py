@@ -228,7 +228,7 @@ AGENT: dict[str, Entry] = {
     "E134": Entry(
         "Site not reachable",
         Severity.HIGH,
-        "The site does not answer ({reason}).",
+        "The site does not answer: {reason}.",
         "It is tried again until it does. If that takes long, check your network.",
         means=NOTHING_LOST,
         shown_after_s=3.0,
