@@ -160,11 +160,8 @@ def doctor(
     """Look for what could keep this machine from training, and say what helps."""
     home = _home()
     checks = _run(examine(home, site_of(site) if site else ""), LeaveRequest(home))
-    for check in checks or []:
-        if not json:
-            typer.echo(check.line())
-    if json:
-        typer.echo(msgspec.json.encode(checks))
+    lines = [check.line() for check in checks or [] if not check.explained_by]
+    typer.echo(msgspec.json.encode(checks) if json else "\n".join(lines))
     if any(check.verdict == "fail" for check in checks or []):
         raise typer.Exit(1)
 

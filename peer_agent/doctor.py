@@ -15,9 +15,11 @@ from typing import Literal
 import msgspec
 import psutil
 from msgspec import Struct
+from msgspec.structs import replace
 
 from peer_agent import __version__
 from peer_agent.display.status import FILE, Status
+from peer_agent.machine import conditions
 from peer_agent.machine.faults import sanitize_fault
 from peer_agent.machine.hardware import gpu_name, missing_packages
 from peer_agent.machine.home import Home
@@ -26,31 +28,36 @@ from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
-from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors.entry import Severity
+from peer_agent.protocol.errors.troubles import explained_by
 from peer_agent.protocol.session import Link
 from peer_agent.site.agent_version import Offer, difference, offer_of
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 TRIAL_BYTES = 1 << 20
-LEAST_DISK, GOOD_DISK = 200 * 10**6, 2 * 10**9
-LEAST_MEMORY, GOOD_MEMORY = 500 * 10**6, 2 * 10**9
-CLOCK_WARN_S = 60
 
 Verdict = Literal["ok", "warn", "fail"]
 
 
 class Check(Struct, frozen=True):
-    """What was looked at and how it stands. `code` is the numbered error, empty where all is well."""
+    """What was looked at and how it stands.
+
+    `code`, `title` and `severity` are those of a numbered error, empty where all is well. `explained_by`: the code of
+    another finding from which this one follows.
+    """
 
     name: str
     verdict: Verdict
     text: str
     code: str = ""
+    title: str = ""
+    severity: Severity | None = None
+    explained_by: str = ""
 
     def line(self) -> str:
         """For people."""
-        number = f"{self.code}: " if self.code else ""
+        number = f"{self.code}: {self.title}. " if self.code else ""
         return f"{self.verdict:<5} {self.name:<9} {number}{self.text}"
 
 
@@ -59,10 +66,16 @@ def good(name: str, text: str) -> Check:
     return Check(name, "ok", text)
 
 
-def bad(name: str, fault: Fault, verdict: Verdict = "fail") -> Check:
-    """A numbered error; a warning where training goes on nevertheless."""
-    fault = sanitize_fault(fault)
-    return Check(name, verdict, fault.text, fault.code)
+def bad(name: str, fault: Fault) -> Check:
+    """A numbered error; a warning where training can go on nevertheless."""
+    fault, severity = sanitize_fault(fault), fault.severity
+    verdict: Verdict = "fail" if severity is Severity.HIGH else "warn"
+    return Check(name, verdict, fault.text, fault.code, fault.title, severity)
+
+
+def found(name: str, fault: Fault | None, text: str) -> Check:
+    """The error where there is one; else `text`, and all is well."""
+    return good(name, text) if fault is None else bad(name, fault)
 
 
 async def examine(home: Home, site: str = "") -> list[Check]:
@@ -72,7 +85,17 @@ async def examine(home: Home, site: str = "") -> list[Check]:
     checks = [*here, await asyncio.to_thread(check_disk, home)]
     for url in sites:
         checks += await check_site(url)
-    return [*checks, *await check_relays(home)]
+    return explained([*checks, *await check_relays(home)])
+
+
+def explained(checks: list[Check]) -> list[Check]:
+    """The same, each with the finding from which it follows.
+
+    One of several sites that is not reached explains nothing where another is: the network is there.
+    """
+    well = {check.name for check in checks if check.verdict == "ok"}
+    codes = {check.code for check in checks if check.code and check.name not in well}
+    return [replace(check, explained_by=explained_by(check.code, codes)) for check in checks]
 
 
 def check_versions() -> Check:
@@ -99,17 +122,14 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
         return good("device", torch.cuda.get_device_name())
     if gpu:
         reason = f"torch {torch.__version__}"
-        return bad("device", Fault.of("E119", gpu=gpu, reason=reason), "warn")
+        return bad("device", Fault.of("E119", gpu=gpu, reason=reason))
     return good("device", cpu)
 
 
 def check_memory(free: Callable[[], int] = lambda: int(psutil.virtual_memory().available)) -> Check:
     """What is free of the machine's memory."""
     have = free()
-    if have < GOOD_MEMORY:
-        fault = Fault.of("E120", free=in_bytes(have), needed=in_bytes(LEAST_MEMORY))
-        return bad("memory", fault) if have < LEAST_MEMORY else Check("memory", "warn", f"{in_bytes(have)} free")
-    return good("memory", f"{in_bytes(have)} free")
+    return found("memory", conditions.of_memory(have), f"{in_bytes(have)} free")
 
 
 def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> Check:
@@ -119,10 +139,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
         have = free(home.folder)
     except OSError as error:
         return bad("disk", Fault.of("E106", path=home.folder, reason=error.strerror or error))
-    if have < LEAST_DISK:
-        needed = in_bytes(LEAST_DISK)
-        return bad("disk", Fault.of("E121", free=in_bytes(have), path=home.folder, needed=needed))
-    return Check("disk", "ok" if have >= GOOD_DISK else "warn", f"{in_bytes(have)} free in {home.folder}")
+    return found("disk", conditions.of_disk(have, home.folder), f"{in_bytes(have)} free in {home.folder}")
 
 
 def _write_and_remove(folder: Path) -> None:
@@ -139,7 +156,8 @@ async def check_site(url: str) -> list[Check]:
     try:
         theirs = await clock_of(f"{url}/healthz")
     except Problem as problem:
-        return [bad("site", problem.fault)]
+        fault = problem.fault
+        return [bad("site", conditions.not_reached(fault) if fault.code == "E104" else fault)]
     took_ms = (time.monotonic() - began) * 1000
     reached = good("site", f"{url} answers in {took_ms:.0f} ms")
     agent = check_agent(await offer_of(url))
@@ -150,19 +168,12 @@ def check_agent(offer: Offer | None) -> Check:
     """This agent and the one that the site offers."""
     if offer is None:
         return good("agent", f"{__version__}; the site does not say which one it offers")
-    fault = difference(offer)
-    if fault is None:
-        return good("agent", f"{__version__} fits the site, which offers {sanitize(offer.version)}")
-    return bad("agent", fault, "fail" if fault.code == "E205" else "warn")
+    return found("agent", difference(offer), f"{__version__} fits the site, which offers {sanitize(offer.version)}")
 
 
 def check_clock(theirs: float, ours: float) -> Check:
     """Two clocks, in seconds of UTC."""
-    apart_s = abs(theirs - ours)
-    if apart_s > CLOCK_WARN_S:
-        fault = Fault.of("E204", minutes=round(apart_s / 60))
-        return bad("clock", fault, "fail" if apart_s > CLOCK_TOLERANCE_S else "warn")
-    return good("clock", "agrees with the site's")
+    return found("clock", conditions.of_clock(theirs - ours), "agrees with the site's")
 
 
 async def check_relays(home: Home) -> list[Check]:
@@ -172,13 +183,19 @@ async def check_relays(home: Home) -> list[Check]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         relays = []
     if not relays:
-        return [Check("relay", "ok", "not known yet; joining a run tells")]
-    return list(await asyncio.gather(*(_check_relay(url) for url in relays)))
+        return [good("relay", "not known yet; joining a run tells")]
+    faults = dict(zip(relays, await asyncio.gather(*map(_fault_of_relay, relays)), strict=True))
+    answering = [url for url, fault in faults.items() if fault is None]
+    missing = [url for url, fault in faults.items() if fault is not None and fault.code == "E104"]
+    others = [bad("relay", fault) for url, fault in faults.items() if fault is not None and url not in missing]
+    away = conditions.of_relays(missing, answering)
+    there = [good("relay", f"{url} answers") for url in answering]
+    return [*there, *([bad("relay", away)] if away is not None else []), *others]
 
 
-async def _check_relay(url: str) -> Check:
+async def _fault_of_relay(url: str) -> Fault | None:
     try:
         await reach(url, link=Link.DATA)
     except Problem as problem:
-        return bad("relay", problem.fault)
-    return good("relay", f"{url} answers")
+        return problem.fault
+    return None

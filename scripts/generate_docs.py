@@ -15,7 +15,11 @@ from msgspec import NODEFAULT, inspect
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.phases import TRANSITIONS
 from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.errors import CATALOGUE
+from peer_agent.protocol.errors.agent import AGENT
+from peer_agent.protocol.errors.entry import SAYS, Entry
+from peer_agent.protocol.errors.links import LINKS
+from peer_agent.protocol.errors.operating import OPERATING
+from peer_agent.protocol.errors.site import SITE
 from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE, Link
@@ -88,17 +92,21 @@ A chunk travels behind a header of {header_bytes} bytes, big-endian. A weight is
 
 ERRORS = """# Errors
 
-Every error a person can meet has a number, a cause and a remedy. Words in angle brackets stand for details.
+Every error a person can meet has a number, a title, a cause and a remedy. Words in angle brackets stand for details.
+
+{severities}
+
+What *follows from* another error is not shown while that one is.
 
 {errors}"""
 
-SECTIONS = {
-    "1": "On a volunteer's machine",
-    "2": "Credentials, links and messages",
-    "3": "What people give the site",
-    "4": "Operating a site",
-    "9": "Setting up a checkout",
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "On a volunteer's machine": AGENT,
+    "Credentials, links and messages": LINKS,
+    "What people give the site": SITE,
+    "Operating a site": OPERATING,
 }
+OF_SETUP = "Setting up a checkout"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -256,17 +264,28 @@ def piece(part: ast.expr) -> str:
 
 def errors_page() -> str:
     """docs/errors.md."""
-    text, section = "", ""
-    for code, entry in CATALOGUE.items():
-        if code[1] != section:
-            section = code[1]
-            text += f"## {SECTIONS[section]}\n\n"
-        remedy = " ".join(part for part in (entry.means, entry.remedy) if part)
-        text += f"### {code}\n\n{readable(entry.cause)}\n\n{readable(remedy)}\n\n"
-    text += f"## {SECTIONS['9']}\n\n"
+    text = ""
+    for title, entries in SECTIONS.items():
+        text += f"## {title}\n\n" + "".join(error_entry(code, entry) for code, entry in entries.items())
+    text += f"## {OF_SETUP}\n\n"
     for code, complaints in setup_errors().items():
         text += f"### {code}\n\n" + "\n\n".join(readable(complaint) for complaint in complaints) + "\n\n"
-    return NOTE + ERRORS.format(errors=text).rstrip() + "\n"
+    severities = table(("severity", "what it says"), [(f"*{name}*", words) for name, words in SAYS.items()])
+    return NOTE + ERRORS.format(severities=severities, errors=text).rstrip() + "\n"
+
+
+def error_entry(code: str, entry: Entry) -> str:
+    """One numbered error."""
+    remedy = " ".join(part for part in (entry.means, entry.remedy) if part)
+    parts = (f"### {code}: {entry.title}", readable(entry.cause), readable(remedy), standing(entry))
+    return "\n\n".join(parts) + "\n\n"
+
+
+def standing(entry: Entry) -> str:
+    """How much an error stops, how long it may last unsaid, and what explains it."""
+    after = f", shown after {entry.shown_after_s:g} s" if entry.shown_after_s else ""
+    causes = f" Follows from {', '.join(entry.depends_on)}." if entry.depends_on else ""
+    return f"Severity: *{entry.severity}*{after}.{causes}"
 
 
 PAGES = {"docs/protocol.md": protocol_page, "docs/errors.md": errors_page}

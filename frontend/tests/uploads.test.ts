@@ -3,7 +3,7 @@ import { expect, it } from "vitest";
 import { AWAY, fileFault, megabytes, refusal, uploadId, waitFor } from "../src/uploads/answers";
 
 const answer = (status: number, body = "", retryAfter = "") => ({ status, body, retryAfter });
-const full = JSON.stringify({ code: "E328", text: "The disk is full." });
+const full = JSON.stringify({ code: "E328", title: "Disk full", text: "The disk is full." });
 
 it.each([200, 201, 204, 400, 401, 403, 404, 412, 413])("%i is an answer", (status) => {
   expect(waitFor(answer(status), 0)).toBeNull();
@@ -27,17 +27,18 @@ it("asks again without a word where the site is elsewhere in the text", () => {
 });
 
 it("a refusal is said with the site's number and words", () => {
-  expect(refusal(answer(507, full))).toBe("E328: The disk is full.");
+  expect(refusal(answer(507, full))).toBe("Disk full (E328). The disk is full.");
   for (const body of ["", "null", "[]", "{}", "<p>", '"x"']) {
-    expect(refusal(answer(403, body))).toBe("403: Load the page again, then repeat.");
+    expect(refusal(answer(403, body))).toBe("Upload not taken (403). Load the page again, then repeat.");
   }
 });
 
-it("a file that the site would not take is refused before a byte is sent", () => {
-  expect(fileFault(0, 6_000_000)).toMatch(/^E303: The file is empty\./);
-  expect(fileFault(6_000_000, 6_000_000)).toBe("");
-  expect(fileFault(6_000_001, 6_000_000)).toMatch(/^E304: The upload is 7 MB; this site takes up to 6 MB\./);
-  expect(fileFault(2_000_000_000, 512_000_000)).toContain("2,000 MB");
+it("a file that the site would not take is refused before a byte is sent, in the site's words", () => {
+  const words = { empty: "nothing in it", tooLong: "is SIZE MB" };
+  expect(fileFault(0, 6_000_000, words)).toBe("nothing in it");
+  expect(fileFault(6_000_000, 6_000_000, words)).toBe("");
+  expect(fileFault(6_000_001, 6_000_000, words)).toBe("is 7 MB");
+  expect(fileFault(2_000_000_000, 512_000_000, words)).toBe("is 2,000 MB");
 });
 
 it("sizes are kilobytes and megabytes", () => {

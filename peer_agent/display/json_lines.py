@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import msgspec
 
 from peer_agent.display.lines import EVERY_S, View
+from peer_agent.display.status import ShownTrouble
 from peer_agent.machine.faults import faults_of, sanitize_fault
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.sanitize import sanitize
@@ -42,7 +43,10 @@ class JsonLinesView(View):
 
     def fault(self, fault: Fault) -> None:
         fault = sanitize_fault(fault)
-        self._emit("error", code=fault.code, text=fault.text)
+        self._emit("error", code=fault.code, title=fault.title, severity=fault.severity, text=fault.text)
+
+    def trouble(self, trouble: ShownTrouble) -> None:
+        self._emit("trouble", **msgspec.structs.asdict(trouble))
 
     def show(self, line: str) -> None:
         """It is told as an event."""

@@ -2,29 +2,47 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
-from peer_agent.display.status import EVENTS, Status
+from msgspec import Struct
+
+from peer_agent.display.status import EVENTS, ShownTrouble, Status
 from peer_agent.machine.faults import sanitize_fault
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
 EVERY_S = 5.0  # between lines about progress
 
 
+class Event(Struct, frozen=True):
+    """Something that happened, at a time of day. `code`: of a numbered error."""
+
+    at: str
+    text: str
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.at}  {self.text}"
+
+
 class View:
-    """Lines on a stream. `now` has the newest figures."""
+    """Lines on a stream. `now` has the newest figures, `troubles` what is wrong."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self.stream = stream
+        self.clock: Callable[[], float] = time.monotonic
         self.now = Status()
         self.accepted = 0
         self.made = 0  # the newest step that was told of
         self.is_moving = False
         self.is_leaving = False
-        self.is_away = False
+        self.troubles = Troubles()
+        self.events: list[Event] = []  # the last few
+        self._lasting: dict[str, ShownTrouble] = {}  # those that were told of
         self._told_at = 0.0
         self._state = ("", "")
 
@@ -43,13 +61,50 @@ class View:
     def fault(self, fault: Fault) -> None:
         """A numbered error that this agent goes on after."""
         fault = sanitize_fault(fault)
-        self.tell("error", f"{fault.code}: {fault.text}", code=fault.code)
+        self.happened(str(fault), code=fault.code)
 
     def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonLinesView`)
         """Something happened: one line, with the time of day."""
-        line = f"{time.strftime('%H:%M:%S')}  {sanitize(text)}"
-        self.now.events = [*self.now.events, line][-EVENTS:]
-        self.show(line)
+        self.happened(text)
+
+    def happened(self, text: str, code: str = "") -> None:
+        """Add it to the last events, and show it."""
+        event = Event(time.strftime("%H:%M:%S"), sanitize(text), code)
+        self.events = [*self.events, event][-EVENTS:]
+        self.now.events = [str(event) for event in self.events]
+        self.show(str(event))
+
+    # --- troubles -----------------------------------------------------------------------------------------------
+
+    def began(self, fault: Fault) -> None:
+        """This is so from now on; it is told of once it has lasted for as long as the catalogue says."""
+        self.troubles.began(sanitize_fault(fault), self.clock())
+        self.look()
+
+    def ended(self, *codes: str) -> None:
+        """These are over, or never were."""
+        for code in codes:
+            self.troubles.ended(code)
+        self.look()
+
+    def look(self) -> None:
+        """Take down what is wrong now, and tell what is new of it and what is over."""
+        shown = [_shown(trouble.fault) for trouble in self.troubles.shown(self.clock())]
+        self.now.troubles = shown
+        for code in [code for code in self._lasting if not self.troubles.lasts(code)]:
+            self.solved(self._lasting.pop(code))
+        for trouble in shown:
+            if trouble.code not in self._lasting:
+                self.trouble(trouble)
+            self._lasting[trouble.code] = trouble
+
+    def trouble(self, trouble: ShownTrouble) -> None:
+        """Something is wrong, as long as nothing else is said."""
+        self.show(f"{time.strftime('%H:%M:%S')}  {trouble.line}")
+
+    def solved(self, trouble: ShownTrouble) -> None:
+        """It is over."""
+        self.tell("solved", f"Solved: {trouble.title}.", code=trouble.code, title=trouble.title)
 
     def show(self, line: str) -> None:
         """Bring a line before the person's eyes."""
@@ -82,8 +137,8 @@ class View:
 
     def progress(self, step: int, samples: int, speed: float) -> None:
         """How the current step goes."""
-        if time.monotonic() - self._told_at >= EVERY_S:
-            self._told_at = time.monotonic()
+        if self.clock() - self._told_at >= EVERY_S:
+            self._told_at = self.clock()
             self.say(f"step {step + 1}: {samples} samples here, {speed:.1f} samples/s; {self.accepted} accepted so far")
 
     def step(self, record: RecordHead, own: Contribution | None) -> None:
@@ -103,19 +158,6 @@ class View:
             from_here=mine,
         )
 
-    def away(self, fault: Fault) -> None:
-        """The site is not reached; said once, however often it is tried."""
-        if not self.is_away:
-            self.is_away = True
-            words = f"The site does not answer ({fault.code}). Trying again until it does; nothing is lost."
-            self.tell("away", words, code=sanitize(fault.code))
-
-    def back(self) -> None:
-        """The site is reached."""
-        if self.is_away:
-            self.is_away = False
-            self.tell("back", "The site answers again.")
-
     def leaves(self, step: int) -> None:
         """The person has asked the agent to leave, and it finishes a step first."""
         self.is_leaving = True
@@ -125,3 +167,7 @@ class View:
         """The last words to a person who has asked it to leave."""
         hands = f"{self.accepted:,} samples from here went into the model" if self.accepted else "Nothing was lost"
         self.tell("left", f"This machine has left. {hands}. The same command takes part again.")
+
+
+def _shown(fault: Fault) -> ShownTrouble:
+    return ShownTrouble(fault.code, fault.title, fault.severity, sanitize(fault.text))

@@ -9,11 +9,25 @@ import msgspec
 from msgspec import Struct
 
 from peer_agent.machine.home import Home
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, titled
 
 FILE = "status.json"
 STALE_S = 15.0  # an agent writes about once a second
 EVENTS = 3
+
+
+class ShownTrouble(Struct, frozen=True):
+    """What is wrong now, in the catalogue's words."""
+
+    code: str
+    title: str
+    severity: str
+    text: str
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return titled(self.title, self.code, self.text)
 
 
 class Status(Struct, kw_only=True):
@@ -40,6 +54,7 @@ class Status(Struct, kw_only=True):
     rank: int | None = None
     hands: int = 0  # people who have given something
     events: list[str] = []
+    troubles: list[ShownTrouble] = []  # the worst first
     relays: list[str] = []  # addresses of the run's relays
 
 
@@ -52,7 +67,7 @@ SENTENCES = {
     "averaging": "Step {step} is being averaged with the others.",
     "waiting": "The run waits: {reason}.",
     "paused": "The organizer has paused the run.",
-    "away": "The site does not answer; trying again until it does. Nothing is lost.",
+    "away": "Waiting for the site.",
     "leaving": "Finishing step {step}; then this machine leaves.",
     "finished": "The run is finished. Thank you; your work is in the model.",
 }
@@ -102,6 +117,7 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
     lines = [
         f"{facts['title'] or facts['run']} at {facts['site']}, for {facts['person']} (process {facts['pid']})",
         facts["sentence"],
+        *(ShownTrouble(**trouble).line for trouble in facts["troubles"]),
         f"step {facts['step']:,} of {facts['target_steps']:,}{loss}; {speeds}; {facts['accepted']:,} accepted{rank}",
     ]
     silent = "It has said nothing for more than a few seconds: it sleeps, or this machine is very busy."

@@ -2,9 +2,8 @@
 
 import contextlib
 import logging
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO
@@ -14,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from peer_agent.display.lines import View
+from peer_agent.display.lines import Event, View
 from peer_agent.display.status import Status, sentence
 from peer_agent.machine.sanitize import SanitizingFormatter
 
@@ -22,7 +21,7 @@ WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
 FIGURE_COLUMNS = (8, 15, 18, 15, 8)
 ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
-NUMBER = re.compile(r"E\d{3}: ")
+MOST_TROUBLES = 3  # on the page
 LOG_BYTES = 1_000_000
 HINT = "Ctrl-C finishes this step and leaves; a second Ctrl-C leaves at once."
 
@@ -51,13 +50,16 @@ class LiveView(View):
         if self.console.size != self._size:  # the terminal has wrapped the old page in its own way
             self._size = self.console.size
             self.console.clear()
-        self._live.update(picture(self.now, self.console), refresh=True)
+        self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> RenderableType:
+        return picture(self.now, self.events, self.console)
 
     @contextlib.contextmanager
     def live(self, log_file: Path) -> Iterator[None]:
         """Show the page; what is logged goes to a file meanwhile, and what is printed appears above the page."""
         with _logging_to(log_file), _no_echo_of_control_keys():
-            picture_now, self._size = picture(self.now, self.console), self.console.size
+            picture_now, self._size = self._picture(), self.console.size
             with Live(picture_now, console=self.console, auto_refresh=False, vertical_overflow="crop") as live:
                 self._live = live
                 try:
@@ -72,23 +74,25 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and not Console(file=stream).is_dumb_terminal
 
 
-def picture(now: Status, console: Console) -> RenderableType:
-    """The page: what it is about, one sentence, one bar, five figures, the last events, how to leave."""
+def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
+    """The page: what it is about, one sentence, what is wrong, one bar, five figures, the last events, how to leave."""
     width = min(console.width, WIDTH) - 1  # a full last column makes some terminals go on to the next line
     page = Table.grid()
     page.add_column(width=width)
-    for part in (
+    parts: tuple[RenderableType, ...] = (
         Text(now.title or now.run, style="bold", no_wrap=True, overflow="ellipsis"),
         Text(sentence(now)),
+        *_troubles(now),
         Text(""),
         _bar(now, width, _blocks(console)),
         Text(""),
         _figures(now, width),
         Text(""),
-        _events(now),
+        _events(events),
         Text(""),
         Text(_last_line(now), style="dim"),
-    ):
+    )
+    for part in parts:
         page.add_row(part)
     return Group(Text(""), page)
 
@@ -136,13 +140,18 @@ def _rank(now: Status) -> str:
     return f"{now.rank:,} of {now.hands:,}" if now.hands else f"{now.rank:,}"
 
 
-def _events(now: Status) -> Table:
+def _troubles(now: Status) -> list[Text]:
+    """Whole sentences: what to do about each is at its end."""
+    shown = [Text(trouble.line, style=BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
+    more = len(now.troubles) - len(shown)
+    return [*shown, Text(f"{more} more: see `manyhands status`.", style="dim")] if more > 0 else shown
+
+
+def _events(events: Sequence[Event]) -> Table:
     """Whole sentences: what to do about an error is at its end."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for event in now.events:
-        at, _, words = event.partition("  ")
-        is_error = NUMBER.match(words) is not None
-        table.add_row(Text(at, style="dim"), Text(words, style=BROKEN if is_error else ""))
+    for event in events:
+        table.add_row(Text(event.at, style="dim"), Text(event.text, style=BROKEN if event.code else ""))
     return table
 
 

@@ -23,4 +23,8 @@ def faults_of(error: BaseException) -> list[Fault]:
 
 def sanitize_fault(fault: Fault) -> Fault:
     """The same where nothing in it can act in a terminal: its words, or what is filled in, may be somebody else's."""
-    return Fault(sanitize(fault.code), "\n".join(sanitize(line) for line in fault.text.split("\n")))
+    return Fault(*(_sanitize_lines(part) for part in (fault.code, fault.cause, fault.means, fault.remedy)))
+
+
+def _sanitize_lines(text: str) -> str:
+    return "\n".join(sanitize(line) for line in text.split("\n"))

@@ -20,6 +20,7 @@ from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.traffic import TRAFFIC
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.messages import MAX_MESSAGE, AnyMessage, Message
 from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
 from peer_agent.protocol.wire import Frame
@@ -33,10 +34,10 @@ READ_QUEUE = 4  # messages that wait to be received before the socket is no long
 STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-CANNOT_HEAL = frozenset(
+PASSING = frozenset({"E104", "E110"})  # of this machine's own errors, those that go away by themselves
+CANNOT_HEAL = (frozenset(AGENT) - PASSING) | frozenset(
     {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324"}
 )
-PASSING = frozenset({"E104", "E110"})  # of this machine's own errors, those that go away by themselves
 
 
 class LinkLost(Exception):
@@ -338,8 +339,8 @@ def _find_refusal(error: BaseException) -> Refused | None:
 
 
 def heals(fault: Fault) -> bool:
-    """Whether coming back may help. This machine's own errors (1xx) stay until its owner does something."""
-    return fault.code in PASSING or not (fault.code in CANNOT_HEAL or fault.code.startswith("E1"))
+    """Whether coming back may help. Most of this machine's own errors stay until its owner does something."""
+    return fault.code not in CANNOT_HEAL
 
 
 def _delay_s(attempt: int, hint_s: float, random: Random) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 
 Codec = Literal["fp32", "fp16", "int8"]
 
@@ -62,6 +62,14 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return (samples - 1) * each + 1, samples * each
 
 
+class OutOfBounds(Problem):
+    """E301, for a rule that ties values together. `value`: the path of the one to change, empty where none is."""
+
+    def __init__(self, reason: str, value: str = "") -> None:
+        super().__init__(Fault.of("E301", reason=reason))
+        self.value = value
+
+
 def encode_recipe(recipe: Recipe) -> bytes:
     """Canonical JSON of a recipe."""
     return msgspec.json.encode(recipe, order="deterministic")
@@ -77,20 +85,25 @@ def parse_recipe(data: bytes | str) -> Recipe:
 
 
 def checked(recipe: Recipe) -> Recipe:
-    """The recipe itself, once the rules that tie its values together hold. Raises Problem E301."""
+    """The recipe itself, once the rules that tie its values together hold. Raises OutOfBounds."""
     model, optimizer = recipe.model, recipe.optimizer
     floats = (optimizer.learning_rate, optimizer.weight_decay, optimizer.epsilon, optimizer.clip_norm)
-    rules = {
-        f"width {model.width} is not a multiple of heads {model.heads}": model.width % model.heads == 0,
-        "a head of a llama needs an even width": model.family != "llama" or model.width // model.heads % 2 == 0,
-        f"micro batch {recipe.micro_batch} is above the target batch": recipe.micro_batch <= recipe.target_batch,
-        "warm-up is longer than the run": optimizer.warmup_steps <= recipe.target_steps,
-        "a value is not finite": all(math.isfinite(value) for value in floats),
-        "the model is larger than 2^31 parameters": parameters(recipe) < 2**31,
-    }
-    for reason, holds in rules.items():
-        if not holds:
-            raise Problem.of("E301", reason=reason)
+    is_odd = model.family == "llama" and model.width // model.heads % 2 == 1
+    rules = (
+        ("model.width", f"width {model.width} is not a multiple of heads {model.heads}", model.width % model.heads),
+        ("model.width", "a head of a llama needs an even width", is_odd),
+        (
+            "micro_batch",
+            f"micro batch {recipe.micro_batch} is above the target batch",
+            recipe.micro_batch > recipe.target_batch,
+        ),
+        ("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps),
+        ("", "a value is not finite", not all(math.isfinite(value) for value in floats)),
+        ("model.layers", "the model is larger than 2^31 parameters", parameters(recipe) >= 2**31),
+    )
+    for value, reason, is_broken in rules:
+        if is_broken:
+            raise OutOfBounds(reason, value)
     return recipe
 
 

@@ -154,10 +154,10 @@ class Trainer(Peer):
             case e.Quit():
                 if action.fault is not None:
                     self.kill()
-            case e.Tell() | e.Warn() | e.Show() | e.Dial() | e.Keep() | e.Discard() | e.Renew() | e.Made():
-                pass  # there is no person, no socket and no float
-            case e.Send() | e.Serve() | e.Release() | e.Settle():
-                pass  # relays ask by `sends`
+            case e.Tell() | e.Warn() | e.Began() | e.Ended() | e.Show() | e.Dial():
+                pass  # there is no person and no socket
+            case e.Keep() | e.Discard() | e.Renew() | e.Made() | e.Send() | e.Serve() | e.Release() | e.Settle():
+                pass  # there is no float, and relays ask by `sends`
             case _:
                 assert_never(action)
 

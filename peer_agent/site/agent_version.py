@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from peer_agent import __version__
@@ -43,7 +44,7 @@ def difference(offer: Offer) -> Fault | None:
     """E205 where this agent cannot work there, E126 where it works and there is a newer one, None where it fits."""
     if offer.protocol != PROTOCOL:
         fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
-        return Fault(fault.code, f"{fault.text}\n{offer.line}")
+        return replace(fault, remedy=f"{fault.remedy}\n{offer.line}")
     if is_newer(offer.version, __version__):
         return Fault.of("E126", theirs=offer.version, ours=__version__, line=offer.line)
     return None

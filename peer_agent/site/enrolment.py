@@ -51,7 +51,7 @@ async def access_for(home: Home, url: str, enrolment: Enrolment) -> RunAccess:
     except Problem as problem:
         if problem.fault.code not in ASK_AGAIN[enrolment.role]:
             raise
-        enrolment.say(f"{problem.fault.text.split('. ')[0]}. It can be approved again now.")
+        enrolment.say(f"{problem.fault.title}. It can be approved again now.")
     return await _renewed(home, await enrolment.enrol(home, url), enrolment)
 
 

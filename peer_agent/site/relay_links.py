@@ -53,6 +53,11 @@ class DataLinks:
         """Of the relays it keeps links to."""
         return sorted(relay.url for relay in self._tasks)
 
+    @property
+    def reached(self) -> list[str]:
+        """Those of them to which a link is open now."""
+        return sorted(relay.url for relay in self._tasks if relay.peer in self.open)
+
     def follow(self, relays: tuple[m.Listener, ...]) -> None:
         """Keep a link to each of these, and to no other."""
         for relay in [relay for relay in self._tasks if relay not in relays]:

@@ -54,6 +54,7 @@ class Agent:
         self.home, self.access, self.limits, self.view = home, access, limits, view
         self.links = DataLinks(access, self._hear_relay)
         self.control: Connection | None = None
+        self.away: Fault | None = None  # why there is no control link, from when one could not be opened
         self.core = self._new_core()
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)
@@ -128,11 +129,9 @@ class Agent:
 
     async def _keep_control(self) -> None:
         def told(state: Connected | Waiting) -> None:
+            self.away = state.fault if isinstance(state, Waiting) else None
             if isinstance(state, Waiting):
                 log.info("%s; trying again in %.0f s", state.fault, state.delay_s)
-                self.view.away(state.fault)
-            else:
-                self.view.back()
 
         await keep(self.access.dial_control, self._hear_site, on_state=told, random=Random())
 
@@ -168,7 +167,7 @@ class Agent:
         match action:
             case e.Say():
                 self._say(action.message)
-            case e.Tell() | e.Warn() | e.Show() | e.Quit():
+            case e.Tell() | e.Warn() | e.Began() | e.Ended() | e.Show() | e.Quit():
                 self._tell(action)
             case e.Dial():
                 self.links.follow(action.listeners)
@@ -246,12 +245,16 @@ class Agent:
             self._words.get_nowait()
             self._words.task_done()
 
-    def _tell(self, action: e.Tell | e.Warn | e.Show | e.Quit) -> None:
+    def _tell(self, action: e.Tell | e.Warn | e.Began | e.Ended | e.Show | e.Quit) -> None:
         match action:
             case e.Tell():
                 self.view.say(action.text)
             case e.Warn():
                 self.view.fault(action.fault)
+            case e.Began():
+                self.view.began(action.fault)
+            case e.Ended():
+                self.view.ended(*action.codes)
             case e.Show():
                 self.view.state(action.state, action.reason)
             case e.Quit():

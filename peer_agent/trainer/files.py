@@ -6,12 +6,14 @@ import logging
 from collections import Counter
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Problem
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.data import Tokens, load_shard
 from peer_agent.training.snapshots import State
@@ -84,7 +86,7 @@ async def hand_in(home: Home, access: RunAccess, state: State, view: View) -> No
             view.say(f"The site did not take this machine's copy of step {state.step}; another machine hands it in.")
     except Problem as problem:
         more = f"Another machine hands in the copy of step {state.step}."
-        view.fault(Fault(problem.fault.code, f"{problem.fault.text} {more}"))
+        view.fault(replace(problem.fault, remedy=f"{problem.fault.remedy} {more}".strip()))
     finally:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -67,11 +67,13 @@ class HubPublisher:
             (state, record, replica), self._waiting = self._waiting, None
             try:
                 url = await self._send(state, record, replica)
-                self.view.say(f"The model of step {record.step} is on the Hub: {url}")
             except Problem as problem:
-                self.view.fault(Fault.of("E354", step=record.step, reason=problem))
+                self.view.began(Fault.of("E354", step=record.step, reason=problem))
             except OSError as error:
-                self.view.fault(Fault.of("E354", step=record.step, reason=error.strerror or error))
+                self.view.began(Fault.of("E354", step=record.step, reason=error.strerror or error))
+            else:
+                self.view.ended("E354")
+                self.view.say(f"The model of step {record.step} is on the Hub: {url}")
 
     async def _send(self, state: State, record: RecordHead, replica: Replica) -> str:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)

@@ -119,8 +119,7 @@ class Jobs:
         else:
             assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
         digest = await follower.apply(record, action.record.digest, assembly, patient=action.patient)
-        linked = bool(self.agent.links.open)
-        self.agent.handle(e.BytesMissing(action.job, linked) if digest is None else e.Applied(action.job, digest))
+        self.agent.handle(e.BytesMissing(action.job) if digest is None else e.Applied(action.job, digest))
 
     async def hand_in(self) -> None:
         """One at a time: asked again, a slow uplink is still at it."""

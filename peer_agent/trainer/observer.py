@@ -2,19 +2,24 @@
 
 import asyncio
 import contextlib
+import shutil
 import time
+from enum import Enum, auto
 
 import msgspec
 from msgspec import Struct
 
 from peer_agent.display.status import write_status
+from peer_agent.machine import conditions
+from peer_agent.network.link import PASSING
 from peer_agent.network.site import get_json
 from peer_agent.network.traffic import Rates
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.trainer.agent import Agent
 
 LOOK_S = 1.0
 LEADERBOARD_S = 10.0
+DISK_S = 10.0
 MOST_LINES = 1000
 
 
@@ -26,12 +31,22 @@ class LeaderboardLine(Struct, frozen=True):
     samples: int
 
 
+class Condition(Enum):
+    """What is looked at; at most one thing is wrong with each."""
+
+    SITE = auto()
+    CLOCK = auto()
+    RELAYS = auto()
+    DISK = auto()
+
+
 class Observer:
-    """Changes nothing of the agent; fills `view.now`."""
+    """Changes nothing of the agent; fills `view.now` and tells `view` what is wrong."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.view, self.now = agent, agent.view, agent.view.now
         self._rates = Rates()
+        self._found: dict[Condition, str] = {}  # the code of each that does not hold now
         access = agent.access
         self.now.site, self.now.run, self.now.person = access.site.url, access.slug, access.site.person
 
@@ -40,10 +55,12 @@ class Observer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             tasks.create_task(self._ask_for_rank())
+            tasks.create_task(self._watch_disk())
 
     async def _watch(self) -> None:
         while True:
             self.look()
+            self.look_for_troubles()
             self.view.refresh()
             await asyncio.to_thread(write_status, self.agent.home, self.now, time.time())
             await asyncio.sleep(LOOK_S)
@@ -62,6 +79,32 @@ class Observer:
         if agent.jobs.accumulation is not None:
             now.samples_per_s = agent.jobs.accumulation.speed
         now.accepted = max(now.accepted, self.view.accepted)
+
+    def look_for_troubles(self) -> None:
+        """What is wrong with the links of this moment."""
+        agent, links = self.agent, self.agent.links
+        self._note(Condition.SITE, _of_site(agent.away))
+        if agent.control is not None:
+            self._note(Condition.CLOCK, conditions.of_clock(agent.control.offset_s))
+        missing = set(links.addresses) - set(links.reached)
+        self._note(Condition.RELAYS, conditions.of_relays(missing, links.reached))
+        self.view.look()
+
+    async def _watch_disk(self) -> None:
+        folder = self.agent.home.folder
+        while True:
+            free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
+            self._note(Condition.DISK, conditions.of_disk_in_use(free, folder))
+            await asyncio.sleep(DISK_S)
+
+    def _note(self, condition: Condition, fault: Fault | None) -> None:
+        """Begin the trouble that was found, and end the one that was found before and is another."""
+        before = self._found.pop(condition, "")
+        if fault is not None:
+            self._found[condition] = fault.code
+            self.view.began(fault)
+        if before and (fault is None or fault.code != before):
+            self.view.ended(before)
 
     async def _ask_for_rank(self) -> None:
         """The site's own count. While it is not told, this machine's stands."""
@@ -87,7 +130,7 @@ def doing(agent: Agent) -> str:
         return "finished"
     if view.is_leaving:
         return "leaving"
-    if view.is_away:
+    if agent.away is not None:
         return "away"
     if not core.has_state:
         return "loading" if core.greeting is not None else "joining"
@@ -98,3 +141,8 @@ def doing(agent: Agent) -> str:
     if view.run_state in {"waiting", "paused"}:
         return view.run_state
     return "resting" if core.quota and core.is_full else "training"
+
+
+def _of_site(away: Fault | None) -> Fault | None:
+    """A site in the middle of a restart is not itself for a while."""
+    return conditions.not_reached(away) if away is not None and away.code in PASSING else away

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from accounts.models import Machine
 from accounts.selectors import working_machine
@@ -34,7 +35,7 @@ def verified_request(
     request = _parsed(body)
     if request.protocol != PROTOCOL:
         fault = Fault.of("E205", theirs=request.protocol, ours=PROTOCOL)
-        raise Problem(Fault(fault.code, f"{fault.text}\n{upgrade()}"))
+        raise Problem(replace(fault, remedy=f"{fault.remedy}\n{upgrade()}"))
     machine = working_machine(request.machine, site=site)
     try:
         signed = Signed(body, bytes.fromhex(signature))

@@ -17,10 +17,23 @@ import pytest
 
 from peer_agent import __version__, doctor
 from peer_agent.display.status import Status, write_status
-from peer_agent.doctor import Check, check_device, check_disk, check_memory, check_relays, check_site, examine
+from peer_agent.doctor import (
+    Check,
+    bad,
+    check_device,
+    check_disk,
+    check_memory,
+    check_relays,
+    check_site,
+    examine,
+    explained,
+    good,
+)
 from peer_agent.machine.home import Home, KnownSite
+from peer_agent.protocol.errors import CATALOGUE, Fault
+from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.messages import PROTOCOL
-from tests.agent.program import MANYHANDS, Handler, environment, http_site, serving
+from tests.agent.program import MANYHANDS, Handler, environment, http_site, manyhands, serving
 from tests.agent.scripted_site import RELAY, TRAINER, relaying, site
 from tests.protocol.identities import SITE_PUBLIC
 
@@ -47,7 +60,7 @@ def closed_port() -> int:
 
 @pytest.mark.parametrize(
     ("ahead_s", "verdict", "code"),
-    [(0, "ok", ""), (-20, "ok", ""), (120, "warn", "E204"), (3600, "fail", "E204"), (-86_400, "fail", "E204")],
+    [(0, "ok", ""), (-20, "ok", ""), (120, "warn", "E139"), (3600, "fail", "E204"), (-86_400, "fail", "E204")],
 )
 async def test_the_clock(ahead_s: float, verdict: str, code: str) -> None:
     with clock_site(ahead_s) as url:
@@ -83,7 +96,8 @@ async def test_the_agent_that_the_site_offers(offer: dict[str, Any], verdict: st
 
 async def test_a_site_that_is_not_there() -> None:
     (check,) = await check_site(f"http://127.0.0.1:{closed_port()}")
-    assert (check.name, check.verdict, check.code) == ("site", "fail", "E104")
+    assert (check.name, check.verdict, check.code) == ("site", "fail", "E134")
+    assert "cannot be reached" in check.text
 
 
 async def test_relays(tmp_path: Path) -> None:
@@ -94,21 +108,63 @@ async def test_relays(tmp_path: Path) -> None:
     async with site() as script, relaying(script, tmp_path / "relay", RELAY) as relay:
         gone = f"ws://127.0.0.1:{closed_port()}/"
         write_status(home, Status(relays=[relay.url, gone]), 0.0)
-        there, away = await check_relays(home)
+        there, some = await check_relays(home)
+    write_status(home, Status(relays=[gone, "ws://8.8.8.8:1/"]), 0.0)
+    none, strange = await check_relays(home)
     assert (there.verdict, there.code) == ("ok", "")
-    assert (away.verdict, away.code) == ("fail", "E104")
+    assert (some.verdict, some.code) == ("warn", "E136"), "the run goes on over the other one"
+    assert (none.verdict, none.code) == ("fail", "E135")
+    assert gone in some.text
+    assert gone in none.text
+    assert strange.code == "E105", "it is told by itself"
+
+
+def finding(name: str, code: str = "") -> Check:
+    return bad(name, Fault(code, "It is so.")) if code else good(name, "it is well")
+
+
+@pytest.mark.parametrize("code", ["E103", "E119", "E126", "E204"])
+def test_a_finding_has_title_and_severity_and_only_what_stops_everything_fails(code: str) -> None:
+    check = finding("a", code)
+    entry = CATALOGUE[code]
+    assert (check.title, check.severity) == (entry.title, entry.severity)
+    assert check.verdict == ("fail" if entry.severity is Severity.HIGH else "warn")
+    assert check.line() == f"{check.verdict:<5} a         {code}: {entry.title}. It is so."
+    assert (finding("a").title, finding("a").severity) == ("", None)
+
+
+def test_what_follows_from_another_finding_names_it() -> None:
+    away = [finding("site", "E134"), finding("relay", "E135"), finding("relay", "E105")]
+    assert [check.explained_by for check in explained(away)] == ["", "E134", ""]
+    one_of_two = [finding("site"), finding("site", "E134"), finding("relay", "E135")]
+    assert [check.explained_by for check in explained(one_of_two)] == ["", "", ""], "the network is there"
+
+
+def test_people_are_not_told_what_follows_and_programs_are(tmp_path: Path) -> None:
+    gone = f"http://127.0.0.1:{closed_port()}"
+    home = Home(tmp_path)
+    home.remember(KnownSite(gone, TRAINER, "ann", SITE_PUBLIC.hex()))
+    write_status(home, Status(relays=[f"ws://127.0.0.1:{closed_port()}/"]), 0.0)
+    told, listed = manyhands(tmp_path, "doctor"), manyhands(tmp_path, "doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(listed.stdout)}
+    assert (checks["relay"]["code"], checks["relay"]["explained_by"]) == ("E135", "E134")
+    assert (checks["site"]["title"], checks["site"]["severity"]) == ("Site not reachable", "high")
+    assert checks["disk"]["explained_by"] == ""
+    assert "E134: Site not reachable. " in told.stdout
+    assert "E135" not in told.stdout
+    assert (told.returncode, listed.returncode) == (1, 1)
 
 
 def test_memory() -> None:
     found = [check_memory(lambda size=size: size) for size in (10**8, 10**9, 10**10)]  # type: ignore[misc]
-    assert [(check.verdict, check.code) for check in found] == [("fail", "E120"), ("warn", ""), ("ok", "")]
+    assert [(check.verdict, check.code) for check in found] == [("fail", "E120"), ("warn", "E137"), ("ok", "")]
     assert check_memory().name == "memory"
 
 
 def test_a_disk_with_too_little_on_it(tmp_path: Path) -> None:
     home = Home(tmp_path)
     found = [check_disk(home, lambda _, size=size: size) for size in (10**6, 10**9, 10**11)]  # type: ignore[misc]
-    assert [(check.verdict, check.code) for check in found] == [("fail", "E121"), ("warn", ""), ("ok", "")]
+    assert [(check.verdict, check.code) for check in found] == [("fail", "E121"), ("warn", "E138"), ("ok", "")]
 
 
 @contextmanager

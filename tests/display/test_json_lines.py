@@ -35,8 +35,8 @@ def everything() -> list[dict[str, Any]]:
     view.state("running", "")
     view.refresh()
     view.step(open_head(commits(1, 8, 8)[0].record, SITE_PUBLIC), None)
-    view.away(Fault.of("E104", url="u", reason="r"))
-    view.back()
+    view.began(Fault.of("E138", free="1 GB", path="/a"))
+    view.ended("E138")
     view.fault(Fault.of("E109", step=3))
     view.leaves(3)
     view.farewell()
@@ -54,7 +54,12 @@ def test_every_event_is_described() -> None:
 def test_figures_and_errors_have_their_numbers() -> None:
     told = {event["event"]: event for event in everything()}
     assert set(FIGURES) < set(told["figures"])
-    assert (told["error"]["code"], told["away"]["code"]) == ("E109", "E104")
+    error = told["error"]
+    assert (error["code"], error["title"], error["severity"]) == ("E109", "Copy of the model differs", "medium")
+    trouble = {"code": "E138", "title": "Little disk space left", "severity": "medium"}
+    assert trouble.items() <= told["trouble"].items()
+    assert told["trouble"]["text"].startswith("Only 1 GB are free on the disk of /a. ")
+    assert (told["solved"]["code"], told["solved"]["title"]) == ("E138", "Little disk space left")
     assert {"step": 1, "loss": 1.0, "hands": 0, "samples": 1, "from_here": 0}.items() <= told["step"].items()
     assert (told["approval"]["code"], told["state"]["state"]) == ("BCDF-GHJK", "running")
 

@@ -12,8 +12,10 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
+from peer_agent.display.lines import Event
 from peer_agent.display.status import (
     SENTENCES,
+    ShownTrouble,
     Status,
     is_stale,
     read_status,
@@ -97,10 +99,10 @@ def test_everything_it_may_do_has_a_sentence(doing: str) -> None:
     assert sentence(Status(doing=doing)).endswith(".")
 
 
-def shown(width: int, now: Status) -> list[str]:
+def shown(width: int, now: Status, *events: Event) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, height=24, force_terminal=True, no_color=True, legacy_windows=False)
-    console.print(picture(now, console))
+    console.print(picture(now, events, console))
     return stream.getvalue().splitlines()
 
 
@@ -119,10 +121,36 @@ def test_the_page_fits_and_says_everything(width: int) -> None:
 
 def test_an_error_is_read_to_its_end() -> None:
     """What to do stands there."""
-    now = busy()
     fault = Fault.of("E108", samples="0-3", shard=2)
-    now.events = [f"12:04:01  {fault}"]
-    assert fault.text in " ".join(" ".join(shown(80, now)).split())
+    page = " ".join(" ".join(shown(80, busy(), Event("12:04:01", str(fault), fault.code))).split())
+    assert f"{fault.code}: {fault.text}" in page
+
+
+def wrong(code: str, title: str = "No relay reachable") -> ShownTrouble:
+    return ShownTrouble(code, title, "high", "None of the run's relays can be reached. Nothing was lost.")
+
+
+def test_what_is_wrong_stands_below_the_sentence_and_no_more_than_fits() -> None:
+    now = busy()
+    now.troubles = [wrong("E135")]
+    (line,) = [line for line in shown(80, now) if "E135" in line]
+    assert Text.from_ansi(line).plain.startswith("No relay reachable (E135). None of the run's relays")
+    now.troubles = [wrong(f"E{number}") for number in range(501, 506)]
+    lines = shown(80, now)
+    assert len(lines) <= 24
+    text = " ".join(lines)
+    assert [code for code in ("E501", "E503", "E504") if code in text] == ["E501", "E503"]
+    assert "2 more: see `manyhands status`." in text
+
+
+def test_another_command_reads_what_is_wrong(tmp_path: Path) -> None:
+    home, now = Home(tmp_path), busy()
+    now.troubles = [wrong("E135")]
+    with home.locked():
+        write_status(home, now, 1000.0)
+        facts = status_facts(home, 1000.0)
+    assert facts["troubles"][0]["code"] == "E135"
+    assert wrong("E135").line in status_lines(home, facts)
 
 
 def test_colour_says_nothing_alone_and_may_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,10 +158,21 @@ def test_colour_says_nothing_alone_and_may_be_switched_off(monkeypatch: pytest.M
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(file=stream, width=80, force_terminal=True, legacy_windows=False)
     now = busy()
-    now.events = [f"12:04:01  {Fault.of('E114', step=3)}"]
-    console.print(picture(now, console))
+    now.troubles = [wrong("E135")]
+    console.print(picture(now, [Event("12:04:01", "E108: a", "E108")], console))
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", stream.getvalue())
-    assert "E114: " in stream.getvalue()
+    assert "(E135)" in stream.getvalue()
+    assert "E108: " in stream.getvalue()
+
+
+def test_an_error_is_red_by_its_number_and_not_by_its_words() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, legacy_windows=False, color_system="standard")
+    events = [Event("12:04:01", "an error", "E108"), Event("12:04:02", "E108: a sentence")]
+    console.print(picture(busy(), events, console))
+    (error,) = [line for line in stream.getvalue().splitlines() if "an error" in line]
+    (sentence_,) = [line for line in stream.getvalue().splitlines() if "a sentence" in line]
+    assert ("\x1b[31m" in error, "\x1b[31m" in sentence_) == (True, False)
 
 
 def test_a_terminal_of_another_size_gets_a_new_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

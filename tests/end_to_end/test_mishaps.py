@@ -108,14 +108,14 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
     amina, teo = person(site, "Amina"), person(site, "Teo")
 
     said = types(amina, swarm, "BBBB-BBBB")
-    assert "E224: No machine asks with the code “BBBB-BBBB”. Compare it with the one in the terminal" in said
+    assert "(E224). No machine asks with the code “BBBB-BBBB”. Compare it with the one in the terminal" in said
     assert "Nothing was approved." in said
     assert nothing_to_approve(amina)
 
     code = asks(swarm, "desk")
     let_expire(swarm, code)
     said = types(amina, swarm, code)
-    assert f"E225: The code {code} has expired" in said
+    assert f"(E225). The code {code} has expired" in said
     assert "Run the same command in the terminal again: it shows a new one." in said
     assert nothing_to_approve(amina)
     assert swarm.processes["desk"].wait(60) == 1
@@ -129,7 +129,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
     amina.page.wait_for_selector("h1:has-text('is approved')")
     assert swarm.processes["desk"].wait(60) == 0
     said = types(teo, swarm, fresh)
-    assert f"E226: The code {fresh} was answered already, and not by you." in said
+    assert f"(E226). The code {fresh} was answered already, and not by you." in said
     assert nothing_to_approve(teo)
     assert "is approved" in types(amina, swarm, fresh)
     assert nothing_to_approve(amina)

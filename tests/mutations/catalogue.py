@@ -9,6 +9,7 @@ from tests.mutations.relay import RELAY
 from tests.mutations.store import STORED
 from tests.mutations.strangers import STRANGERS
 from tests.mutations.trainer import TRAINER
+from tests.mutations.troubles import TROUBLES
 
 MUTATIONS: tuple[Mutation, ...] = (
     *PROTOCOL,
@@ -19,4 +20,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *STORED,
     *HOSTING,
     *STRANGERS,
+    *TROUBLES,
 )

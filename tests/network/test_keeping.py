@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from peer_agent.network import link as links
 from peer_agent.network.link import Connected, Connection, Waiting, heals, keep
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors.agent import AGENT
 from tests.network.loopback import (
     FETCH,
     NOTHING,
@@ -191,3 +192,8 @@ def test_every_wait_is_within_its_bounds(attempt: int, hint: float, seed: int) -
 def test_what_only_its_owner_can_mend_is_not_tried_again(code: str) -> None:
     """A copied home, a key that was shut out: the agent says so once and ends."""
     assert not heals(Fault.of(code))
+
+
+def test_of_this_machines_own_errors_only_the_network_mends_itself() -> None:
+    assert {code for code in AGENT if heals(Fault(code, "It is so."))} == {"E104", "E110"}
+    assert heals(Fault("E1999", "Something newer.")), "nothing is read out of its digits"

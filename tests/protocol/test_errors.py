@@ -2,12 +2,17 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from string import Formatter
 
+import msgspec
 import pytest
 
 from peer_agent.protocol.errors import CATALOGUE, Fault, Problem
+from peer_agent.protocol.errors.agent import AGENT
+from peer_agent.protocol.errors.entry import STAYS, Severity
+from peer_agent.protocol.errors.links import LINKS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(p for room in ("peer_agent", "platform", "scripts") for p in (ROOT / room).rglob("*.py"))
@@ -18,18 +23,20 @@ AGENTS_TOO = {"E305", "E306", "E308", "E310", "E348", "E353", "E401", "E402", "E
 
 
 def fields_of(code: str) -> set[str]:
-    return {field for text in CATALOGUE[code] for _, field, _, _ in Formatter().parse(text) if field}
+    entry = CATALOGUE[code]
+    parts = (entry.cause, entry.means, entry.remedy)
+    return {field for text in parts for _, field, _, _ in Formatter().parse(text) if field}
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
 def test_each_error_has_a_cause_and_a_remedy_that_can_be_filled_in(code: str) -> None:
-    cause, remedy, means = CATALOGUE[code]
+    entry = CATALOGUE[code]
     assert re.fullmatch(r"E[1-4]\d\d", code)
-    assert cause
-    assert remedy
-    assert cause.endswith((".", "?", "!"))
-    if (code[1] in "12" or code in AGENTS_TOO) and code not in OF_PAGES:
-        assert means, "whoever reads it in a terminal asks what became of the work"
+    assert entry.cause
+    assert entry.remedy
+    assert entry.cause.endswith((".", "?", "!"))
+    if (code in AGENT or code in LINKS or code in AGENTS_TOO) and code not in OF_PAGES:
+        assert entry.means, "whoever reads it in a terminal asks what became of the work"
     details = {name: f"<{name}>" for name in fields_of(code)}
     fault = Fault.of(code, **details)
     assert str(fault).startswith(f"{code}: ")
@@ -38,8 +45,63 @@ def test_each_error_has_a_cause_and_a_remedy_that_can_be_filled_in(code: str) ->
     assert str(Problem.of(code, **details)) == str(fault)
 
 
+def test_the_parts_are_kept_apart_and_read_as_one() -> None:
+    fault = Fault.of("E106", path="/a", reason="full")
+    assert (fault.cause, fault.means) == ("The disk that holds /a is full or cannot be written (full).", STAYS)
+    assert fault.text == f"{fault.cause} {fault.means} {fault.remedy}"
+    assert (fault.title, fault.severity) == ("Disk full or not writable", Severity.HIGH)
+    assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault
+
+
+def test_what_was_written_into_a_row_is_read_back() -> None:
+    fault = Fault.of("E312", reason="no room: 0 bytes")
+    read = Fault.read(str(fault))
+    assert (read.code, read.text, read.title) == (fault.code, fault.text, fault.title)
+    assert str(read) == str(fault)
+    assert read.titled == f"Release failed (E312). {fault.text}"
+
+
+def test_an_error_of_another_version_has_its_number_for_a_title() -> None:
+    strange = Fault("E999", "Something newer.")
+    assert (strange.text, strange.title, strange.severity) == ("Something newer.", "Error E999", Severity.MEDIUM)
+
+
 def test_codes_are_in_order() -> None:
     assert list(CATALOGUE) == sorted(CATALOGUE)
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_each_error_has_a_short_title(code: str) -> None:
+    title = CATALOGUE[code].title
+    assert 2 <= len(title.split()) <= 6
+    assert title[0].isupper()
+    assert not title.endswith((".", "!", "?"))
+    assert "{" not in title
+
+
+def test_no_two_errors_have_one_title() -> None:
+    titles = Counter(entry.title.lower() for entry in CATALOGUE.values())
+    assert [title for title, count in titles.items() if count > 1] == []
+
+
+def causes(code: str) -> set[str]:
+    """All that an error may follow from, as the catalogue declares it."""
+    found = set(CATALOGUE[code].depends_on)
+    while more := {cause for one in found for cause in CATALOGUE[one].depends_on} - found:
+        found |= more
+    return found
+
+
+@pytest.mark.parametrize("code", [code for code, entry in CATALOGUE.items() if entry.depends_on])
+def test_what_an_error_follows_from_is_known_and_never_itself(code: str) -> None:
+    assert set(CATALOGUE[code].depends_on) <= set(CATALOGUE)
+    assert code not in causes(code), "a circle would hide all of it"
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_what_follows_is_not_shown_before_its_cause(code: str) -> None:
+    entry = CATALOGUE[code]
+    assert entry.shown_after_s >= max((CATALOGUE[cause].shown_after_s for cause in causes(code)), default=0.0) >= 0.0
 
 
 def test_a_missing_detail_is_an_error_and_a_brace_in_one_is_not() -> None:
@@ -73,4 +135,5 @@ def test_every_use_names_a_known_error_and_fills_in_all_of_it() -> None:
 
 def test_every_error_is_documented() -> None:
     page = (ROOT / "docs" / "errors.md").read_text()
-    assert [code for code in CATALOGUE if f"### {code}\n" not in page] == []
+    assert [code for code, entry in CATALOGUE.items() if f"### {code}: {entry.title}\n" not in page] == []
+    assert "Severity: *high*, shown after 10 s. Follows from E134.\n" in page

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Model, Optimizer, Recipe, checked, encode_recipe, parameters, parse_recipe
+from peer_agent.protocol.recipe import (
+    Model,
+    Optimizer,
+    OutOfBounds,
+    Recipe,
+    checked,
+    encode_recipe,
+    parameters,
+    parse_recipe,
+)
 
 
 def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
@@ -54,19 +63,20 @@ def test_what_is_out_of_bounds_is_named(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "reason"),
+    ("recipe", "reason", "value"),
     [
-        (Recipe(model=Model(width=66, heads=4)), "multiple of heads"),
-        (Recipe(model=Model(family="llama", width=20, heads=4)), "even width"),
-        (Recipe(target_batch=3, micro_batch=4), "above the target batch"),
-        (Recipe(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up"),
-        (Recipe(model=Model(width=8192, layers=64, heads=64)), "parameters"),
+        (Recipe(model=Model(width=66, heads=4)), "multiple of heads", "model.width"),
+        (Recipe(model=Model(family="llama", width=20, heads=4)), "even width", "model.width"),
+        (Recipe(target_batch=3, micro_batch=4), "above the target batch", "micro_batch"),
+        (Recipe(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up", "optimizer.warmup_steps"),
+        (Recipe(model=Model(width=8192, layers=64, heads=64)), "parameters", "model.layers"),
     ],
 )
-def test_values_that_do_not_go_together_are_named(recipe: Recipe, reason: str) -> None:
+def test_values_that_do_not_go_together_are_named(recipe: Recipe, reason: str, value: str) -> None:
     for refuse in (checked, lambda r: parse_recipe(encode_recipe(r))):
-        with pytest.raises(Problem, match=reason):
+        with pytest.raises(OutOfBounds, match=reason) as caught:
             refuse(recipe)
+        assert (caught.value.fault.code, caught.value.value) == ("E301", value)
 
 
 def parsed(data: bytes | str) -> Any:

@@ -340,7 +340,7 @@ def test_a_closed_link_is_silent() -> None:
     dialler, listener = opened(Link.CONTROL)
     listener.refuse(Fault.of("E214"), retry_after_s=3.0)
     (event,) = carry(listener, dialler, NOW)
-    assert event == Failed(Fault.of("E214"), remote=True, retry_after_s=3.0)
+    assert event == Failed(Fault("E214", Fault.of("E214").text), remote=True, retry_after_s=3.0)
     for session in (dialler, listener):
         session.send(m.Leave(run=RUN))
         assert session.outgoing() == []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from peer_agent.display.lines import View
+from peer_agent.display.status import ShownTrouble
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
@@ -36,6 +37,9 @@ class Heard(View):
 
     def tell(self, event: str, text: str, **facts: Any) -> None:
         self.said.append(text)
+
+    def trouble(self, trouble: ShownTrouble) -> None:
+        self.said.append(trouble.line)
 
 
 class Slow(HubPublisher):
@@ -94,11 +98,12 @@ async def test_a_failure_is_said_and_the_next_is_sent(tmp_path: Path, fault: Exc
     publisher.let.set()
     await after(publisher, replica_of(snapshot_every=1), 1)
     await publisher.finish()
-    assert any(line.startswith("E354") and "step 1" in line for line in said)
+    assert any(line.startswith("Model not published (E354). ") and "step 1" in line for line in said)
     publisher.fault = None
     await after(publisher, replica_of(snapshot_every=1), 2)
     await publisher.finish()
     assert publisher.sent == [2]
+    assert "Solved: Model not published." in said
 
 
 async def test_a_child_that_dies_has_a_number(tmp_path: Path) -> None:

@@ -30,26 +30,25 @@ export function waitFor({ status, body, retryAfter }: Answer, attempt: number): 
 
 /** Why the site does not take a text. */
 export function refusal({ status, body }: Answer): string {
-  const { code, text } = faultOf(body) ?? { code: status, text: "Load the page again, then repeat." };
-  return `${code}: ${text}`;
+  const unknown = { code: status, title: "Upload not taken", text: "Load the page again, then repeat." };
+  const { code, title, text } = faultOf(body) ?? unknown;
+  return `${title} (${code}). ${text}`;
 }
 
-function faultOf(body: string): { code: string; text: string } | null {
+function faultOf(body: string): { code: string; title: string; text: string } | null {
   try {
     const said: unknown = JSON.parse(body);
-    const isFault = typeof said === "object" && said !== null && "code" in said && "text" in said;
-    return isFault ? { code: String(said.code), text: String(said.text) } : null;
+    const isFault = typeof said === "object" && said !== null && "code" in said && "title" in said && "text" in said;
+    return isFault ? { code: String(said.code), title: String(said.title), text: String(said.text) } : null;
   } catch {
     return null;
   }
 }
 
-/** What is wrong with a file before a byte of it is sent; empty where nothing is. Sizes in bytes. */
-export function fileFault(size: number, limit: number): string {
-  if (size === 0) return "E303: The file is empty. Choose a file with text in it.";
-  if (size <= limit) return "";
-  const [is, most] = [Math.ceil(size / 1_000_000), Math.floor(limit / 1_000_000)].map((mb) => mb.toLocaleString("en"));
-  return `E304: The upload is ${is} MB; this site takes up to ${most} MB. Upload a smaller file.`;
+/** What is wrong with a file before a byte of it is sent; empty where nothing is. Sizes in bytes; words of the site. */
+export function fileFault(size: number, limit: number, words: { empty: string; tooLong: string }): string {
+  if (size === 0) return words.empty;
+  return size <= limit ? "" : words.tooLong.replace("SIZE", Math.ceil(size / 1_000_000).toLocaleString("en"));
 }
 
 /** 12 kB, 3.4 MB. */

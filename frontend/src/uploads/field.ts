@@ -39,7 +39,8 @@ export class UploadField {
     this.show("", "");
     this.bar.hidden = true;
     if (!file) return;
-    const fault = fileFault(file.size, Number(this.field.dataset["limit"]));
+    const { limit, empty = "", tooLong = "" } = this.field.dataset;
+    const fault = fileFault(file.size, Number(limit), { empty, tooLong });
     if (fault) return this.show("", fault);
     const sending = (this.sending = new Sending(file, this.pageFor(file)));
     this.running = this.follow(sending, file);

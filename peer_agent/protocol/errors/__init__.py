@@ -5,7 +5,7 @@ from typing import Self
 from msgspec import Struct
 
 from peer_agent.protocol.errors.agent import AGENT
-from peer_agent.protocol.errors.entry import Entry
+from peer_agent.protocol.errors.entry import Entry, Severity
 from peer_agent.protocol.errors.links import LINKS
 from peer_agent.protocol.errors.operating import OPERATING
 from peer_agent.protocol.errors.site import SITE
@@ -13,19 +13,55 @@ from peer_agent.protocol.errors.site import SITE
 CATALOGUE: dict[str, Entry] = AGENT | LINKS | SITE | OPERATING
 
 
-class Fault(Struct, frozen=True):
-    """One numbered error with its details filled in."""
+class Fault(Struct, frozen=True, omit_defaults=True):
+    """One numbered error with its details filled in. Of one that came over a link, `cause` is all of its text."""
 
     code: str
-    text: str
+    cause: str
+    means: str = ""
+    remedy: str = ""
 
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
         """The fault `code` of the catalogue. Raises KeyError where a detail is missing."""
-        return cls(code, CATALOGUE[code].text.format(**details))
+        entry = CATALOGUE[code]
+        return cls(code, *(part.format(**details) for part in (entry.cause, entry.means, entry.remedy)))
+
+    @property
+    def text(self) -> str:
+        """All of it, in the order in which it is read."""
+        return " ".join(part for part in (self.cause, self.means, self.remedy) if part)
+
+    @property
+    def title(self) -> str:
+        """A heading; the number alone where another version of this program made the error."""
+        entry = CATALOGUE.get(self.code)
+        return entry.title if entry is not None else f"Error {self.code}"
+
+    @property
+    def severity(self) -> Severity:
+        """How much it stops."""
+        entry = CATALOGUE.get(self.code)
+        return entry.severity if entry is not None else Severity.MEDIUM
+
+    @property
+    def titled(self) -> str:
+        """For people who have not asked for it: what it is called, the number to quote, then all of it."""
+        return titled(self.title, self.code, self.text)
 
     def __str__(self) -> str:
         return f"{self.code}: {self.text}"
+
+    @classmethod
+    def read(cls, written: str) -> Self:
+        """A fault as `str` wrote it into a row; its parts are one."""
+        code, _, text = written.partition(": ")
+        return cls(code, text)
+
+
+def titled(title: str, code: str, text: str) -> str:
+    """One paragraph of an error."""
+    return f"{title} ({code}). {text}"
 
 
 class Problem(Exception):

@@ -82,10 +82,9 @@ class Applied(Struct, frozen=True):
 
 
 class BytesMissing(Struct, frozen=True):
-    """No relay gave all averaged bytes of this update; the replica is unchanged. `linked`: to a relay that could."""
+    """No relay gave all averaged bytes of this update; the replica is unchanged."""
 
     job: int
-    linked: bool = True
 
 
 class Loaded(Struct, frozen=True):
@@ -162,6 +161,18 @@ class Warn(Struct, frozen=True):
     """A numbered trouble that is gone on after."""
 
     fault: Fault
+
+
+class Began(Struct, frozen=True):
+    """A numbered trouble that lasts from now on; said again while it lasts, it is the same one."""
+
+    fault: Fault
+
+
+class Ended(Struct, frozen=True):
+    """These troubles are over, where they had begun."""
+
+    codes: tuple[str, ...]
 
 
 class Quit(Struct, frozen=True):
@@ -275,6 +286,8 @@ Action = (
     Say
     | Tell
     | Warn
+    | Began
+    | Ended
     | Quit
     | Show
     | Dial

@@ -10,8 +10,10 @@ from peer_agent.protocol.trainer.events import (
     Action,
     Applied,
     Apply,
+    Began,
     BytesMissing,
     Dial,
+    Ended,
     HandIn,
     Hashed,
     HashState,
@@ -23,7 +25,6 @@ from peer_agent.protocol.trainer.events import (
     Release,
     Settle,
     Tell,
-    Warn,
 )
 from peer_agent.protocol.trainer.opened import OpenedRecord
 from peer_agent.protocol.trainer.rounds import heed_fence, let_go, start_over
@@ -33,6 +34,7 @@ from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 from peer_agent.protocol.trainer.work import abandon, clear_included, do_again, has_too_old, renew, work
 
 ASK_AGAIN_S = 10.0  # for bytes that no relay had
+LOADING_ENDS = ("E109", "E114", "E326", "E402")  # troubles that a state which is loaded again puts right
 PENDING = 256  # records that wait for those before them: more than two pages of the log
 
 
@@ -47,7 +49,7 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
     if state.has_state and greeting.index < state.index:
         reason = f"the site is at step {greeting.step}, this machine beyond it"
         state.head = greeting.index
-        return [*actions, Warn(Fault.of("E402", reason=reason)), *reload(state, seed)]
+        return [*actions, Began(Fault.of("E402", reason=reason)), *reload(state, seed)]
     state.head, state.vouched = max(state.head, greeting.index), greeting.fence
     if not ignores(state, Cause.GREETED):
         text = f"Joining “{greeting.title}”: loading the model of step {greeting.snapshot.step}."
@@ -111,7 +113,7 @@ def take_reload(state: TrainerState, message: m.Reload, seed: int) -> list[Actio
     if ignores(state, Cause.RELOAD) or message.step <= state.reloaded_at or message.step > state.step:
         return []
     state.reloaded_at = message.step
-    return [Warn(Fault.of("E109", step=message.step)), *reload(state, seed)]
+    return [Began(Fault.of("E109", step=message.step)), *reload(state, seed)]
 
 
 def reload(state: TrainerState, seed: int) -> list[Action]:
@@ -125,7 +127,7 @@ def _begin_anew(state: TrainerState, seed: int, cause: Cause) -> list[Action]:
     returned = say(state, m.UnitsReturned(run=state.run, units=units, reason="stale")) if units else []
     actions = [*let_go(state), *renew(state, seed), *returned]
     state.step, state.index, state.digest = -1, -1, ""
-    state.applying, state.pending, state.has_warned, state.gap_told = None, {}, False, -1
+    state.applying, state.pending, state.gap_told = None, {}, -1
     return [*actions, *_load(state, cause)]
 
 
@@ -145,7 +147,7 @@ def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
     state.loading = None
     state.held = tokens.nothing(state.chunks)
-    return [*_arrive(state, Cause.LOADED), *hello(state), *work(state)]
+    return [Ended(LOADING_ENDS), *_arrive(state, Cause.LOADED), *hello(state), *work(state)]
 
 
 def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
@@ -154,7 +156,7 @@ def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
         return []
     state.loading = None
     move(state, Cause.SNAPSHOT_GONE, Phase.ABSENT)
-    return [Warn(Fault.of("E326")), *hello(state)]
+    return [Began(Fault.of("E326")), *hello(state)]
 
 
 # --- records -----------------------------------------------------------------------------------------------------
@@ -197,10 +199,10 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
     if ignores(state, Cause.APPLIED) or applied.job != state.job or state.applying is None:
         return []
     record = state.pending.pop(state.applying.index)
-    state.applying, state.has_warned = None, False
+    state.applying = None
     is_whole, actions = clear_included(state, record), list[Action]()
     state.step, state.index, state.digest = record.step, record.index, applied.digest
-    actions += [*_settle_round(state, record), Made(record), *_hand_in(state, record)]
+    actions += [*_settle_round(state, record), Made(record), *_found(state), *_hand_in(state, record)]
     actions += _arrive(state, Cause.APPLIED)
     if not is_whole or has_too_old(state):
         return [*actions, *start_over(state, Cause.REVOKED, seed)]
@@ -227,10 +229,13 @@ def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[
         return []
     step, state.applying, state.retry_at = state.applying.step, None, state.now + ASK_AGAIN_S
     move(state, Cause.BYTES_MISSING, Phase.LACKING)
-    if (leap := _leap(state, seed)) or state.has_warned or not missing.linked:
-        return leap
-    state.has_warned = True
-    return [Warn(Fault.of("E114", step=step))]
+    return _leap(state, seed) or [Began(Fault.of("E114", step=step))]
+
+
+def _found(state: TrainerState) -> list[Action]:
+    """Bytes that were missing have come."""
+    was_missing, state.retry_at = state.retry_at > 0.0, 0.0
+    return [Ended(("E114",))] if was_missing else []
 
 
 def retry(state: TrainerState) -> list[Action]:

@@ -89,7 +89,6 @@ class TrainerState(Struct, kw_only=True):
     loading: m.Snapshot | None = None
     applying: OpenedRecord | None = None
     retry_at: float = 0.0
-    has_warned: bool = False  # that bytes of the log are missing
     reloaded_at: int = -1  # the step of the last Reload that was followed
     pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records ahead, by index
     # the work: a unit is in the queue, in hand, fresh or kept

@@ -6,7 +6,7 @@ from django.db import IntegrityError, transaction
 from django.utils.text import slugify
 
 from accounts.models import Person
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import queue, quotas
 from runs.datasets.batches import require_batch, require_text
@@ -72,8 +72,8 @@ def open_run(*, run: Run) -> None:
     quotas.require_model(run.organizer, run.parsed_recipe)
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
         prepare_anew(run.dataset, vocab=run.parsed_recipe.vocab)
-    if run.dataset.state == Dataset.State.FAILED:
-        raise Problem(Fault(run.dataset.fault_code, run.dataset.fault_text))
+    if run.dataset.state == Dataset.State.FAILED and run.dataset.fault is not None:
+        raise Problem(run.dataset.fault)
     if run.dataset.state == Dataset.State.READY:
         require_text(run.parsed_recipe, run.dataset)
     if move(run, Why.WANTED_OPEN, waiting_for=""):

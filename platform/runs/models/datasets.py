@@ -6,6 +6,8 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from peer_agent.protocol.errors import Fault
+
 Person = settings.AUTH_USER_MODEL
 
 
@@ -41,6 +43,11 @@ class Dataset(models.Model):
 
     def __str__(self) -> str:
         return self.title
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why its preparation failed."""
+        return Fault(self.fault_code, self.fault_text) if self.fault_code else None
 
 
 class Shard(models.Model):

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 from ninja import Schema
 from pydantic import Field
 
+from peer_agent.protocol.errors.entry import Severity
+
 MOST_ITEMS, ITEMS = 1000, 100
 LARGEST_ROW = 2**63 - 1
 
@@ -18,9 +20,11 @@ Hex128 = Annotated[str, Field(pattern="^[0-9a-fA-F]{128}$")]
 
 
 class FaultOut(Schema):
-    """A numbered error: `docs/errors.md` has them all."""
+    """A numbered error: `docs/errors.md` has them all. `text` says all of it; `title` is for a heading."""
 
     code: str
+    title: str
+    severity: Severity
     text: str
 
 

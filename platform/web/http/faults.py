@@ -6,7 +6,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
-from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors import CATALOGUE, Fault
 
 STATUS = {
     "E101": 401,
@@ -84,6 +84,11 @@ def status_of(code: str) -> int:
     return STATUS.get(code, UNLISTED)
 
 
+def title_of(fault: Fault, status: int) -> str:
+    """What an answer is called: the error's own title, or what the status says where it has no number of ours."""
+    return fault.title if fault.code in CATALOGUE else HEADLINES.get(status, HEADLINES[UNLISTED])
+
+
 def is_for_program(path: str) -> bool:
     """Whether who asks reads JSON rather than words."""
     return path.startswith(("/api/", "/uploads/"))
@@ -93,8 +98,9 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
     """The fault as JSON under /api/, as a page elsewhere."""
     status = status or status_of(fault.code)
     if is_for_program(request.path):
-        return JsonResponse({"code": fault.code, "text": fault.text}, status=status)
-    facts: dict[str, Any] = {"fault": fault, "status": status, "headline": HEADLINES.get(status, HEADLINES[400])}
+        said = {"code": fault.code, "title": title_of(fault, status), "severity": fault.severity, "text": fault.text}
+        return JsonResponse(said, status=status)
+    facts: dict[str, Any] = {"fault": fault, "status": status, "headline": title_of(fault, status)}
     if status >= 500:
         facts["user"] = AnonymousUser()  # who it is stands in the database, which may be what is broken
     return render(request, "web/fault.html", facts, status=status)

@@ -5,7 +5,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from runs import selectors
-from runs.models import Run
+from runs.models import Publication, Run, Verification
 from web.run_picture import presence
 from web.run_picture.picture import LEADERBOARD_LINES, Picture, Seen, picture_of
 
@@ -20,6 +20,11 @@ def seen_of(run: Run) -> Seen:
         void_rounds=selectors.void_rounds(run),
         now=timezone.now(),
     )
+
+
+def troubled_rows(run: Run) -> tuple[Verification | None, Publication | None]:
+    """What else of a run may have failed: its replay, and what was sent to the Hub."""
+    return Verification.objects.filter(run=run).first(), Publication.objects.filter(run=run).first()
 
 
 def prepare_looks() -> None:

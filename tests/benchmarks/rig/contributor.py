@@ -76,7 +76,7 @@ class Contributor:
                 self._carry_round(action)
             case e.Apply():
                 self._start(self._apply(action))
-            case e.Warn() | e.Quit() | e.Release():
+            case e.Warn() | e.Began() | e.Quit() | e.Release():
                 raise AssertionError(f"nothing may go wrong here: {action}")
 
     def _start(self, job: Coroutine[Any, Any, None]) -> None:

@@ -129,7 +129,7 @@ class Puppet(Contributor):
                 await self._take(e.Hashed(action.index, action.step, "0" * 64, 1))
             case e.Send() if self.deed.chunks_per_s == 0:
                 pass
-            case e.Warn() | e.Quit() | e.HandIn():
+            case e.Warn() | e.Began() | e.Quit() | e.HandIn():
                 self.account[type(action).__name__] += 1
             case _:
                 await super()._carry(action)

@@ -19,7 +19,7 @@ from tests.end_to_end.rig.swarm import Swarm
 
 SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"
 CUT_S = 25.0  # longer than a link waits for a pong, and than the run waits for a trainer that says nothing
-AWAY, BACK = "The site does not answer", "The site answers again."
+AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
 ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--net")
 
 

@@ -246,7 +246,7 @@ def test_a_copy_is_made_before_the_next_record_is_applied() -> None:
 # --- bytes that nobody has
 
 
-def test_bytes_that_nobody_has_are_looked_for_again_and_told_of_once() -> None:
+def test_bytes_that_nobody_has_are_looked_for_again_and_are_a_trouble_until_they_come() -> None:
     stage = ready()
     stage.hears_commit(1)
     for _ in range(3):
@@ -256,20 +256,10 @@ def test_bytes_that_nobody_has_are_looked_for_again_and_told_of_once() -> None:
         assert not stage.did(e.Apply)
         stage.waits(0.1)
         assert stage.did(e.Apply)
-    assert [action.fault.code for action in stage.asked if isinstance(action, e.Warn)] == ["E114"]
+    assert {action.fault.code for action in stage.asked if isinstance(action, e.Began)} == {"E114"}
     stage.applies()
+    assert stage.last(e.Ended).codes == ("E114",)
     assert stage.core.phase is Phase.ACCUMULATE
-
-
-def test_while_no_relay_is_linked_nothing_is_said_of_what_they_have() -> None:
-    stage = ready()
-    stage.hears_commit(1)
-    stage.handle(e.BytesMissing(stage.last(e.Apply).job, linked=False))
-    assert stage.core.phase is Phase.LACKING
-    assert not stage.did(e.Warn)
-    stage.waits(ASK_AGAIN_S)
-    stage.handle(e.BytesMissing(stage.last(e.Apply).job))
-    assert stage.last(e.Warn).fault.code == "E114"
 
 
 def test_bytes_that_are_gone_since_a_newer_snapshot_are_no_trouble() -> None:
@@ -279,7 +269,7 @@ def test_bytes_that_are_gone_since_a_newer_snapshot_are_no_trouble() -> None:
     stage.hears(newer(5))
     stage.handle(e.BytesMissing(stage.last(e.Apply).job))
     assert stage.last(e.Load).snapshot.index == 5
-    assert not any(isinstance(action, e.Warn) for action in stage.asked)
+    assert not any(isinstance(action, e.Began) for action in stage.asked)
 
 
 def test_a_newer_snapshot_leads_past_missing_bytes() -> None:
@@ -291,6 +281,7 @@ def test_a_newer_snapshot_leads_past_missing_bytes() -> None:
     assert stage.last(e.Load).snapshot.index == 5
     assert stage.heard(m.UnitsReturned)[-1].units == (unit(0), unit(1)), "others may do it meanwhile"
     stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    assert "E114" in stage.last(e.Ended).codes
     assert (stage.core.step, stage.core.index) == (5, 5)
 
 
@@ -323,12 +314,13 @@ def test_a_replica_that_differs_begins_again_with_nothing_once_for_each_time_it_
     accumulator = stage.core.accumulator
     told = m.Reload(run=RUN, step=2)
     stage.hears(told)
-    assert stage.last(e.Warn).fault.code == "E109"
+    assert stage.last(e.Began).fault.code == "E109"
     assert (stage.core.step, stage.core.index, stage.core.done) == (-1, -1, ())
     assert stage.core.accumulator != accumulator
     stage.hears(told)
     assert stage.actions == []
     stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    assert "E109" in stage.last(e.Ended).codes
     for index in (1, 2):
         stage.commits(index)
     stage.hears(told)
@@ -341,9 +333,10 @@ def test_a_replica_that_differs_begins_again_with_nothing_once_for_each_time_it_
 def test_a_site_that_was_restored_is_followed_after_one_numbered_sentence() -> None:
     stage = ready(0, index=3)
     stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
-    assert stage.last(e.Warn).fault.code == "E402"
+    assert stage.last(e.Began).fault.code == "E402"
     assert stage.did(e.Load)
     stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
+    assert "E402" in stage.last(e.Ended).codes
     stage.commits(1, fence=2)
     assert stage.core.phase is Phase.ACCUMULATE
 

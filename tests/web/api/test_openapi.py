@@ -134,6 +134,12 @@ def test_every_refusal_is_described_in_one_shape(method: str, path: str) -> None
     assert method == "get" or 400 in shapes
 
 
+def test_a_refusal_has_a_title_and_one_of_three_severities() -> None:
+    parts = DESCRIPTION["components"]["schemas"]
+    assert parts["FaultOut"]["required"] == ["code", "title", "severity", "text"]
+    assert parts["Severity"]["enum"] == ["low", "medium", "high"]
+
+
 def takes_anything(method: str, path: str) -> bool:
     """Whether there is something that could be malformed."""
     operation = DESCRIPTION["paths"][path][method]

@@ -151,7 +151,7 @@ class TestReading:
     def test_what_is_not_there_says_so_in_json(self, db: None, path: str) -> None:
         answer = get(path)
         assert answer.status_code == 404
-        assert set(answer.json()) == {"code", "text"}
+        assert set(answer.json()) == {"code", "title", "severity", "text"}
 
     def test_the_description_has_what_is_built_and_no_more(self, db: None) -> None:
         paths = get("openapi.json").json()["paths"]

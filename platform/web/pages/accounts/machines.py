@@ -50,7 +50,7 @@ def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
     try:
         services.let_back_machine(machine=machine)
     except Problem as problem:
-        return _page(request, person_in(request), name_fault=str(problem), status=status_of(problem.fault.code))
+        return _page(request, person_in(request), name_fault=problem.fault.titled, status=status_of(problem.fault.code))
     return redirect("web:machines")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 
 from accounts.models import Person
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.datasets.batches import require_batch
 from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
@@ -37,6 +37,8 @@ def upload_facts(person: Person, form: NewRunForm) -> dict[str, Any]:
         "form": form,
         "upload_limit": settings.UPLOAD_LIMIT_MB * MEGABYTE,
         "piece_bytes": PIECE_BYTES,
+        "file_is_empty": Fault.of("E303").titled,
+        "file_is_too_long": Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}").titled,
         "kept": kept_upload(person, form),
         "use": quotas.use_of(person),
     }

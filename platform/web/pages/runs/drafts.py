@@ -45,7 +45,7 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
         try:
             _change_draft(request, run, form)
         except Problem as problem:
-            form.blame(problem.fault)
+            form.blame(problem)
         else:
             return redirect("web:manage", slug=run.slug)
     facts = upload_facts(person, form) | {"run": run}

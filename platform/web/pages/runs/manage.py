@@ -19,6 +19,8 @@ from runs.states import LIVE
 from web.http.access import run_or_404
 from web.pages.runs.organizer_forms import ExtendForm, InvitationForm, MemberForm
 from web.pages.runs.run import REFRESH_S, run_facts
+from web.run_picture.loading import troubled_rows
+from web.run_picture.troubles import run_troubles
 
 ACTIONS = {
     "open": services.open_run,
@@ -147,7 +149,7 @@ def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., 
         try:
             deed(run=run, name=form.cleaned_data["name"])
         except Problem as problem:
-            form.add_error("name", str(problem.fault))
+            form.add_error("name", problem.fault.titled)
         else:
             return redirect("web:manage", slug=run.slug)
     return manage_page(request, run, wrong={wrong: form})
@@ -177,8 +179,10 @@ def manage_page(
     wrong: dict[str, forms.Form] | None = None,
 ) -> HttpResponse:
     """The page with what went wrong (`wrong`: forms that were filled in), or with a link that is shown once."""
-    facts = run_facts(request, run) | {
+    facts = run_facts(request, run)
+    facts |= {
         "fault": fault,
+        "troubles": run_troubles(facts["seen"], *troubled_rows(run)),
         "extend_form": ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
         "member_form": MemberForm(),
         "removal_form": MemberForm(prefix="remove"),

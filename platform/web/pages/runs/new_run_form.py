@@ -5,8 +5,8 @@ from typing import Any, cast
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 
-from peer_agent.protocol.errors import CATALOGUE, Fault
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.recipe import OutOfBounds, Recipe
 from runs.models import Run
 from web.pages.runs.recipe_fields import DETAILS, FIELDS, RecipeField, recipe_from
 
@@ -84,9 +84,9 @@ class NewRunForm(forms.Form):
         """The recipe that was filled in. Raises Problem E301 where values do not go together."""
         return recipe_from(self.cleaned_data)
 
-    def blame(self, fault: Fault) -> None:
+    def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
-        self.add_error(culprit(fault), str(fault))
+        self.add_error(field_of(problem), problem.fault.titled)
 
 
 def form_field(field: RecipeField) -> forms.Field:
@@ -98,24 +98,19 @@ def form_field(field: RecipeField) -> forms.Field:
     made = kind(**facts)
     made.widget.attrs |= {"min": field.least, "max": field.most, "step": "1" if field.is_whole else "any"}
     reason = f"{field.label.lower()} must be from {field.least:,} to {field.most:,}"
-    message = f"E301: {CATALOGUE['E301'].text.format(reason=reason)}"
+    message = Fault.of("E301", reason=reason).titled
     made.validators += [MinValueValidator(field.least, message), MaxValueValidator(field.most, message)]
     return cast("forms.Field", made)
 
 
-CULPRITS = (
-    ("width", "width"),
-    ("llama", "width"),
-    ("micro batch", "micro_batch"),
-    ("warm-up", "warmup_steps"),
-    ("2^31", "layers"),
-)
+ABOUT = {  # errors that are about one field of the form
+    "E366": "width",
+    **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365"), "text"),
+}
 
 
-def culprit(fault: Fault) -> str | None:
+def field_of(problem: Problem) -> str | None:
     """The field that a numbered error is about; None for the form as a whole."""
-    if fault.code == "E301":
-        return next((name for words, name in CULPRITS if words in fault.text), None)
-    if fault.code == "E366":
-        return "width"
-    return "text" if fault.code in ("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365") else None
+    if isinstance(problem, OutOfBounds):
+        return next((field.name for field in FIELDS if ".".join(field.path) == problem.value), None)
+    return ABOUT.get(problem.fault.code)

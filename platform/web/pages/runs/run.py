@@ -57,7 +57,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         try:
             run = _create(request, form)
         except Problem as problem:
-            form.blame(problem.fault)
+            form.blame(problem)
         else:
             return redirect("web:manage", slug=run.slug)
     facts = upload_facts(person_in(request), form)
@@ -77,6 +77,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     picture, live, entropy = seen.run, picture_of(seen), run.dataset.unigram_entropy
     return {
         "run": run,
+        "seen": seen,
         "picture": picture,
         "recipe": run.parsed_recipe,
         "live": live,

@@ -100,7 +100,7 @@ class TestMembers:
     def test_a_name_that_nobody_has_stays_in_its_field(self, closed: Run, organizer: Person) -> None:
         answer = as_(organizer).post("/runs/proverbs/members/", {"name": "Zoë"})
         assert answer.status_code == 400
-        assert "E314: Nobody here is called Zoë." in page(answer)
+        assert "(E314). Nobody here is called Zoë." in page(answer)
         assert 'value="Zoë"' in page(answer)
 
     @pytest.mark.parametrize("path", ["members/", "removed/", "invitations/", "extend/", "finish/", "edit/", "delete/"])
@@ -136,8 +136,8 @@ class TestRemovals:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("Amina", "E325: Amina"),
-            ("<img src=x>", "E314: Nobody here is called &lt;img src=x&gt;"),
+            ("Amina", "(E325). Amina"),
+            ("<img src=x>", "(E314). Nobody here is called &lt;img src=x&gt;"),
             ("\u202eoeT", "E314"),
             ("", "This field is required."),
             ("x" * 31, "at most 30 characters"),
@@ -191,7 +191,7 @@ class TestDrafts:
     ) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(target_batch="100000", title="Riddles"))
-        assert "E307: The text gives" in page(answer)
+        assert "(E307). The text gives" in page(answer)
         assert Run.objects.get().title == "A model of proverbs"
         assert Dataset.objects.count() == 1
 
@@ -212,7 +212,7 @@ class TestDrafts:
     def test_an_open_run_is_not(self, run: Run, organizer: Person) -> None:
         answer = as_(organizer).post("/runs/proverbs/delete/")
         assert answer.status_code == 409
-        assert "E315: This cannot be done: the run is open." in page(answer)
+        assert "(E315). This cannot be done: the run is open." in page(answer)
 
     def test_an_open_run_without_a_step_is_taken_back_and_deleted(self, run: Run, organizer: Person) -> None:
         client = as_(organizer)
@@ -231,7 +231,7 @@ class TestDrafts:
         assert 'value="take_back"' not in page(client.get(MANAGE))
         answer = client.post(MANAGE, {"action": "take_back"})
         assert answer.status_code == 400
-        assert "E323: A step has been made" in page(answer)
+        assert "(E323). A step has been made" in page(answer)
 
     def test_the_page_shows_what_became_of_the_text(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)
@@ -262,9 +262,18 @@ class TestDrafts:
         assert 'name="name"' in text
         assert "refresh" not in text
 
+    def test_what_is_wrong_now_stands_at_the_top(self, organizer: Person, data_folder: Any) -> None:
+        draft(organizer)
+        client = as_(organizer)
+        assert "What is wrong now" not in page(client.get(MANAGE))
+        Dataset.objects.update(state="failed", fault_code="E328", fault_text="The disk is <b>full</b>.")
+        text = page(client.get(MANAGE))
+        assert text.index("What is wrong now") < text.index('id="now"')
+        assert "<strong>Site&#x27;s disk is full</strong> (E328). The disk is &lt;b&gt;full&lt;/b&gt;." in text
+
     def test_a_text_of_one_line_is_too_short_and_says_so(self, organizer: Person) -> None:
         answer = as_(organizer).post("/runs/new/", filled(content=b"Many hands make light work."))
-        assert "E317: The text is too short to train on: it has 27 tokens, and one sample takes 64." in page(answer)
+        assert "(E317). The text is too short to train on: it has 27 tokens, and one sample takes 64." in page(answer)
         assert not Run.objects.exists()
 
     def test_markup_and_right_to_left_writing_stay_in_their_place(self, organizer: Person) -> None:

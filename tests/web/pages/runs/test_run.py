@@ -173,13 +173,13 @@ class TestNewRun:
     @pytest.mark.parametrize(
         ("field", "changes", "words"),
         [
-            ("text", {"content": b"caf\xe9 " * 99}, "E302: The text is not UTF-8 (byte 3: 0xe9)"),
-            ("text", {"content": b""}, "E303: The file is empty."),
-            ("text", {"target_batch": "100000"}, "E307: The text gives"),
-            ("layers", {"layers": "65"}, "E301: The recipe is out of bounds: layers must be from 1 to 64."),
-            ("width", {"width": "65"}, "E301: The recipe is out of bounds: width 65 is not a multiple of heads 4."),
-            ("micro_batch", {"micro_batch": "8"}, "E301: The recipe is out of bounds: micro batch 8"),
-            ("warmup_steps", {"warmup_steps": "5000"}, "E301: The recipe is out of bounds: warm-up"),
+            ("text", {"content": b"caf\xe9 " * 99}, "(E302). The text is not UTF-8 (byte 3: 0xe9)"),
+            ("text", {"content": b""}, "(E303). The file is empty."),
+            ("text", {"target_batch": "100000"}, "(E307). The text gives"),
+            ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be from 1 to 64."),
+            ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
+            ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
+            ("warmup_steps", {"warmup_steps": "5000"}, "(E301). The recipe is out of bounds: warm-up"),
             ("may_share", {"may_share": None}, "This field is required."),
             ("licence", {"licence": ""}, "This field is required."),
             ("family", {"family": "os.system"}, "Select a valid choice."),
@@ -200,7 +200,7 @@ class TestNewRun:
     def test_a_file_over_the_limit_is_refused(self, organizer: Person, settings: Any) -> None:
         settings.UPLOAD_LIMIT_MB = 1
         answer = as_(organizer).post("/runs/new/", filled(content=b"x" * 1_000_001))
-        assert "E304: The upload is 2 MB; this site takes up to 1 MB." in page(answer)
+        assert "(E304). The upload is 2 MB; this site takes up to 1 MB." in page(answer)
         assert not Dataset.objects.exists()
 
     def test_a_title_is_words_and_not_markup(self, organizer: Person) -> None:
@@ -294,18 +294,24 @@ class TestManaging:
         run = draft(organizer)
         run.dataset.shards.update(tokens=8)
         answer = as_(organizer).post("/runs/proverbs/manage/", {"action": "open"})
-        assert "E307: The text gives 1 samples; a step takes 4." in page(answer)
+        assert "(E307). The text gives 1 samples; a step takes 4." in page(answer)
 
     def test_an_action_that_does_not_exist(self, run: Run, organizer: Person) -> None:
         assert as_(organizer).post("/runs/proverbs/manage/", {"action": "delete"}).status_code == 404
 
 
 class TestTheSite:
-    @pytest.mark.parametrize("path", ["/nothing/", "/people/Amina/", "/teams/us/", "/metrics", "/runs/none/"])
+    @pytest.mark.parametrize("path", ["/nothing/", "/people/Amina/", "/teams/us/", "/metrics"])
     def test_what_is_not_built_is_not_there(self, client: Client, db: None, path: str) -> None:
         answer = client.get(path)
         assert answer.status_code == 404
         assert "There is nothing at this address" in page(answer)
+
+    def test_a_run_that_is_not_there_has_a_number(self, client: Client, db: None) -> None:
+        answer = client.get("/runs/none/")
+        assert answer.status_code == 404
+        assert "<h1>Run not found</h1>" in page(answer)
+        assert "E305" in page(answer)
 
     @pytest.mark.parametrize("path", ["/", "/login/", "/nothing/", "/api/v1/runs"])
     def test_every_answer_forbids_what_is_inline(self, client: Client, db: None, path: str) -> None:

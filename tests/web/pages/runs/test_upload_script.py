@@ -223,9 +223,9 @@ def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) ->
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"x" * 6_000_001, "E304: The upload is 7 MB; this site takes up to 6 MB. Upload a smaller file."),
-        (b"", "E303: The file is empty."),
-        (b"caf\xe9 " * 100, "E302: The text is not UTF-8 (byte 3: 0xe9)."),
+        (b"x" * 6_000_001, "(E304). The upload is 7 MB; this site takes up to 6 MB. Upload a smaller file."),
+        (b"", "(E303). The file is empty."),
+        (b"caf\xe9 " * 100, "(E302). The text is not UTF-8 (byte 3: 0xe9)."),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_words(form: Page, tmp_path: Path, content: bytes, words: str) -> None:

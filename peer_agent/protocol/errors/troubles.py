@@ -1,0 +1,73 @@
+"""What is wrong now: troubles that began and have not ended, and which of them are shown. Times are passed in."""
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from peer_agent.protocol.errors import CATALOGUE, Fault
+from peer_agent.protocol.errors.entry import Severity
+
+MOST_TROUBLES = 32  # that are kept at once
+_WORST_FIRST = tuple(reversed(Severity))
+
+
+class Trouble(Struct, frozen=True):
+    """An error that lasts, and since when, in seconds of whoever keeps it."""
+
+    fault: Fault
+    since: float
+
+
+class Troubles:
+    """One trouble for each code; the newest details of it count, and its first beginning."""
+
+    def __init__(self) -> None:
+        self._lasting: dict[str, Trouble] = {}
+
+    def began(self, fault: Fault, now: float) -> None:
+        """It is so, at least since `now`. Where too much is wrong, what matters least is forgotten."""
+        known = self._lasting.get(fault.code)
+        self._lasting[fault.code] = Trouble(fault, now if known is None else known.since)
+        if len(self._lasting) > MOST_TROUBLES:
+            del self._lasting[max(self._lasting.values(), key=_rank).fault.code]
+
+    def ended(self, code: str) -> None:
+        """It is so no longer, or never was."""
+        self._lasting.pop(code, None)
+
+    def lasts(self, code: str) -> bool:
+        """Whether it began and has not ended, shown or not."""
+        return code in self._lasting
+
+    def shown(self, now: float) -> list[Trouble]:
+        """What has lasted long enough and does not follow from something else that is shown; the worst come first."""
+        old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}
+        told = [trouble for code, trouble in old.items() if not explained_by(code, old)]
+        return sorted(told, key=_rank)
+
+
+def explained_by(code: str, present: Collection[str]) -> str:
+    """Which of the errors that are present explains this one, over any number of others; empty where none does.
+
+    One that follows from another itself explains nothing: whoever is told reads of the first cause alone.
+    """
+    causes = [cause for cause in _causes(code) if cause in present]
+    return next((cause for cause in causes if not set(_causes(cause)) & set(present)), "")
+
+
+def _causes(code: str) -> list[str]:
+    """All that this may follow from, the nearest first."""
+    found = [code]
+    for one in found:
+        entry = CATALOGUE.get(one)
+        found += [cause for cause in (entry.depends_on if entry is not None else ()) if cause not in found]
+    return found[1:]
+
+
+def _is_old(trouble: Trouble, now: float) -> bool:
+    entry = CATALOGUE.get(trouble.fault.code)
+    return now - trouble.since >= (entry.shown_after_s if entry is not None else 0.0)
+
+
+def _rank(trouble: Trouble) -> tuple[int, float, str]:
+    return _WORST_FIRST.index(trouble.fault.severity), trouble.since, trouble.fault.code

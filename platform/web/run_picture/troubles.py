@@ -1,0 +1,38 @@
+"""What is wrong with a run now, for whoever manages it: numbered errors, the worst first. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors.troubles import Troubles
+from runs.models import Dataset, Publication, Release, Run, Verification
+from web.run_picture.picture import Seen
+
+RELAY = "relay"
+
+
+def run_troubles(seen: Seen, verification: Verification | None, publication: Publication | None) -> Sequence[Fault]:
+    """What is shown of it; what follows from something else that is shown is left out."""
+    kept = Troubles()
+    for fault in _all(seen, verification, publication):
+        kept.began(fault, 0.0)
+    return [trouble.fault for trouble in kept.shown(float("inf"))]
+
+
+def _all(seen: Seen, verification: Verification | None, publication: Publication | None) -> Iterator[Fault]:
+    dataset, release = seen.run.dataset, seen.run.release
+    if dataset.state == Dataset.State.FAILED and dataset.fault is not None:
+        yield dataset.fault
+    if _lacks_relay(seen):
+        yield Fault.of("E409")
+    if seen.run.run.state == Run.State.FINISHING and verification is not None and verification.fault:
+        yield Fault.read(verification.fault)
+    if release is not None and release.state == Release.State.FAILED and release.fault:
+        yield Fault.read(release.fault)
+    if publication is not None and publication.state != Publication.State.PUBLISHED and publication.fault:
+        yield Fault.read(publication.fault)
+
+
+def _lacks_relay(seen: Seen) -> bool:
+    """Whether somebody drives the run, and no relay is connected to it."""
+    is_driven = seen.run.run.state == Run.State.OPEN and bool(seen.phase)
+    return is_driven and not any(peer.role == RELAY for peer in seen.peers)

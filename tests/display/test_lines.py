@@ -1,0 +1,85 @@
+"""What a person reads in plain lines: troubles are told of once while they last, and when they are over."""
+
+import io
+
+import pytest
+
+from peer_agent.display.lines import View
+from peer_agent.protocol.errors import Fault
+
+AWAY, NO_RELAY = Fault.of("E134", reason="refused"), Fault.of("E135", relays="ws://r/")
+
+
+class Clock:
+    """Seconds, as a test sets them."""
+
+    def __init__(self, view: View) -> None:
+        self.view, self.now = view, 0.0
+        view.clock = lambda: self.now
+
+    def at(self, now: float) -> list[str]:
+        """What is shown then."""
+        self.now = now
+        self.view.look()
+        return [trouble.code for trouble in self.view.now.troubles]
+
+
+@pytest.fixture
+def view() -> View:
+    return View(io.StringIO())
+
+
+def lines(view: View) -> list[str]:
+    assert isinstance(view.stream, io.StringIO)
+    return [line.partition("  ")[2] for line in view.stream.getvalue().splitlines()]
+
+
+def test_a_trouble_is_told_once_and_so_is_its_end(view: View) -> None:
+    clock = Clock(view)
+    for second in range(10):
+        view.began(AWAY)
+        assert clock.at(second) == (["E134"] if second >= 3 else [])
+    view.ended("E134")
+    assert clock.at(10.0) == []
+    first, last = lines(view)
+    assert first == f"Site not reachable (E134). {AWAY.text}"
+    assert last == "Solved: Site not reachable."
+
+
+def test_a_link_that_drops_and_comes_back_is_not_told(view: View) -> None:
+    clock = Clock(view)
+    view.began(AWAY)
+    assert clock.at(2.9) == []
+    view.ended("E134")
+    assert clock.at(60.0) == []
+    assert lines(view) == []
+
+
+def test_what_is_hidden_by_its_cause_is_neither_solved_nor_told_again(view: View) -> None:
+    clock = Clock(view)
+    view.began(NO_RELAY)
+    assert clock.at(10.0) == ["E135"]
+    view.began(AWAY)
+    assert clock.at(20.0) == ["E134"]
+    view.ended("E134")
+    assert clock.at(21.0) == ["E135"]
+    view.ended("E135")
+    told = ["No relay reachable", "Site not reachable", "Solved: Site not reachable.", "Solved: No relay reachable."]
+    assert [line.partition(" (")[0] for line in lines(view)] == told
+
+
+def test_what_is_over_at_once_is_told_where_it_needs_no_delay(view: View) -> None:
+    view.began(Fault.of("E109", step=3))
+    view.ended("E109")
+    assert [line.partition(" (")[0] for line in lines(view)] == [
+        "Copy of the model differs",
+        "Solved: Copy of the model differs.",
+    ]
+
+
+def test_somebody_elses_words_act_no_more(view: View) -> None:
+    clock = Clock(view)
+    view.began(Fault("E374", "busy\x1b[2J\nvery"))
+    assert clock.at(3.0) == ["E374"]
+    (trouble,) = view.now.troubles
+    assert trouble.text == "busy[2J very"

@@ -1,0 +1,116 @@
+"""What an observer finds wrong with a real agent: it lasts while it is so, and no longer."""
+
+import asyncio
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer_agent.display.lines import View
+from peer_agent.machine import conditions
+from peer_agent.machine.home import Home
+from peer_agent.machine.limits import Limits
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import Fault
+from peer_agent.trainer.agent import Agent
+from peer_agent.trainer.observer import Observer, doing
+from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess, relaying, site
+
+LATE_S = 1e6  # whatever lasts is shown by then
+REFUSED = Fault.of("E104", url="wss://a/", reason="refused")
+
+
+class Scene:
+    """An agent that is looked at on a clock of its own."""
+
+    def __init__(self, folder: Path, control: str = "") -> None:
+        self.view = View(io.StringIO())
+        self.view.clock = lambda: self.now
+        self.now = 0.0
+        self.agent = Agent(
+            Home(folder), OwnAccess(folder, TRAINER, Role.TRAINER, control), Limits(threads=1), self.view
+        )
+        self.observer = Observer(self.agent)
+
+    def wrong(self) -> list[str]:
+        """The codes of what is shown by now."""
+        self.observer.look_for_troubles()
+        self.now += LATE_S
+        self.observer.look_for_troubles()
+        return [trouble.code for trouble in self.view.now.troubles]
+
+
+def test_a_site_that_is_not_reached(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    assert scene.wrong() == []
+    scene.agent.away = REFUSED
+    assert scene.wrong() == ["E134"]
+    assert "wss://a/ cannot be reached (refused)" in scene.view.now.troubles[0].text
+    assert doing(scene.agent) == "away"
+    scene.agent.away = Fault.of("E110", url="wss://a/", reason="HTTP 502")
+    assert scene.wrong() == ["E134"], "it is being restarted"
+    scene.agent.away = Fault.of("E374")
+    assert scene.wrong() == ["E374"], "it answers, and says what is wrong"
+    scene.agent.away = None
+    assert scene.wrong() == []
+    assert doing(scene.agent) == "joining"
+
+
+@pytest.mark.parametrize(("offset_s", "codes"), [(0.0, []), (59.0, []), (-61.0, ["E139"]), (200.0, ["E139"])])
+def test_a_clock_that_is_off(tmp_path: Path, offset_s: float, codes: list[str]) -> None:
+    scene = Scene(tmp_path)
+    control: Any = SimpleNamespace(offset_s=offset_s)
+    scene.agent.control = control
+    assert scene.wrong() == codes
+    control.offset_s = 0.0
+    assert scene.wrong() == []
+
+
+async def reached(agent: Agent, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while len(agent.links.reached) != count:  # noqa: ASYNC110 (a socket of another task)
+            await asyncio.sleep(0.01)
+
+
+async def test_relays_that_are_not_reached(tmp_path: Path) -> None:
+    """One of two, then both; then the run has only one that answers."""
+    gone = m.Listener(OTHER_RELAY, "ws://127.0.0.1:9/")
+    async with site() as script:
+        scene = Scene(tmp_path / "agent", script.url)
+        await scene.agent.access.renew()
+        async with relaying(script, tmp_path / "relay", RELAY) as relay:
+            there = m.Listener(RELAY, relay.url)
+            scene.agent.links.follow((there, gone))
+            await reached(scene.agent, 1)
+            assert scene.wrong() == ["E136"]
+            assert "ws://127.0.0.1:9/" in scene.view.now.troubles[0].text
+            assert relay.url not in scene.view.now.troubles[0].text
+            scene.agent.links.follow((there,))
+            assert scene.wrong() == []
+        await reached(scene.agent, 0)
+        scene.agent.links.follow((there, gone))
+        assert scene.wrong() == ["E135"]
+        scene.agent.away = REFUSED
+        assert scene.wrong() == ["E134"], "one network, one trouble"
+        await scene.agent.links.close()
+
+
+async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is really free on this disk, and more than that is needed."""
+    scene = Scene(tmp_path)
+    monkeypatch.setattr(conditions, "LEAST_DISK", 10**18)
+    looking = asyncio.create_task(scene.observer._watch_disk())
+    async with asyncio.timeout(PATIENCE_S):
+        while not scene.view.now.troubles:  # noqa: ASYNC110 (the disk is looked at in a thread)
+            await asyncio.sleep(0.01)
+    looking.cancel()
+    assert scene.wrong() == ["E121"]
+    monkeypatch.setattr(conditions, "LEAST_DISK", 0)
+    looking = asyncio.create_task(scene.observer._watch_disk())
+    async with asyncio.timeout(PATIENCE_S):
+        while scene.view.now.troubles:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    looking.cancel()

@@ -1,0 +1,48 @@
+"""How a numbered error leaves the site: one set of words for pages and programs."""
+
+import json
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+from peer_agent.protocol.errors import CATALOGUE, Fault
+from tests.web.pages.runs.test_run import page
+from web.http.faults import HEADLINES, answer
+
+pytestmark = pytest.mark.django_db
+NO_RUN = Fault.of("E305", address="/runs/none/")
+
+
+def asked(path: str, fault: Fault, status: int | None = None) -> HttpResponse:
+    request = RequestFactory().get(path)
+    request.user = AnonymousUser()
+    return answer(request, fault, status=status)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs", "/uploads/"])
+def test_programs_get_code_title_severity_and_text(path: str) -> None:
+    said = asked(path, NO_RUN)
+    assert said.status_code == 404
+    assert json.loads(said.content) == {
+        "code": "E305",
+        "title": "Run not found",
+        "severity": "medium",
+        "text": NO_RUN.text,
+    }
+
+
+def test_what_has_no_number_of_ours_is_called_by_its_status() -> None:
+    said = json.loads(asked("/api/v1/none", Fault("404", "There is nothing."), 404).content)
+    assert (said["code"], said["title"], said["severity"]) == ("404", HEADLINES[404], "medium")
+
+
+def test_a_page_sets_title_cause_meaning_and_remedy_apart() -> None:
+    entry = CATALOGUE["E305"]
+    shown = page(asked("/runs/none/", NO_RUN))
+    assert f"<h1>{entry.title}</h1>" in shown
+    for part in (NO_RUN.cause, NO_RUN.means, NO_RUN.remedy):
+        assert f">{part}</p>".replace("'", "&#x27;") in shown
+    assert "E305" in shown
+    assert f"<h1>{HEADLINES[404]}</h1>" in page(asked("/nothing/", Fault("404", "Look elsewhere."), 404))

@@ -1,0 +1,65 @@
+"""What is wrong with a run now: each cause alone, and what follows from another is left out."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from peer_agent.protocol.errors import Fault
+from runs.models import Publication, Release, Verification
+from tests.web.run_picture.test_status_sentence import RELAY, TEO, picture
+from web.run_picture.picture import Seen
+from web.run_picture.presence import OnlinePeer
+from web.run_picture.troubles import run_troubles
+
+NO_ROOM, NO_HUB = Fault.of("E328"), Fault.of("E346", endpoint="https://hub", reason="refused")
+FAILED = Release(state="failed", fault=str(Fault.of("E312", reason="no room")))
+REPLAY = Verification(fault=str(Fault.of("E341", step=9)))
+
+
+def seen(state: str, *peers: OnlinePeer, phase: str = "", **changes: Any) -> Seen:
+    return Seen(picture(state, **changes), peers, phase, 0, datetime(2026, 11, 21, tzinfo=UTC))
+
+
+def codes(of: Seen, verification: Verification | None = None, publication: Publication | None = None) -> list[str]:
+    return [fault.code for fault in run_troubles(of, verification, publication)]
+
+
+@pytest.mark.parametrize(
+    ("of", "wrong"),
+    [
+        (seen("open", TEO, RELAY, phase="accumulate"), []),
+        (seen("open", TEO, phase="accumulate"), ["E409"]),
+        (seen("open", phase="accumulate"), ["E409"]),
+        (seen("open"), []),  # nobody drives it, so nobody knows
+        (seen("paused", TEO, phase="accumulate"), []),
+        (seen("draft", dataset="failed"), ["E302"]),
+        (seen("draft", dataset="ready"), []),
+        (seen("finishing", release=FAILED), ["E312"]),
+        (seen("finishing", release=Release(state="preparing", fault="E312: old")), []),
+    ],
+)
+def test_each_cause(of: Seen, wrong: list[str]) -> None:
+    assert codes(of) == wrong
+
+
+def test_a_replay_counts_while_the_run_is_finishing() -> None:
+    assert codes(seen("finishing"), REPLAY) == ["E341"]
+    assert codes(seen("finished"), REPLAY) == []
+    assert codes(seen("finishing"), Verification()) == []
+
+
+def test_the_hub_counts_until_it_has_the_model() -> None:
+    assert codes(seen("finished"), None, Publication(state="waiting", fault=str(NO_HUB))) == ["E346"]
+    assert codes(seen("finished"), None, Publication(state="published", fault=str(NO_HUB))) == []
+
+
+def test_the_worst_comes_first_and_what_follows_is_left_out() -> None:
+    hub = Publication(state="waiting", fault=str(NO_HUB))
+    assert codes(seen("finishing", release=FAILED), None, hub) == ["E312", "E346"]
+    assert codes(seen("finishing", release=FAILED), REPLAY, hub) == ["E341", "E346"], "the release needs the replay"
+
+
+def test_words_in_rows_keep_their_title() -> None:
+    (fault,) = run_troubles(seen("finishing", release=FAILED), None, None)
+    assert (fault.title, str(fault)) == ("Release failed", FAILED.fault)
