@@ -272,6 +272,7 @@ def main() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitizingFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # else a line for each request
     status = status_of(app)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

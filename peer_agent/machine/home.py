@@ -12,6 +12,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
 
+from peer_agent.machine.process_lock import read_holder, sign_lock, try_lock
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 
@@ -32,10 +33,8 @@ class Home:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
+        with _disk(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise Problem.of("E106", path=folder, reason=error.strerror or error) from error
 
     @property
     def cache(self) -> Path:
@@ -87,43 +86,50 @@ class Home:
 
     def _write_privately(self, path: Path, content: bytes) -> None:
         draft = path.with_suffix(".new")
-        try:
+        with _disk(path):
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(content)
             draft.replace(path)
-        except OSError as error:
-            raise Problem.of("E106", path=path, reason=error.strerror or error) from error
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second agent out. Raises Problem E102. The lock ends with the process, however that ends."""
-        path = self.folder / "agent.lock"
-        try:
-            file = path.open("a+")
-        except OSError as error:
-            raise Problem.of("E106", path=path, reason=error.strerror or error) from error
-        with file:
-            if not _lock_patiently(file):
-                file.seek(0)
-                raise Problem.of("E102", pid=file.read().strip() or "unknown", home=self.folder)
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        with self._lock_file() as file:
+            if not self._lock_patiently(file):
+                raise Problem.of("E102", pid=read_holder(file) or "unknown", home=self.folder)
+            sign_lock(file)
             yield
 
     def holder(self) -> int | None:
         """The process that works in this home; 0 where it does not say which it is, None where there is none."""
-        path = self.folder / "agent.lock"
-        try:
-            file = path.open("a+")
-        except OSError as error:
-            raise Problem.of("E106", path=path, reason=error.strerror or error) from error
-        with file:
-            if _try_lock(file):
-                return None
-            file.seek(0)
-            said = file.read().strip()
-            return int(said) if said.isascii() and said.isdigit() else 0
+        with self._lock_file() as file:
+            return None if self._try_lock(file) else read_holder(file)
+
+    def _lock_file(self) -> IO[str]:
+        with _disk(self.folder / "agent.lock") as path:
+            return path.open("a+")
+
+    def _lock_patiently(self, file: IO[str]) -> bool:
+        """`holder` has the lock for a moment whenever somebody asks who works here."""
+        until = time.monotonic() + LOCK_S
+        while not self._try_lock(file):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _try_lock(self, file: IO[str]) -> bool:
+        with _disk(self.folder):
+            return try_lock(file)
+
+
+@contextlib.contextmanager
+def _disk(path: Path) -> Iterator[Path]:
+    """What goes wrong inside is the disk's doing: E106."""
+    try:
+        yield path
+    except OSError as error:
+        raise Problem.of("E106", path=path, reason=error.strerror or error) from error
 
 
 def home_folder(environment: dict[str, str]) -> Path:
@@ -135,29 +141,3 @@ def home_folder(environment: dict[str, str]) -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "Manyhands"
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
-
-
-def _lock_patiently(file: IO[str]) -> bool:
-    """`holder` has the lock for a moment whenever somebody asks who works here."""
-    until = time.monotonic() + LOCK_S
-    while not _try_lock(file):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(1 << 20)  # a byte nobody writes, so that the number stays readable
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -1,25 +1,24 @@
 """The agent's HTTP client to the site: small JSON, and files that are resumed and checked.
 
-Everything blocking runs in a thread. Knows no address of the site's API.
+Every request has a connection of its own, as idle ones are lost when the site starts again. Bodies are taken as they
+come and never unpacked, so that a limit is one on what is in memory, too. Knows no address of the site's API.
 """
 
 import asyncio
 import errno
 import hashlib
-import http.client
 import json
 import ssl
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from functools import partial
+from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+import httpx2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
@@ -31,7 +30,12 @@ TIMEOUT_S = 30.0  # for connecting, and for each wait for more
 JSON_LIMIT = 16 * 1024 * 1024  # bytes
 ERROR_LIMIT = 64 * 1024
 BLOCK = 256 * 1024
+REDIRECTS = 10
+FIXED_HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "manyhands"}
 SECRET_HEADERS = ("Authorization", "X-Manyhands-Signature")
+SUCCESS = range(200, 300)
+RANGE_REFUSED = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+LOST = (httpx2.HTTPError, ssl.SSLError)  # some errors of TLS come through httpx2 as they are
 
 Headers = Mapping[str, str]
 Progress = Callable[[int, int], None]
@@ -58,13 +62,12 @@ async def post_json(
     Raises Problem: the site's own where it gives one, E104 where it is not reached, E105, E110.
     """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    sent = {"Content-Type": "application/json", **_bearer(token), **(headers or {})}
-    return await asyncio.to_thread(_ask, url, "POST", sent, data)
+    return await _ask("POST", url, {"Content-Type": "application/json", **_bearer(token), **(headers or {})}, data)
 
 
 async def get_json(url: str, token: str | None = None, headers: Headers | None = None) -> dict[str, Any]:
     """GET an object. Raises Problem as `post_json`."""
-    return await asyncio.to_thread(_ask, url, "GET", {**_bearer(token), **(headers or {})})
+    return await _ask("GET", url, {**_bearer(token), **(headers or {})})
 
 
 async def clock_of(url: str) -> float | None:
@@ -72,11 +75,7 @@ async def clock_of(url: str) -> float | None:
 
     Raises Problem as `post_json`.
     """
-    return await asyncio.to_thread(_clock_of, url)
-
-
-def _clock_of(url: str) -> float | None:
-    with _opened(_request(url, "GET", {})) as response:
+    async with _opened("GET", url, {}) as response:
         try:
             return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
         except (TypeError, ValueError):
@@ -84,7 +83,7 @@ def _clock_of(url: str) -> float | None:
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
-    """PUT a file and read the object that is answered ({} where nothing is). Raises Problem as `post_json`."""
+    """PUT a file and read the object that is answered ({} where nothing is). Raises Problem as `post_json`, E106."""
     return await asyncio.to_thread(_put, url, path, headers or {})
 
 
@@ -99,179 +98,86 @@ async def download(
 ) -> None:
     """Fetch a file to `path`, going on where an earlier attempt stopped; `path` exists only when its digest is right.
 
-    `progress(bytes so far, bytes in all or -1)` is called in the loop. Raises Problem: E106 (disk), E110 (too
+    `progress(bytes so far, bytes in all or -1)` is called after each block. Raises Problem: E106 (disk), E110 (too
     large), E111 (damaged), and as `post_json`.
     """
-    loop, stop = asyncio.get_running_loop(), threading.Event()
-
-    def tell(done: int, total: int) -> None:
-        if progress is not None:
-            loop.call_soon_threadsafe(progress, done, total)
-
-    fetch = _Download(url, path, sha256=sha256, size_limit=size_limit, headers=headers or {}, tell=tell, stop=stop)
-    try:
-        await asyncio.to_thread(fetch.run)
-    finally:
-        stop.set()  # a thread cannot be cancelled; it looks at this between two blocks
+    fetch = _Download(url, path, size_limit=size_limit, headers=headers or {}, progress=progress)
+    for _ in range(2):  # the damage may be in what an earlier attempt left
+        was_resumed = await fetch.complete()
+        if await fetch.kept(sha256):
+            return
+        if not was_resumed:
+            break
+    raise Problem.of("E111", name=path.name, url=url)
 
 
 class _Download:
-    """One file on its way to the disk. Runs in a thread."""
+    """One file on its way to the disk, which is spoken to in threads."""
 
-    def __init__(
-        self,
-        url: str,
-        path: Path,
-        *,
-        sha256: str,
-        size_limit: int,
-        headers: Headers,
-        tell: Progress,
-        stop: threading.Event,
-    ) -> None:
-        self.url, self.path, self.sha256, self.size_limit = url, path, sha256, size_limit
-        self.headers, self.tell, self.stop = headers, tell, stop
+    def __init__(self, url: str, path: Path, *, size_limit: int, headers: Headers, progress: Progress | None) -> None:
+        self.url, self.path, self.size_limit = url, path, size_limit
+        self.headers, self.progress = headers, progress
         self.partial = path.with_name(path.name + ".part")
 
-    def run(self) -> None:
-        resumed = self._fetch()
-        if not self._is_right() and resumed:
-            self._discard()  # the damage may be in what an earlier attempt left
-            self._fetch()
-        if not self._is_right():
-            self._discard()
-            raise Problem.of("E111", name=self.path.name, url=self.url)
-        with _disk(self.path):
-            self.partial.replace(self.path)
-
-    def _fetch(self) -> bool:
+    async def complete(self) -> bool:
         """Complete the partial file. True: some of it was there already."""
         with _disk(self.partial):
-            self.partial.parent.mkdir(parents=True, exist_ok=True)
-            have = self.partial.stat().st_size if self.partial.exists() else 0
+            have = await asyncio.to_thread(_size, self.partial)
         headers = {**self.headers, "Range": f"bytes={have}-"} if have else self.headers
-        try:
-            with _opened(_request(self.url, "GET", headers)) as response:
-                self._write(response, have if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0)
-        except _RangeRefusedError:
-            pass  # there is nothing beyond what is here: the digest decides
+        good = (*SUCCESS, RANGE_REFUSED) if have else SUCCESS
+        async with _opened("GET", self.url, headers, good=good) as response:
+            # Where the range is refused there is nothing beyond what is here: the digest decides.
+            if response.status_code != RANGE_REFUSED:
+                await self._write(response, have if response.status_code == HTTPStatus.PARTIAL_CONTENT else 0)
         return have > 0
 
-    def _write(self, response: http.client.HTTPResponse, start: int) -> None:
-        total = start + response.length if response.length is not None else -1
-        done = start
-        if total > self.size_limit:
-            self._refuse()
-        with _disk(self.partial), self.partial.open("ab" if start else "wb") as file:
-            while block := _read(self.url, response, BLOCK):
-                if self.stop.is_set():  # nobody waits for this any more; what is here is for the next time
-                    raise Problem.of("E104", url=self.url, reason="it was stopped")
-                done += len(block)
-                TRAFFIC.add(received=len(block))
-                if done > self.size_limit:
-                    self._refuse()
-                file.write(block)
-                self.tell(done, total)
-        if done < total:
-            raise Problem.of("E104", url=self.url, reason=f"it ended after {done} of {total} bytes")
+    async def kept(self, sha256: str) -> bool:
+        """Whether the partial file has this digest. It then takes its place, else it is removed."""
+        with _disk(self.path):
+            is_right = await asyncio.to_thread(_sha256, self.partial) == sha256
+            if is_right:
+                await asyncio.to_thread(self.partial.replace, self.path)
+            else:
+                await self._discard()
+        return is_right
 
-    def _refuse(self) -> None:
-        self._discard()
-        raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
+    async def _write(self, response: httpx2.Response, start: int) -> None:
+        length = _whole_number(response.headers.get("Content-Length", ""))
+        done, total = start, start + length if length >= 0 else -1
+        await self._check_size(total)
+        with _disk(self.partial), await asyncio.to_thread(self.partial.open, "ab" if start else "wb") as file:
+            try:
+                async with aclosing(response.aiter_raw(BLOCK)) as blocks:
+                    async for block in blocks:
+                        done += len(block)
+                        TRAFFIC.add(received=len(block))
+                        await self._check_size(done)
+                        await asyncio.to_thread(file.write, block)
+                        if self.progress is not None:
+                            self.progress(done, total)
+            except LOST as error:
+                known = f"{done} of {total}" if total >= 0 else str(done)
+                reason = f"{_reason(error)}, after {known} bytes"
+                raise Problem.of("E104", url=self.url, reason=reason) from error
 
-    def _is_right(self) -> bool:
-        with _disk(self.partial), self.partial.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+    async def _check_size(self, size: int) -> None:
+        if size > self.size_limit:
+            await self._discard()
+            raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
-    def _discard(self) -> None:
+    async def _discard(self) -> None:
         with _disk(self.partial):
-            self.partial.unlink(missing_ok=True)
+            await asyncio.to_thread(self.partial.unlink, missing_ok=True)
 
 
-class _RangeRefusedError(Exception):
-    """HTTP 416."""
+def _size(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.stat().st_size if path.exists() else 0
 
 
-def _bearer(token: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"} if token is not None else {}
-
-
-def _request(url: str, method: str, headers: Headers, data: Any = None) -> urllib.request.Request:
-    check_encrypted(url, secure="https", plain="http")
-    return urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310 (checked above)
-
-
-def _put(url: str, path: Path, headers: Headers) -> dict[str, Any]:
-    with _disk(path), path.open("rb") as file:
-        sent = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size), **headers}
-        return _ask(url, "PUT", sent, _counted(iter(partial(file.read, BLOCK), b"")))
-
-
-def _counted(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Asked for the next one, the last has gone into the socket."""
-    for block in blocks:
-        yield block
-        TRAFFIC.add(sent=len(block))
-
-
-def _ask(url: str, method: str, headers: Headers, data: Any = None) -> dict[str, Any]:
-    with _opened(_request(url, method, headers, data)) as response:
-        data = _read(url, response, JSON_LIMIT + 1)
-    if len(data) > JSON_LIMIT:
-        raise Problem.of("E110", url=url, reason=f"more than {JSON_LIMIT} bytes")
-    answer = _object(data or b"{}")
-    if answer is None:
-        raise Problem.of("E110", url=url, reason="no JSON object")
-    return answer
-
-
-def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return answer if isinstance(answer, dict) else None
-
-
-@contextmanager
-def _opened(request: urllib.request.Request) -> Iterator[http.client.HTTPResponse]:
-    """The response to a request, where it is a good one."""
-    url = request.full_url
-    try:
-        response: http.client.HTTPResponse = _opener(url).open(request, timeout=TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _refusal(url, error) from error
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        raise Problem.of("E104", url=url, reason=getattr(error, "reason", error)) from error
-    with response:
-        yield response
-
-
-def _refusal(url: str, error: urllib.error.HTTPError) -> Problem | _RangeRefusedError:
-    """The site's own words where there are some."""
-    if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-        return _RangeRefusedError()
-    try:
-        said = _object(error.read(ERROR_LIMIT)) or {}
-    except (http.client.HTTPException, OSError):
-        said = {}
-    match said:
-        case {"code": str(code), "text": str(text)}:
-            return Answered(Fault(code, text), _retry_after_s(error))
-    return Problem.of("E110", url=url, reason=f"HTTP {error.code}")
-
-
-def _retry_after_s(error: urllib.error.HTTPError) -> float:
-    said = error.headers.get("Retry-After", "") if error.headers else ""
-    return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0.0
-
-
-def _read(url: str, response: IO[bytes], size: int) -> bytes:
-    try:
-        return response.read(size)
-    except (http.client.HTTPException, OSError) as error:
-        raise Problem.of("E104", url=url, reason=error) from error
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -284,55 +190,153 @@ def _disk(path: Path) -> Iterator[None]:
         raise Problem.of("E106", path=path, reason=reason) from error
 
 
-def _opener(url: str) -> urllib.request.OpenerDirector:
-    """No proxy for this machine; the system's certificates; redirects as `_Redirects` allows."""
-    secure = _Https(context=ssl.create_default_context())
-    handlers: list[urllib.request.BaseHandler] = [_Http(), secure, _Redirects()]
-    if is_loopback(urlsplit(url).hostname or ""):
-        handlers.append(urllib.request.ProxyHandler({}))
-    return urllib.request.build_opener(*handlers)
+async def _ask(method: str, url: str, headers: Headers, content: bytes = b"") -> dict[str, Any]:
+    async with _opened(method, url, headers, content) as response:
+        return _answer(url, await _body(response, JSON_LIMIT))
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A GET may be sent elsewhere, as to an object store, but never in the clear and never with our secrets."""
-
-    def redirect_request(  # noqa: PLR0917 (urllib's signature)
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        if req.get_method() != "GET":
-            return None
-        check_encrypted(newurl, secure="https", plain="http")
-        followed = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if followed is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
-            for name in SECRET_HEADERS:
-                followed.remove_header(name.capitalize())
-        return followed
-
-
-class _HearsOut(http.client.HTTPConnection):
-    """A site that refuses a file says so and hangs up while we still send; its answer matters, not the broken pipe."""
-
-    def request(self, *args: Any, **kwargs: Any) -> None:
-        try:
-            super().request(*args, **kwargs)
-        except (BrokenPipeError, ConnectionResetError):
-            if self.sock is None:
-                raise
+@asynccontextmanager
+async def _opened(
+    method: str, url: str, headers: Headers, content: bytes = b"", *, good: Container[int] = SUCCESS
+) -> AsyncIterator[httpx2.Response]:
+    """The response to a request, where its status is a good one. Raises Problem as `post_json`."""
+    with _in_words(url):
+        request = httpx2.Request(method, url, headers={**FIXED_HEADERS, **headers}, content=content)
+        async with AsyncExitStack() as stack:
+            response = await _send(request, stack)
+            if response.status_code in good:
+                yield response
+                return
+            said = b""
+            with suppress(*LOST):  # a refusal that breaks off is one
+                said = await _body(response, ERROR_LIMIT)
+            raise _refusal(url, response, said)
 
 
-class _HearsOutSecurely(_HearsOut, http.client.HTTPSConnection):
-    """The same under TLS."""
+async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Response:
+    """The response, after any redirects. Only a GET may be sent elsewhere, as to an object store."""
+    for _ in range(1 + REDIRECTS):
+        settings = await asyncio.to_thread(_settings, request.url)
+        client = await stack.enter_async_context(httpx2.AsyncClient(**settings))
+        response = await client.send(request, stream=True)
+        stack.push_async_callback(response.aclose)
+        if request.method != "GET" or response.next_request is None:
+            break
+        request = _redirected(request, response.next_request)
+    return response
 
 
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HearsOut, req)
+def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Request:
+    """Never into the clear, and elsewhere without our secrets. Raises Problem E105."""
+    if request.url.scheme == "https" and following.url.scheme == "http":
+        raise Problem.of("E105", url=following.url)
+    if following.url.origin != request.url.origin:
+        for name in SECRET_HEADERS:
+            following.headers.pop(name, None)
+    return following
 
 
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self._trusting = context
+async def _body(response: httpx2.Response, limit: int) -> bytes:
+    """As it came, and a little more than `limit` where there is more."""
+    body = bytearray()
+    async with aclosing(response.aiter_raw()) as blocks:
+        async for block in blocks:
+            body += block
+            if len(body) > limit:
+                break
+    return bytes(body)
 
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HearsOutSecurely, req, context=self._trusting)
+
+def _put(url: str, path: Path, headers: Headers) -> dict[str, Any]:
+    """In a thread, where a site is heard that refuses a file and hangs up while we still send.
+
+    An event loop closes a socket as soon as it cannot send, and with it goes the answer that nobody has read yet.
+    """
+    with _in_words(url), _disk(path), path.open("rb") as file:
+        about = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
+        request = httpx2.Request("PUT", url, headers={**FIXED_HEADERS, **about, **headers}, content=_counted(file))
+        with httpx2.Client(**_settings(request.url)) as client, closing(client.send(request, stream=True)) as response:
+            limit = JSON_LIMIT if response.is_success else ERROR_LIMIT
+            said = b"".join(islice(response.iter_raw(BLOCK), 1 + limit // BLOCK))
+    if not response.is_success:
+        raise _refusal(url, response, said)
+    return _answer(url, said)
+
+
+def _counted(file: IO[bytes]) -> Iterator[bytes]:
+    """Asked for the next block, the last has gone into the socket."""
+    while block := file.read(BLOCK):
+        yield block
+        TRAFFIC.add(sent=len(block))
+
+
+def _answer(url: str, said: bytes) -> dict[str, Any]:
+    if len(said) > JSON_LIMIT:
+        raise Problem.of("E110", url=url, reason=f"more than {JSON_LIMIT} bytes")
+    answer = _object(said or b"{}")
+    if answer is None:
+        raise Problem.of("E110", url=url, reason="no JSON object")
+    return answer
+
+
+def _refusal(url: str, response: httpx2.Response, said: bytes) -> Problem:
+    """The site's own words where there are some."""
+    match _object(said):
+        case {"code": str(code), "text": str(text)}:
+            return Answered(Fault(code, text), max(_whole_number(response.headers.get("Retry-After", "")), 0.0))
+    return Problem.of("E110", url=url, reason=f"HTTP {response.status_code}")
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _whole_number(said: str) -> int:
+    """-1 where it is none."""
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else -1
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token is not None else {}
+
+
+def _settings(url: httpx2.URL) -> dict[str, Any]:
+    """Of the client for one request. May ask the resolver. Raises Problem E104, E105."""
+    check_encrypted(str(url), secure="https", plain="http")
+    return {"verify": ssl.create_default_context(), "proxy": _proxy(url), "trust_env": False, "timeout": TIMEOUT_S}
+
+
+def _proxy(url: httpx2.URL) -> str | None:
+    """The system's proxy; none for this machine.
+
+    Left to itself httpx2 gives up over a SOCKS proxy that is set for other addresses, and does not ask Windows and
+    macOS for their exceptions.
+    """
+    if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
+        return None
+    address = getproxies().get(url.scheme)
+    return f"http://{address}" if address and "://" not in address else address
+
+
+@contextmanager
+def _in_words(url: str) -> Iterator[None]:
+    """What goes wrong between two machines, as E104."""
+    try:
+        yield
+    except (*LOST, httpx2.InvalidURL, ImportError, ValueError) as error:
+        # ImportError, ValueError: the system asks for a SOCKS proxy, or for one that there is not.
+        raise Problem.of("E104", url=url, reason=_reason(error)) from error
+
+
+def _reason(error: BaseException) -> BaseException | str:
+    """What began it, where the layers above say nothing or that all attempts failed."""
+    if isinstance(error, httpx2.TimeoutException):
+        return f"no answer within {TIMEOUT_S:g} seconds"
+    if isinstance(error, httpx2.NetworkError):
+        while (deeper := error.__cause__ or error.__context__) is not None:
+            error = deeper
+    return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error

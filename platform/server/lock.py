@@ -4,14 +4,13 @@ SQLite and the in-memory queue belong to one process, so there the first place i
 started again finds the first free place, and with it the key and the log of a relay. The lock ends with its process.
 """
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
+from peer_agent.machine.process_lock import read_holder, sign_lock, try_lock
 from peer_agent.protocol.errors import Problem
 
 
@@ -47,20 +46,9 @@ def own_place(folder: Path, *, alone: bool) -> Iterator[Place]:
     for number in count(1):
         place = Place(folder, number)
         with place.path("serve", ".lock").open("a+") as file:
-            if _try_lock(file):
+            if try_lock(file):
+                sign_lock(file)
                 yield place
                 return
             if alone:
-                file.seek(0)
-                raise Problem.of("E404", pid=file.read().strip() or "unknown", folder=folder)
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return True
+                raise Problem.of("E404", pid=read_holder(file) or "unknown", folder=folder)

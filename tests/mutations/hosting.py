@@ -137,8 +137,8 @@ HOSTING: tuple[Mutation, ...] = (
     fault(
         "a new socket is a new budget",
         "sockets/budgets",
-        "self._known.pop((peer, run), None) or Allowance(",
-        "Allowance(",
+        "return self._known.setdefault((peer, run), full)",
+        "return full",
         "sockets/test_budgets.py",
     ),
     fault(

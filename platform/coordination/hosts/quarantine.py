@@ -35,6 +35,7 @@ class Quarantine:
     """Which machines are not heard now. `now` is in monotonic seconds."""
 
     def __init__(self) -> None:
+        # `learn` and `share` run in threads, for which cachetools is not made.
         self._known: OrderedDict[PeerId, Sentence] = OrderedDict()
 
     def add(self, peer: PeerId, now: float) -> float:

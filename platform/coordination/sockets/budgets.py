@@ -1,7 +1,6 @@
 """How much one machine may say to its run's host: a token bucket of messages, and one of bytes."""
 
-from collections import OrderedDict
-
+from cachetools import LRUCache
 from msgspec import Struct
 
 from peer_agent.protocol.credentials import Role
@@ -48,12 +47,9 @@ class Allowances:
     """Those of all machines that were here lately."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Allowance] = OrderedDict()
+        self._known: LRUCache[tuple[str, str], Allowance] = LRUCache(MOST)
 
     def of(self, peer: str, run: str, role: Role, now: float) -> Allowance:
         """The same for each socket of a machine in a run."""
-        allowance = self._known.pop((peer, run), None) or Allowance(BUDGETS.get(role, BUDGETS[Role.TRAINER]), now)
-        self._known[peer, run] = allowance
-        while len(self._known) > MOST:
-            self._known.popitem(last=False)
-        return allowance
+        full = Allowance(BUDGETS.get(role, BUDGETS[Role.TRAINER]), now)
+        return self._known.setdefault((peer, run), full)

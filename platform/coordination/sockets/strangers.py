@@ -3,6 +3,8 @@
 from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 
+from cachetools import LRUCache
+
 T = TypeVar("T")
 
 STRANGERS = 500  # sockets of a process that have not proved who they are; the one that takes longest makes room
@@ -32,17 +34,15 @@ class Takeovers:
     """How often the session of a machine in a run went to another socket lately. `now` is in monotonic seconds."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
+        self._known: LRUCache[tuple[str, str], deque[float]] = LRUCache(KNOWN)
 
     def count(self, peer: str, run: str, now: float) -> bool:
         """Once more; True where that is too often, and it is counted anew."""
-        times = self._known.pop((peer, run), deque())
+        times = self._known.setdefault((peer, run), deque())
         times.append(now)
         while now - times[0] > TAKEOVERS_S:
             times.popleft()
-        if len(times) > TAKEOVERS:
-            return True
-        self._known[peer, run] = times
-        while len(self._known) > KNOWN:
-            self._known.popitem(last=False)
-        return False
+        if len(times) <= TAKEOVERS:
+            return False
+        del self._known[peer, run]
+        return True

@@ -47,3 +47,11 @@ def test_machines_are_forgotten_the_oldest_first() -> None:
     for number in range(1, budgets.MOST + 1):
         known.of(str(number), "run", Role.TRAINER, 0.0)
     assert known.of("0", "run", Role.TRAINER, 0.0) is not first
+
+
+def test_who_is_heard_is_not_among_the_oldest() -> None:
+    known = Allowances()
+    first = known.of("0", "run", Role.TRAINER, 0.0)
+    for number in range(1, budgets.MOST + 1):
+        known.of(str(number), "run", Role.TRAINER, 0.0)
+        assert known.of("0", "run", Role.TRAINER, 0.0) is first

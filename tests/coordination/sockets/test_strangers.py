@@ -30,6 +30,15 @@ def test_a_network_that_fails_now_and_then_is_not_two() -> None:
     assert not any(takeovers.count(TEO, "run", number * between_s) for number in range(1000))
 
 
+def test_takeovers_of_so_many_machines_are_counted_and_the_oldest_forgotten() -> None:
+    takeovers = Takeovers()
+    for second in range(doorway.TAKEOVERS):
+        takeovers.count(TEO, "run", second)
+    for number in range(doorway.KNOWN):
+        takeovers.count(str(number), "run", 1.0)
+    assert not takeovers.count(TEO, "run", 1.0)
+
+
 def test_others_are_not_counted() -> None:
     takeovers = Takeovers()
     for second in range(doorway.TAKEOVERS):
@@ -61,3 +70,15 @@ def test_so_many_are_remembered() -> None:
         known.add(PeerId(f"{number:032x}"), 0.0)
     assert known.left_s(PeerId(f"{0:032x}"), 0.0) == 0
     assert known.left_s(PeerId(f"{1:032x}"), 0.0) == 60
+
+
+def test_being_asked_about_does_not_make_one_remembered_longer_but_another_fault_does() -> None:
+    known = Quarantine()
+    known.add(TEO, 0.0)
+    known.add(NOOR, 0.0)
+    known.add(TEO, 0.0)
+    for number in range(quarantine.MOST - 1):
+        known.left_s(NOOR, 0.0)
+        known.add(PeerId(f"{number:032x}"), 0.0)
+    assert known.left_s(NOOR, 0.0) == 0
+    assert known.left_s(TEO, 0.0) > 0

@@ -1,0 +1,88 @@
+"""One agent at a time works in a home: between processes, whatever becomes of them."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from peer_agent.machine import home as home_module
+from peer_agent.machine.home import Home
+from peer_agent.protocol.errors import Problem
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def another(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that works in a home."""
+    program = textwrap.dedent("""
+        import sys, time
+        from pathlib import Path
+        from peer_agent.machine.home import Home
+        with Home(Path(sys.argv[1])).locked():
+            print("locked", flush=True)
+            time.sleep(600)
+    """)
+    command = [sys.executable, "-c", program, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_another_agent_is_named_and_its_lock_ends_with_it_however_it_ends(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with another(tmp_path) as process:
+        assert home.holder() == process.pid
+        with pytest.raises(Problem, match=rf"E102: Another agent \(process {process.pid}\)"), home.locked():
+            pass
+        assert home.holder() == process.pid, "who was refused does not say that it works here"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert home.holder() is None
+    with home.locked():
+        assert home.holder() == os.getpid()
+    assert home.holder() is None
+
+
+def test_what_an_older_agent_wrote_into_its_lock_is_not_taken_for_another_process(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.locked():
+        (tmp_path / "agent.lock").write_text("4711")
+        assert home.holder() == 0
+        with pytest.raises(Problem, match=r"E102: Another agent \(process unknown\)"), home.locked():
+            pass
+
+
+def test_nothing_that_is_said_stands_in_the_byte_that_windows_locks(tmp_path: Path) -> None:
+    with Home(tmp_path).locked():
+        assert (tmp_path / "agent.lock").read_bytes()[1:].split() == [str(os.getpid()).encode()]
+
+
+def test_a_disk_without_locks_is_e106(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(home_module, "try_lock", refuse)
+    with pytest.raises(Problem, match=r"E106.*No locks available"), Home(tmp_path).locked():
+        pass
+
+
+def test_a_home_that_cannot_be_written_is_e106(tmp_path: Path) -> None:
+    (tmp_path / "agent.lock").mkdir()
+    with pytest.raises(Problem, match="E106"):
+        Home(tmp_path).holder()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Problem, match="E106"):
+        Home(tmp_path / "file" / "home")

@@ -1,0 +1,242 @@
+"""The HTTP client's files, against a real server on loopback that answers as each test says."""
+
+import asyncio
+import gzip
+import hashlib
+import json
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent.network import site
+from peer_agent.network.site import download, upload
+from peer_agent.network.traffic import TRAFFIC
+from peer_agent.protocol.errors import Problem
+from tests.network.site_double import Handler, Site
+
+CONTENT = bytes(range(256)) * 4096  # 1 MiB
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+LIMIT = 1 << 22
+
+pytestmark = pytest.mark.usefixtures("a_proxy_that_leads_nowhere")
+
+
+def give_file(handler: Handler) -> None:
+    """The file, or the rest of it."""
+    start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+    if start >= len(CONTENT):
+        handler.reply(416)
+    elif start:
+        where = f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}"
+        handler.reply(206, CONTENT[start:], Content_Range=where)
+    else:
+        handler.reply(200, CONTENT)
+
+
+# Downloads
+
+
+async def fetch(url: str, path: Path, **kwargs: Any) -> None:
+    expected: dict[str, Any] = {"sha256": SHA256, "size_limit": LIMIT}
+    await download(url, path, **expected | kwargs)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def partial_of(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
+
+
+async def test_a_file_is_fetched_and_checked_and_progress_is_told(server: Site, tmp_path: Path) -> None:
+    path, told = tmp_path / "new" / "file", list[tuple[int, int]]()
+    await fetch(server.url("/file", give_file), path, progress=lambda *now: told.append(now), headers={"X-A": "b"})
+    assert path.read_bytes() == CONTENT
+    assert not partial_of(path).exists()
+    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert told == sorted(told)
+    assert server.seen[0][2]["x-a"] == "b"
+
+
+async def test_an_empty_file_is_a_file(server: Site, tmp_path: Path) -> None:
+    url = server.url("/", lambda handler: handler.reply(200))
+    await fetch(url, tmp_path / "file", sha256=hashlib.sha256().hexdigest())
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+async def test_a_download_goes_on_where_it_broke_off(server: Site, tmp_path: Path) -> None:
+    path, half = tmp_path / "file", len(CONTENT) // 2
+
+    def break_off(handler: Handler) -> None:
+        handler.reply(200, CONTENT[:half], Content_Length=str(len(CONTENT)))
+
+    with pytest.raises(Problem, match=rf"E104.*after {half} of {len(CONTENT)}"):
+        await fetch(server.url("/file", break_off), path)
+    assert not path.exists()
+    await fetch(server.url("/file", give_file), path)
+    assert path.read_bytes() == CONTENT
+    assert server.seen[-1][2]["range"] == f"bytes={half}-"
+
+
+async def test_a_server_without_ranges_begins_anew(server: Site, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    partial_of(path).write_bytes(CONTENT[:1000])
+    await fetch(server.url("/", lambda handler: handler.reply(200, CONTENT)), path)
+    assert path.read_bytes() == CONTENT
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("left", [b"damaged", CONTENT, CONTENT + b"more"], ids=["damaged", "complete", "longer"])
+async def test_whatever_was_left_over_the_file_comes_out_right(server: Site, tmp_path: Path, left: bytes) -> None:
+    path = tmp_path / "file"
+    partial_of(path).write_bytes(left)
+    await fetch(server.url("/file", give_file), path)
+    assert path.read_bytes() == CONTENT
+    assert len(server.seen) == (1 if left == CONTENT else 2)
+
+
+async def test_a_damaged_file_is_e111_and_leaves_nothing(server: Site, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(Problem, match=r"E111: The file model\.safetensors"):
+        await fetch(server.url("/", lambda handler: handler.reply(200, CONTENT[::-1])), path)
+    assert files_in(tmp_path) == []
+
+
+async def test_what_was_there_before_stays_until_the_new_one_is_right(server: Site, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(Problem, match="E111"):
+        await fetch(server.url("/", lambda handler: handler.reply(200, b"bad")), path)
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("length", [{}, {"Content_Length": "100"}], ids=["declared", "understated"])
+async def test_more_than_the_limit_is_not_kept(server: Site, tmp_path: Path, length: dict[str, str]) -> None:
+    url = server.url("/", lambda handler: handler.reply(200, CONTENT, **length))
+    with pytest.raises(Problem, match=r"E111" if length else r"E110.*more than 1000 bytes"):
+        await fetch(url, tmp_path / "file", size_limit=1000)
+    assert files_in(tmp_path) == []
+
+
+async def test_more_than_the_limit_without_a_length_is_not_kept(server: Site, tmp_path: Path) -> None:
+    def endless(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.wfile.write(CONTENT)
+
+    with pytest.raises(Problem, match=r"E110.*more than 1000 bytes"):
+        await fetch(server.url("/", endless), tmp_path / "file", size_limit=1000)
+    assert files_in(tmp_path) == []
+
+
+async def test_what_is_said_to_be_too_large_is_not_waited_for(server: Site, tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def only_say(handler: Handler) -> None:
+        handler.reply(200, Content_Length="1001")
+        done.wait()
+
+    with pytest.raises(Problem, match=r"E110.*more than 1000 bytes"):
+        await fetch(server.url("/", only_say), tmp_path / "file", size_limit=1000)
+    done.set()
+
+
+async def test_a_site_without_even_a_beginning_is_e110(server: Site, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=r"E110.*HTTP 416"):
+        await fetch(server.url("/", lambda handler: handler.reply(416)), tmp_path / "file")
+
+
+async def test_a_missing_file_is_the_sites_own_error(server: Site, tmp_path: Path) -> None:
+    body = json.dumps({"code": "E310", "text": "No such snapshot."}).encode()
+    with pytest.raises(Problem, match="E310"):
+        await fetch(server.url("/", lambda handler: handler.reply(404, body)), tmp_path / "file")
+
+
+async def test_a_disk_that_cannot_be_written_is_e106(server: Site, tmp_path: Path) -> None:
+    url = server.url("/file", give_file)
+    (tmp_path / "no folder").write_bytes(b"")
+    with pytest.raises(Problem, match="E106"):
+        await fetch(url, tmp_path / "no folder" / "file")
+    partial_of(tmp_path / "file").mkdir()
+    with pytest.raises(Problem, match="E106"):
+        await fetch(url, tmp_path / "file")
+
+
+async def test_a_full_disk_is_e106(server: Site, tmp_path: Path) -> None:
+    partial_of(tmp_path / "file").symlink_to("/dev/full")
+    with pytest.raises(Problem, match=r"E106.*it is full"):
+        await fetch(server.url("/file", give_file), tmp_path / "file")
+
+
+async def test_a_packed_file_is_kept_as_it_came(server: Site, tmp_path: Path) -> None:
+    packed = gzip.compress(CONTENT)
+    url = server.url("/", lambda handler: handler.reply(200, packed, Content_Encoding="gzip"))
+    await fetch(url, tmp_path / "file", sha256=hashlib.sha256(packed).hexdigest())
+    assert (tmp_path / "file").read_bytes() == packed
+
+
+async def test_files_count_as_traffic(server: Site, tmp_path: Path) -> None:
+    before = TRAFFIC.sent, TRAFFIC.received
+    await fetch(server.url("/file", give_file), tmp_path / "file")
+    await upload(server.url("/put", lambda handler: handler.reply(200, handler.body()[:0])), tmp_path / "file")
+    assert (TRAFFIC.sent - before[0], TRAFFIC.received - before[1]) == (len(CONTENT), len(CONTENT))
+
+
+async def test_a_cancelled_download_stops_and_keeps_what_it_has(server: Site, tmp_path: Path) -> None:
+    path, more, begun = tmp_path / "file", threading.Event(), asyncio.Event()
+
+    def slowly(handler: Handler) -> None:
+        handler.reply(200, CONTENT[: site.BLOCK], Content_Length=str(len(CONTENT)))
+        more.wait()
+        handler.wfile.write(CONTENT[site.BLOCK :])
+
+    fetching = asyncio.create_task(fetch(server.url("/file", slowly), path, progress=lambda *_: begun.set()))
+    await begun.wait()
+    fetching.cancel()
+    await asyncio.gather(fetching, return_exceptions=True)
+    more.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert not path.exists()
+    assert partial_of(path).read_bytes() == CONTENT[: site.BLOCK]
+
+
+# Uploads
+
+
+async def test_a_file_is_put_as_it_is(server: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    got: list[bytes] = []
+
+    def take(handler: Handler) -> None:
+        got.append(handler.body())
+        handler.reply(201, b'{"stored": true}')
+
+    assert await upload(server.url("/put", take), tmp_path / "file", {"X-Step": "5"}) == {"stored": True}
+    assert got == [CONTENT]
+    method, _, headers = server.seen[0]
+    assert (method, headers["content-length"], headers["x-step"]) == ("PUT", str(len(CONTENT)), "5")
+    assert "transfer-encoding" not in headers
+
+
+async def test_a_site_that_refuses_before_the_end_is_heard(server: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT * 64)
+    body = json.dumps({"code": "E304", "text": "Too large."}).encode()
+    with pytest.raises(Problem, match="E304"):
+        await upload(server.url("/put", lambda handler: handler.reply(413, body)), tmp_path / "file")
+
+
+async def test_what_is_answered_packed_is_not_unpacked(server: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    answer = partial(Handler.reply, status=200, body=gzip.compress(b"{}"), Content_Encoding="gzip")
+    with pytest.raises(Problem, match=r"E110.*no JSON object"):
+        await upload(server.url("/put", answer), tmp_path / "file")
+
+
+async def test_a_file_that_is_not_there_is_e106(server: Site, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="E106"):
+        await upload(server.url("/put", give_file), tmp_path / "absent")
