@@ -56,13 +56,13 @@ class Check(Struct, frozen=True):
     explained_by: str = ""
 
     def line(self) -> str:
-        """For people."""
+        """The check in one line, for people."""
         number = f"{self.code}: {self.title}. " if self.code else ""
         return f"{self.verdict:<5} {self.name:<9} {number}{self.text}"
 
 
 def good(name: str, text: str) -> Check:
-    """All is well."""
+    """A check that found nothing wrong."""
     return Check(name, "ok", text)
 
 

@@ -55,7 +55,7 @@ class View:
         print(sanitize_fault(fault).text, file=self.stream, flush=True)
 
     def say(self, text: str) -> None:
-        """A sentence."""
+        """Tell people a sentence."""
         self.tell("note", text)
 
     def fault(self, fault: Fault) -> None:
@@ -103,7 +103,7 @@ class View:
         self.show(f"{time.strftime('%H:%M:%S')}  {trouble.line}")
 
     def solved(self, trouble: ShownTrouble) -> None:
-        """It is over."""
+        """A trouble that was told is over."""
         self.tell("solved", f"Solved: {trouble.title}.", code=trouble.code, title=trouble.title)
 
     def show(self, line: str) -> None:

@@ -26,7 +26,7 @@ class ShownTrouble(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The status in one line, for people."""
         return titled(self.title, self.code, self.text)
 
 
@@ -106,7 +106,7 @@ def status_facts(home: Home, now: float) -> dict[str, Any]:
 
 
 def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """The status of an agent, as lines for people."""
     if not facts["running"]:
         return [f"No agent works in {home.folder}."]
     if "sentence" not in facts:

@@ -42,7 +42,7 @@ class LiveView(View):
             self.refresh()
 
     def progress(self, step: int, samples: int, speed: float) -> None:
-        """The bar shows it."""
+        """Move the bar of a step that is being computed."""
 
     def refresh(self) -> None:
         if self._live is None:

@@ -64,7 +64,7 @@ class Admission:
         return self.links.pop(same[0]) if len(same) >= self._caps.per_credential else None
 
     def leave(self, socket: ServerConnection) -> None:
-        """It has gone."""
+        """A connection has gone: its place is free."""
         self._no_stranger(socket)
         self.links.pop(socket, None)
 

@@ -40,14 +40,14 @@ class Link(StrEnum):
 
 
 class Side(StrEnum):
-    """Who dialled."""
+    """Which end of a link this is."""
 
     LISTENING = "listening"
     DIALLING = "dialling"
 
 
 class SessionPhase(StrEnum):
-    """How far the link is."""
+    """How far the handshake of a link has come."""
 
     AWAITING_CHALLENGE = "awaiting challenge"
     AWAITING_PROOF = "awaiting proof"

@@ -11,7 +11,7 @@ from peer_agent.protocol.messages import AnyMessage, Message
 
 
 class Kind(IntEnum):
-    """The first byte."""
+    """The first byte of what is sent: a message, or which kind of chunk."""
 
     MESSAGE = 1
     GRADIENT = 2  # contributor to reducer

@@ -30,5 +30,5 @@ def write_reach(path: Path, reach: Reach) -> None:
 
 
 def read_reach(path: Path) -> Reach:
-    """What was written last."""
+    """Read how relays are reached, as it was written last."""
     return msgspec.msgpack.decode(path.read_bytes(), type=Reach)

@@ -87,7 +87,7 @@ def all_weathers(churn: float = 1.0) -> Weather:
 
 
 def only(kinds: set[Kind], churn: float = 1.0) -> Weather:
-    """These kinds alone."""
+    """A weather of these kinds of trouble alone."""
     return Weather(
         trainer_s=0,
         relay_s=0,

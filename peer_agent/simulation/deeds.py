@@ -28,7 +28,7 @@ class Struck(NamedTuple):
 
     @property
     def victim(self) -> Peer:
-        """The peer itself."""
+        """The deed is done to the peer itself."""
         return self.world.peers[self.peer]
 
     @property

@@ -64,7 +64,7 @@ class Host:
         self.world.clock.after(delay_s, act)
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """Stand still, as by SIGSTOP."""
         self.frozen = True
 
     def thaw(self) -> None:

@@ -62,7 +62,7 @@ class Peer(ABC):
         self.hung = True
 
     def resume(self) -> None:
-        """What hung goes on."""
+        """Go on after standing still."""
         self.hung = False
         stalled, self._stalled = self._stalled, []
         for action in stalled:
@@ -78,7 +78,7 @@ class Peer(ABC):
         self.connect()
 
     def kill(self) -> None:
-        """kill -9."""
+        """End at once, as by kill -9."""
         if self.alive:
             self.alive = False
             self.disconnect()
@@ -135,7 +135,7 @@ class Peer(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Start with nothing."""
+        """Lose everything that is kept between two starts."""
 
     @abstractmethod
     def hello(self) -> m.Hello:

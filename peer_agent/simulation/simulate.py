@@ -74,10 +74,10 @@ class Trace:
         self._hash = hashlib.sha256()
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """Nothing yet."""
+        """An observer's call before an event; there is nothing to measure yet."""
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Take both in."""
+        """Count an event and what it cost."""
         names = " ".join(type(command).__name__ for command in commands)
         what = type(event.message if isinstance(event, e.Received) else event).__name__
         self._hash.update(f"{now!r} {host.state.phase} {what} {getattr(event, 'peer', '')} {names}".encode())

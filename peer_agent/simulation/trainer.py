@@ -71,7 +71,7 @@ class Trainer(Peer):
 
     @property
     def accumulator(self) -> AccumulatorId:
-        """Of its core."""
+        """The accumulator that its core holds."""
         return self.core.accumulator
 
     @property

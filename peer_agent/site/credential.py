@@ -128,7 +128,7 @@ class RunAccess:
         return {"Authorization": f"Credential {packed}"}
 
     async def dial_control(self) -> Connection:
-        """An open control link."""
+        """Dial the site; an open control link."""
         await self.renew()
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 

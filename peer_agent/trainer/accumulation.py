@@ -23,7 +23,7 @@ class Accumulation:
         self._thread = ThreadPoolExecutor(1, "computing")
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Compute no unit more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:

@@ -159,7 +159,7 @@ class Jobs:
         return in_hand is not None and in_hand.job == job
 
     async def change(self, action: e.Keep | e.Discard | e.Renew | e.Release | e.Settle) -> None:
-        """What is held."""
+        """Change what is held, one change at a time."""
         _, accumulation = self._there()
         match action:
             case e.Keep():
@@ -174,7 +174,7 @@ class Jobs:
                 await asyncio.to_thread(accumulation.remove_averaged, action)
 
     async def freeze(self, action: e.Freeze, round_: OpenRound) -> None:
-        """Encode what is held."""
+        """Encode what is held, for the offer."""
         _, accumulation = self._there()
         round_.sending = await asyncio.to_thread(accumulation.freeze, action)
         if round_.sending is None:

@@ -51,7 +51,7 @@ class Observer:
         self.now.site, self.now.run, self.now.person = access.site.url, access.slug, access.site.person
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure and tell, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             tasks.create_task(self._ask_for_rank())

@@ -25,7 +25,7 @@ class Piece(Struct, frozen=True, array_like=True):
 
     @property
     def stop(self) -> int:
-        """End of the piece."""
+        """The element behind this parameter's last, in the flat vector."""
         return self.start + math.prod(self.shape)
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:

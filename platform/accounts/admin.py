@@ -26,7 +26,7 @@ class Kept(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's class takes 
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """History stays."""
+        """Nobody deletes these rows: history stays."""
         del request, obj
         return False
 

@@ -72,5 +72,5 @@ def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
 
 
 def show(run: Run, step: Step, members: list[Seen]) -> None:
-    """Write the picture."""
+    """Write who is there, for pages to read."""
     Presence.objects.update_or_create(run=run, defaults={**step, "members": members})

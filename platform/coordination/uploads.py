@@ -109,7 +109,7 @@ class Slot:
         return self._until - timezone.now() < SLOT - RENEWED
 
     def renew(self) -> None:
-        """More bytes have come."""
+        """More bytes have come: the place is held on."""
         later = timezone.now() + SLOT
         UploadSlot.objects.filter(machine=self._machine, until=self._until).update(until=later)
         self._until = later

@@ -114,13 +114,13 @@ class Requests(HttpToolsProtocol):
         self.unread = self.loop.call_later(self.config.limits.unread_s, self.turn_out)
 
     def resume_writing(self) -> None:
-        """Some of it was taken."""
+        """The client has taken some of what waits for it."""
         super().resume_writing()
         if self.unread is not None:
             self.unread.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing of it is left."""
+        """The connection has gone; nothing of it is kept."""
         self._forget()
         if self.unread is not None:
             self.unread.cancel()

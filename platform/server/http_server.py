@@ -30,7 +30,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture nothing."""
+        """Leave signals to `stop_on_signals`."""
         yield
 
 

@@ -112,7 +112,7 @@ class Owners:
             oldest.turn_out()
 
     def leave(self, guest: Guest, owner: str) -> None:
-        """It has gone."""
+        """A connection has gone: its place is free."""
         links = self._links.get(owner, {})
         links.pop(guest, None)
         if not links:

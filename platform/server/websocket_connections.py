@@ -91,7 +91,7 @@ class Sockets(WebSocketsSansIOProtocol):
             super().send_receive_event_to_app()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing of it is left."""
+        """The connection has gone; nothing of it is kept."""
         self._forget()
         if self.owner:
             self.config.owners.leave(self, self.owner)

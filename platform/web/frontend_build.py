@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parent / "static" / "built"
 
 
 class Entry(NamedTuple):
-    """Names below /static/."""
+    """Files of one built script, by their names below /static/."""
 
     script: str
     styles: tuple[str, ...]

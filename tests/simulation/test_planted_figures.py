@@ -103,7 +103,7 @@ def _one_differs(simulation: Simulation) -> None:
 
 
 def _nobody_hears_of_commits(simulation: Simulation) -> None:
-    """One of them."""
+    """One trainer hears of no commit."""
     world = simulation.world
     deaf = next(iter(world.trainers.values()))
     honest = deaf.deliver

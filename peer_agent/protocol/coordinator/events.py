@@ -39,7 +39,7 @@ class Lost(Struct, frozen=True):
 
 
 class Ticked(Struct, frozen=True):
-    """Time passed."""
+    """The host's clock has ticked."""
 
 
 class Reserved(Struct, frozen=True):

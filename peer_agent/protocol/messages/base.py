@@ -31,7 +31,7 @@ Wait = Annotated[float, Meta(ge=-1, le=1e9)]  # seconds; below 0: none
 
 
 class Message(Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
-    """What every message is."""
+    """Base of every message: a name on the wire, bounded fields, no others."""
 
 
 class Attempted(Message, frozen=True, kw_only=True):

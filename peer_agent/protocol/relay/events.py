@@ -123,7 +123,7 @@ class CopyFailed(Struct, frozen=True):
 
 
 class Ticked(Struct, frozen=True):
-    """Time passed."""
+    """The relay's clock has ticked."""
 
 
 class ControlLost(Struct, frozen=True):

@@ -30,7 +30,7 @@ class OpenPlan(Struct, frozen=True):
 
     @property
     def run(self) -> RunId:
-        """Whose plan it is."""
+        """The run that the plan is of."""
         return self.plan.run
 
     @property
@@ -40,7 +40,7 @@ class OpenPlan(Struct, frozen=True):
 
     @property
     def grid(self) -> Grid:
-        """How the vector is cut."""
+        """How the plan cuts the vector in chunks."""
         return Grid(self.plan.elements, self.plan.chunk_elements)
 
     def given_to(self, me: PeerId) -> dict[int, m.PlannedSpan]:
@@ -57,7 +57,7 @@ class OpenCommit(Struct, frozen=True):
 
     @property
     def run(self) -> RunId:
-        """Whose record it is."""
+        """The run that the record is of."""
         return self.record.run
 
 

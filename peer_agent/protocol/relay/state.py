@@ -48,7 +48,7 @@ class Attempt(Struct):
 
     @property
     def place(self) -> Place:
-        """Which it is."""
+        """Run, step, fence and attempt of this attempt."""
         return self.plan.place
 
 

@@ -28,13 +28,13 @@ class Heard(Struct, frozen=True):
 
 
 class PlanHeard(Struct, frozen=True):
-    """A plan, opened."""
+    """The coordinator's plan for this trainer, opened and checked."""
 
     plan: OpenedPlan
 
 
 class CommitHeard(Struct, frozen=True):
-    """A commit, opened."""
+    """A commit as this trainer is told of it, opened and checked."""
 
     record: OpenedRecord
 
@@ -114,11 +114,11 @@ class GaveBack(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """The process ends."""
+    """The process is about to end."""
 
 
 class Ticked(Struct, frozen=True):
-    """Time passed."""
+    """The trainer's clock has ticked."""
 
 
 Event = (

@@ -18,7 +18,7 @@ def say(state: TrainerState, message: m.Message) -> list[Action]:
 
 
 def hello(state: TrainerState) -> list[Action]:
-    """Everything it holds."""
+    """Say hello to the host, with everything that this trainer holds."""
     state.hello_due = False
     state.unanswered += 1
     state.hello_at = state.now

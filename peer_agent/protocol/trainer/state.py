@@ -133,7 +133,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def loss_sum(self) -> float:
-        """Nats over these."""
+        """Nats over the loss tokens of the units that are held."""
         return sum(how.loss_sum for part in (self.kept, self.fresh) for how in part.values())
 
     @property

@@ -8,7 +8,7 @@ P = Phase
 
 
 class Cause(StrEnum):
-    """What happens."""
+    """What happens to a trainer and may change its phase."""
 
     ASKED = "the site asks for a hello"
     GREETED = "the site names a snapshot to begin from"

@@ -148,7 +148,7 @@ class Inbox(Channel):
 
 
 def site_layer() -> "ProcessLayer":
-    """The one of this site."""
+    """The channel layer of this site's process."""
     layer: Any = get_channel_layer()
     assert isinstance(layer, ProcessLayer)
     return layer
@@ -189,7 +189,7 @@ class ProcessLayer:
         return self.channels[name]
 
     def inbox(self, name: str) -> Inbox:
-        """Likewise of a host."""
+        """The inbox of a host's channel."""
         found = self.channel(name)
         assert isinstance(found, Inbox)
         return found
@@ -247,5 +247,5 @@ class ProcessLayer:
         await self.send_many(tuple(self.groups.get(group, ())), message)
 
     async def flush(self) -> None:
-        """As new."""
+        """Forget every channel and group."""
         self.channels, self.groups = {}, {}

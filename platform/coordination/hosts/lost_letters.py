@@ -13,7 +13,7 @@ MOST = 100  # peers that the timeline names; the log has them all
 
 
 class LostWords:
-    """Those of one host."""
+    """What peers of one host may not have heard."""
 
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox

@@ -47,7 +47,7 @@ class Hosting:
             self.tasks[run.run_id] = asyncio.create_task(self._host(run), name=f"host {run.slug}")
 
     async def end(self) -> None:
-        """All hosts let go."""
+        """Let go of all runs that are hosted here."""
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         self.threads.shutdown(wait=False)
 

@@ -30,7 +30,7 @@ OVERLAP = timedelta(seconds=90)  # of two of these: they are told twice rather t
 
 
 class Follower(Protocol):
-    """A socket."""
+    """A socket, as this room knows it."""
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
         """What a look has found that was begun at `asked_at`."""
@@ -49,14 +49,14 @@ class Lookout:
         self._settled_at = 0.0
 
     def add(self, follower: Follower) -> None:
-        """From now on."""
+        """Tell this socket of hosts from now on."""
         self._followers.add(follower)
         if self._task is None or self._task.done():
             self._hurried = asyncio.Event()  # of this loop
             self._task = asyncio.create_task(self._work())
 
     def discard(self, follower: Follower) -> None:
-        """No more."""
+        """Tell this socket of nothing more."""
         self._followers.discard(follower)
 
     def hurry(self) -> None:

@@ -62,7 +62,7 @@ class Recent(NamedTuple):
 
 
 def totals(run: Run) -> Totals:
-    """What everybody gave."""
+    """What everybody gave to a run, summed."""
     found = run.totals.aggregate(
         people=Count("person", distinct=True),
         machines=Count("pk"),

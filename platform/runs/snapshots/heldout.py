@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Outcome(StrEnum):
-    """How it went."""
+    """How an evaluation on the held-out text went."""
 
     DONE = "done"  # or there is nothing to do
     BUSY = "busy"  # ask again later

@@ -36,7 +36,7 @@ REFUSED = (
 
 
 class Outcome(StrEnum):
-    """How it went."""
+    """How the replay of a snapshot went."""
 
     DONE = "done"  # nothing is left to do now
     MORE = "more"  # one was verified, and another may wait

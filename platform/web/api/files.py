@@ -72,7 +72,7 @@ def tokenizer(request: HttpRequest) -> dict[str, Any]:
 
 @router.get("files/tokenizer/{name}", response=FETCHING)
 def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """One of them."""
+    """One file of the tokenizer, by its name."""
     folder = _tokenizer_folder(request)
     if name not in TOKENIZER:
         raise Http404

@@ -49,7 +49,7 @@ def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict
 
 @router.get("runs/{slug:slug}", response={200: RunOut, **READING})
 def run(request: HttpRequest, slug: str) -> dict[str, Any]:
-    """One run."""
+    """One run: its state, figures and recipe."""
     found = run_for(request, slug)
     return _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
 

@@ -77,7 +77,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         return self.allowance >= 0
 
     async def disconnect(self, code: int) -> None:
-        """Leave."""
+        """The reader's socket has gone."""
         del code
         for task in (self.writing, self.minding):
             if task is not None:

@@ -54,7 +54,7 @@ class Subscription:
             self._waiting.put_nowait(picture_message(self.watch.seq, self.watch.picture))
 
     def end(self) -> None:
-        """Nothing more."""
+        """Tell this reader that nothing more comes."""
         self._empty()
         self._waiting.put_nowait(None)
 

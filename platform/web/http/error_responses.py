@@ -25,7 +25,7 @@ def not_allowed(request: HttpRequest, exception: Exception | None = None) -> Htt
 
 
 def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:  # noqa: ARG001
-    """400."""
+    """The page for a request that is not understood (400)."""
     return answer(request, Fault("400", "The request was malformed. Nothing was changed."), status=400)
 
 

@@ -34,7 +34,7 @@ def recount(state: RunState, member: Member) -> None:
 
 
 def discount(state: RunState, member: Member) -> None:
-    """The member goes."""
+    """Take a member that goes out of the sums."""
     _put(state, member, (False, False, 0))
     _pause(state, member.conduct)
 

@@ -103,7 +103,7 @@ class Announcement:
         self.place, self.url = place, url
 
     def write(self) -> None:
-        """Say it."""
+        """Write the file."""
         draft = self.place.announcement.with_suffix(".new")
         draft.write_text(json.dumps({"url": self.url, "pid": os.getpid()}))
         draft.replace(self.place.announcement)

@@ -90,7 +90,7 @@ def _may_connect(request: HttpRequest, provider: str) -> bool:
 
 
 def providers_shown(_: HttpRequest) -> dict[str, Any]:
-    """For templates."""
+    """The other sites by which somebody may log in, for templates."""
     return {"login_providers": login_providers()}
 
 
@@ -144,7 +144,7 @@ def start(request: HttpRequest, provider_id: str) -> HttpResponse:
 @rate_limits.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """Back from there."""
+    """The reader comes back from the other site."""
     return _ask(request, provider_id, OAuth2CallbackView)
 
 

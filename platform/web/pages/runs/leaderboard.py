@@ -39,7 +39,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_place(request: HttpRequest, slug: str) -> HttpResponse:
-    """The asker's own line."""
+    """The reader's own line of the leaderboard."""
     you = own_words(run_or_404(access_run, request, slug), request.user, ())
     return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
 

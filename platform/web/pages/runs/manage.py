@@ -46,7 +46,7 @@ def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """More steps."""
+    """Let the run make more steps."""
     run, form = run_or_404(access_managed_run, request, slug), ExtendForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"extend_form": form})
@@ -103,7 +103,7 @@ def remove_person(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
-    """Undo that."""
+    """Let somebody back in who was removed."""
     run = run_or_404(access_managed_run, request, slug)
     membership.let_back(member=get_object_or_404(membership.removed_from(run), pk=member_id))
     return redirect("web:manage", slug=slug)

@@ -13,7 +13,7 @@ CARD = "README.md"
 
 
 def home_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
-    """For the page of a run."""
+    """What a run's page says of taking its model home."""
     person = person_of(request.user)
     published = Publication.objects.filter(run=run, private=False).exclude(url="").first()
     return {
