@@ -20,9 +20,8 @@ from peer_agent.protocol.log.merkle import Leaf, leaf_of
 from peer_agent.protocol.recipe import Codec
 
 Floats = NDArray[np.float32]
-INLINE_BYTES = (
-    256 * 1024
-)  # whoever takes more at once does it in a thread, so that their event loop stays awake (rule 37)
+# Whoever takes more at once does it in a thread, so that their event loop stays awake (rule 37).
+INLINE_BYTES = 256 * 1024
 
 EXPONENT = struct.Struct("<h")
 HALF_EXPONENT = 15  # peaks are brought to [2^14, 2^15): below half's 65504, most of its range is for the small

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from peer_agent.protocol.errors import Fault, Problem
 
 Codec = Literal["fp32", "fp16", "int8"]
+OptimizerName = Literal["lamb", "adamw"]
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -24,7 +25,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """LAMB (arXiv 1904.00962) or AdamW (arXiv 1711.05101) with warm-up and decay by committed step."""
 
-    name: Literal["lamb", "adamw"] = "lamb"
+    name: OptimizerName = "lamb"
     learning_rate: Annotated[float, Meta(gt=0, le=1)] = 0.01
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.98

@@ -20,7 +20,8 @@ all tensors (arXiv 1904.00962, algorithm 2): it also holds down tensors whose tr
 attention keys, which would otherwise be moved by rounding noise.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, assert_never
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ from peer_agent.protocol.log.records import Scalars
 from peer_agent.protocol.recipe import Optimizer
 from peer_agent.protocol.schedule import float32
 from peer_agent.training.model import Layout
+
+Move = Callable[[torch.Tensor, torch.Tensor, float], None]  # weight, direction, learning rate
 
 
 class Moving(NamedTuple):
@@ -41,12 +44,21 @@ class Moving(NamedTuple):
 
 def update(optimizer: Optimizer, scalars: Scalars, layout: Layout, state: Moving, averaged: torch.Tensor) -> None:
     """Change flat state vectors in place by one averaged gradient."""
-    move = {"lamb": _lamb, "adamw": _adamw}[optimizer.name]
+    move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:
             views = Moving(*(piece.of(vector) for vector in state))
             direction = _direction(optimizer, scalars, views, piece.of(averaged))
             move(views.weight, direction, scalars.learning_rate)
+
+
+def _move_of(optimizer: Optimizer) -> Move:
+    match optimizer.name:
+        case "lamb":
+            return _lamb
+        case "adamw":
+            return _adamw
+    assert_never(optimizer.name)
 
 
 def square_root(values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""All settings of the site. What differs between places comes from the environment; docs name each value once, here."""
+"""All settings of the site. What differs between places comes from the environment; `docs/running.md` lists it."""
 
 from pathlib import Path
 

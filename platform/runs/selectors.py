@@ -175,7 +175,7 @@ def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
 
 
 def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
-    """The log in order, behind the index `after`."""
+    """The commits in order, behind the index `after`: each a `LogEntry`, whose signed bytes are a `SealedRecord`."""
     return run.log.filter(index__gt=after).order_by("index")
 
 

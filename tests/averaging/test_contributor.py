@@ -1,6 +1,7 @@
 """The accumulator: freezing, settlement, and the conservation of everything that is not yet averaged in."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
 
 @settings(max_examples=30)
 @given(
-    st.sampled_from(["fp32", "fp16", "int8"]),
+    st.sampled_from(get_args(Codec)),
     st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 2**GRID.chunks - 1)), min_size=1, max_size=6),
 )
 def test_nothing_is_lost_over_rounds(codec: Codec, rounds: list[tuple[int, int]]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_a_drop_is_obeyed_from_the_next_open_chunk(order: list[Frame], drops: di
     assert included_in(only_spans(closed)).items() <= expected.items()
 
 
-@pytest.mark.parametrize("codec_down", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("codec_down", get_args(Codec))
 def test_a_closed_span_commits_to_its_bytes(codec_down: Codec) -> None:
     plan = replace(PLAN, codec_down=codec_down)
     for span, payloads in [(span, averaged(plan, SENDINGS)[1]) for span in averaged(plan, SENDINGS)[0]]:

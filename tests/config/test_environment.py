@@ -1,6 +1,7 @@
 """Settings from the environment fail loudly."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,17 @@ def test_a_local_site_works_without_encryption() -> None:
     settings = public_settings("http://127.0.0.1:8000")
     assert not settings["SESSION_COOKIE_SECURE"]
     assert settings["ALLOWED_HOSTS"] == ["127.0.0.1", "localhost", "[::1]"]
+
+
+def test_every_setting_stands_in_the_docs_for_operators() -> None:
+    """Short for names that begin alike: `MANYHANDS_QUOTA_DRAFTS`, `…_RUNS`."""
+    root = Path(__file__).resolve().parents[2]
+    sources = (root / "platform" / "config").glob("*.py")
+    names = {name for source in sources for name in re.findall(r"\"([A-Z][A-Z_]+)\"", source.read_text())}
+    settings = {
+        name for name in names if name.startswith("MANYHANDS_") and name != "MANYHANDS_OIDC"
+    }  # a beginning of others
+    assert len(settings) > 10
+    said = (root / "docs" / "running.md").read_text()
+    told = set(re.findall(r"`(MANYHANDS_[A-Z_]+)`", said)) | set(re.findall(r"`…(_[A-Z_]+)`", said))
+    assert {name for name in settings if name not in told and not any(name.endswith(end) for end in told)} == set()

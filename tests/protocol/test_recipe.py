@@ -44,7 +44,7 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
         '{"optimizer": {"learning_rate": 1e999}}',
         '{"optimizer": {"beta1": 1}}',
         '{"optimizer": {"beta2": NaN}}',
-        '{"optimizer": {"name": "sgd"}}',
+        '{"optimizer": {"name": "none"}}',
         '{"staleness": 1}',
         '{"mode": "local"}',
         '{"codec_up": "zip"}',

@@ -5,11 +5,12 @@ powers of two, and the largest tensor is large enough for torch to share it amon
 """
 
 import json
+from typing import get_args
 
 import numpy as np
 import torch
 
-from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.protocol.recipe import Optimizer, OptimizerName, Recipe
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.training.digests import state_digest
 from peer_agent.training.model import Layout, Piece
@@ -41,7 +42,7 @@ def digest_after_updates(optimizer: Optimizer, device: str = "cpu") -> str:
 
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    digests = {name: digest_after_updates(Optimizer(name=name), device) for name in ("lamb", "adamw")}
+    digests = {name: digest_after_updates(Optimizer(name=name), device) for name in get_args(OptimizerName)}
     facts = {
         "device": device,
         "capability": torch.backends.cpu.get_cpu_capability(),

@@ -6,13 +6,14 @@ The same committed rounds also go through `tests.end_to_end.rig.reference`, whic
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from peer_agent.protocol.log.records import Entry, Unit, digest_of, to_lines
-from peer_agent.protocol.recipe import Recipe, encode_recipe
+from peer_agent.protocol.recipe import OptimizerName, Recipe, encode_recipe
 from peer_agent.protocol.sampling import samples_in
 from peer_agent.training.loop import Taken, Trainer
 from peer_agent.training.replica import Replica
@@ -68,7 +69,7 @@ def difference(one: Replica, other: Replica) -> float:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", ["lamb", "adamw"])
+@pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_uneven_groups_equal_one_large_batch(name: str, family: str) -> None:
     recipe = small_recipe(family, **RECIPES[name])
     alone, _ = train(recipe, weighted_mean, [(0, 10)])
@@ -94,7 +95,7 @@ def write_folder(folder: Path, recipe: Recipe, log: Sequence[Entry]) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", ["lamb", "adamw"])
+@pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_the_reference_agrees(name: str, family: str, tmp_path: Path) -> None:
     recipe = small_recipe(family, **RECIPES[name])
     replica, log = train(recipe, weighted_mean, GROUPS)

@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,19 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.protocol.recipe import Optimizer, OptimizerName, Recipe
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.training.model import Layout, Piece
 from peer_agent.training.optimizers import Moving, halving_sum, update
 from tests.training import golden_update
 
-Name = Literal["lamb", "adamw"]
 LAYOUT = Layout((Piece("matrix", (20, 11), 0), Piece("bias", (13,), 220), Piece("zero", (4, 4), 233)), 249)
 STEPS = 30
 GOLDEN = {"lamb": "da44c8917d351d82", "adamw": "ef94655e34bbd399"}
 
 
-def recipe_of(name: Name) -> Recipe:
+def recipe_of(name: OptimizerName) -> Recipe:
     return Recipe(
         optimizer=Optimizer(name=name, learning_rate=0.003, warmup_steps=3, clip_norm=1.0), target_steps=STEPS
     )
@@ -113,15 +112,15 @@ def tree_sum(values: NDArray[np.float32]) -> np.float32:
     return np.float32(level[0])
 
 
-@pytest.mark.parametrize("name", ["lamb", "adamw"])
-def test_every_operation_is_rounded_as_ieee_says(name: Name) -> None:
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_every_operation_is_rounded_as_ieee_says(name: OptimizerName) -> None:
     """Holds on the CPUs of all makers, or it fails there: torch's own sqrt differed from one to another."""
     recipe = recipe_of(name)
     np.testing.assert_array_equal(ours(recipe).view(np.int32), rounded_each_time(recipe).view(np.int32))
 
 
-@pytest.mark.parametrize("name", ["lamb", "adamw"])
-def test_follows_the_papers(name: Name) -> None:
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_follows_the_papers(name: OptimizerName) -> None:
     recipe = recipe_of(name)
     np.testing.assert_allclose(ours(recipe), plain(recipe), rtol=0, atol=2e-6)
 
@@ -164,7 +163,7 @@ def test_the_tree_adds_half_onto_half() -> None:
 
 
 def test_nothing_moves_without_gradient_weight_or_decay() -> None:
-    for name in ("lamb", "adamw"):
+    for name in get_args(OptimizerName):
         weights = torch.zeros(LAYOUT.elements)
         state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))
         recipe = Recipe(optimizer=Optimizer(name=name))

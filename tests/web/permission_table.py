@@ -6,7 +6,7 @@ A row is: method, address, visibility of the run (`*`: whatever it is), then the
     done       a redirect elsewhere (the form did its work)
 
 The method ANY stands for all of them, and ** for everything below; below /admin/ Django has its own pages, of which
-test_admin.py walks every one.
+test_admin_site.py walks every one.
 
 Requesters: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator` are logged in and hold a machine of
 their own with a credential for the run where the site gives them one (else for another run); `revoked` shows the

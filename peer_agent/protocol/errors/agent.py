@@ -275,4 +275,11 @@ AGENT: dict[str, Entry] = {
         means="Work goes on.",
         depends_on=("E204",),
     ),
+    "E140": Entry(
+        "Run needs another agent",
+        Severity.HIGH,
+        "This run uses something that this agent does not know ({reason}).",
+        "Install the agent that the site offers; the run's page has the line.",
+        means=NOTHING_BEGUN,
+    ),
 }

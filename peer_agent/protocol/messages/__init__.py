@@ -1,6 +1,6 @@
 """Everything that is said on a link: one small immutable struct per message, its limits beside its fields.
 
-Messages travel as MessagePack maps tagged by `type`. All fields of all rules are here from the first version on.
+Messages travel as MessagePack maps tagged by `type`. Nobody accepts a field or a type that it does not know.
 """
 
 from peer_agent.protocol.messages.base import (

@@ -62,7 +62,7 @@ def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
     try:
         recipe = parse_recipe(greeting.recipe)
     except Problem as problem:
-        return problem.fault
+        return Fault.of("E140", reason=problem.fault.cause.rstrip("."))
     if state.recipe is not None and state.greeting is not None:
         is_same = replace(state.recipe, target_steps=recipe.target_steps) == recipe
         if not is_same or (state.greeting.shards, state.greeting.elements) != (greeting.shards, greeting.elements):

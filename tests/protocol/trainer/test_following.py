@@ -98,7 +98,7 @@ def test_a_run_that_is_made_longer_is_the_same() -> None:
 def test_a_recipe_that_is_none_is_the_end() -> None:
     stage = Stage()
     stage.hears(REHELLO, greeting(recipe=b"{"))
-    assert stage.last(e.Quit).fault.code == "E301"  # type: ignore[union-attr]
+    assert stage.last(e.Quit).fault.code == "E140"  # type: ignore[union-attr]
 
 
 # --- records
