@@ -65,9 +65,10 @@ def test_a_persons_error_is_the_last_line(content: bytes, code: str, words: str,
     done = run("prepare", written(tmp_path, content), tmp_path / "data", "--vocab", "300")
     assert done.returncode == 1
     assert done.stdout == ""
-    fault = json.loads(done.stderr.splitlines()[-1])
-    assert fault["code"] == code
-    assert words in fault["text"]
+    fault = fault_of(done.stderr)
+    assert fault is not None
+    assert fault.code == code
+    assert words in fault.text
 
 
 def test_an_unexpected_error_has_a_number_too(tmp_path: Path) -> None:
@@ -83,8 +84,8 @@ NOISE = 'Loading weights: 100%\n{"code": 1}\n'
 
 
 def test_facts_are_on_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert succeed(Fault.of("E353")) == 0
-    assert outcome.facts_of(NOISE + capsys.readouterr().out) == {"code": "E353", "text": Fault.of("E353").text}
+    assert succeed(Fault("E353", "why")) == 0
+    assert outcome.facts_of(NOISE + capsys.readouterr().out) == {"code": "E353", "cause": "why"}
 
 
 def test_an_error_is_on_the_last_line_of_the_errors(capsys: pytest.CaptureFixture[str]) -> None:

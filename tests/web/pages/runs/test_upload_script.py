@@ -120,7 +120,9 @@ def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
 )
 def test_who_has_to_wait_is_told_why(form: Page, text: Path, status: int, words: str) -> None:
     def not_now(route: Route) -> None:
-        route.fulfill(status=status, json={"code": "E", "text": words}, headers={"Retry-After": "900"})
+        route.fulfill(
+            status=status, json={"code": "E", "title": "Not now", "text": words}, headers={"Retry-After": "900"}
+        )
 
     form.route("**/uploads/", not_now)
     form.set_input_files("#id_text", text)
