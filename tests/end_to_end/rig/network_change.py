@@ -18,7 +18,7 @@ from demo.corpus import python_text
 from tests.end_to_end.rig.swarm import Swarm
 
 SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"
-CUT_S = 25.0  # longer than a link waits for a pong, and than the run waits for a trainer that says nothing
+CUT_S = 40.0  # longer than a link waits for a pong, a trouble to be told, and the run for a silent trainer
 AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
 ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--net")
 
