@@ -35,7 +35,7 @@ LOW, LOWEST = 10, 19  # of the priorities that a process may have
 
 
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
-    from peer_agent.publishing.prepare import prepare
+    from peer_agent.publishing.text.prepare import prepare
 
     return prepare(given.text, given.out, vocab=given.vocab)
 

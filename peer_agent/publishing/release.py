@@ -13,7 +13,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CURVE, CardFacts, write_card
 from peer_agent.publishing.curve import loss_curve
-from peer_agent.publishing.tokenizer import END_OF_TEXT, copy_tokenizer
+from peer_agent.publishing.text.tokenizer import END_OF_TEXT, copy_tokenizer
 from peer_agent.training.model import build_model, layout_of, parameters_of
 from peer_agent.training.snapshots import read_state
 

@@ -13,7 +13,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CardFacts
 from peer_agent.publishing.release import Released, make_release
-from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
+from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.training.replica import Replica
 from tests.publishing.texts import docstrings
 from tests.training.commits import small_recipe

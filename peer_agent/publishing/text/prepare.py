@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.documents import Documents, open_documents
-from peer_agent.publishing.shards import TokenFile, entropy_of, in_shards, write_heldout, write_shard
-from peer_agent.publishing.tokenizer import encode_documents, save_tokenizer, train_tokenizer
+from peer_agent.publishing.text.documents import Documents, open_documents
+from peer_agent.publishing.text.shards import TokenFile, entropy_of, in_shards, write_heldout, write_shard
+from peer_agent.publishing.text.tokenizer import encode_documents, save_tokenizer, train_tokenizer
 
 SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
 TRAINED_ON = 64 << 20  # bytes of text from which the tokenizer learns, at most

@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing import shards
-from peer_agent.publishing.prepare import Prepared, prepare
+from peer_agent.publishing.text import shards
+from peer_agent.publishing.text.prepare import Prepared, prepare
 from peer_agent.training.data import load_shard
 from tests.publishing.texts import docstrings, written
 

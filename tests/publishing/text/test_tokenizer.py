@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from peer_agent.publishing.tokenizer import (
+from peer_agent.publishing.text.tokenizer import (
     END_OF_TEXT,
     END_OF_TEXT_ID,
     copy_tokenizer,

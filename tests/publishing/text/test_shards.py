@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peer_agent.publishing import shards as module
-from peer_agent.publishing.shards import entropy_of, in_shards, write_shard
+from peer_agent.publishing.text import shards as module
+from peer_agent.publishing.text.shards import entropy_of, in_shards, write_shard
 from peer_agent.training.data import load_shard
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing import documents as module
-from peer_agent.publishing.documents import BLOCK, LONGEST, SHORTEST, open_documents
+from peer_agent.publishing.text import documents as module
+from peer_agent.publishing.text.documents import BLOCK, LONGEST, SHORTEST, open_documents
 from tests.publishing.texts import docstrings, written
 
 

@@ -1,0 +1,1 @@
+"""A text becomes a tokenizer and shards of tokens."""
