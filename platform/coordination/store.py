@@ -18,7 +18,6 @@ from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.protocol.recipe import parse_recipe
-from runs import timeline
 from runs.access import shut_out
 from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units
 from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
@@ -175,11 +174,6 @@ def agree(run: Run, step: int, digest: str) -> None:
 def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
     """Entries from an index on, at most so many."""
     return [sealed_of(entry) for entry in with_records(run, first=first)[:count]]
-
-
-def add_line(run: Run, kind: str, text: str) -> None:
-    """A line of the timeline."""
-    timeline.add_line(run=run, kind=kind, text=text)
 
 
 def set_waiting(run: Run, reason: str) -> None:

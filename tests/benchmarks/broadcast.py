@@ -15,10 +15,11 @@ import django
 
 django.setup()
 
+from coordination.channel_layer.letters import HostSaid  # noqa: E402
 from coordination.sockets.consumer import AgentConsumer  # noqa: E402
 
 ROUNDS = 10
-LETTER = {"type": "host.said", "run": "", "data": bytes(2_000)}
+LETTER = HostSaid(bytes(2_000))
 BACKENDS = {
     "channels": {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"capacity": 10_000}},
     "own": {"BACKEND": "coordination.channel_layer.process.ProcessLayer", "CONFIG": {}},

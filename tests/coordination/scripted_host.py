@@ -10,6 +10,7 @@ import pytest
 from channels.layers import get_channel_layer
 
 from coordination import store
+from coordination.channel_layer.letters import PeerSaid
 from coordination.channel_layer.process import HOST
 from coordination.hosts import host
 from coordination.hosts.held_claim import hold
@@ -18,6 +19,7 @@ from coordination.hosts.quarantine import Quarantine
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import encode
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
@@ -85,10 +87,9 @@ async def until(done: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def said(peer: PeerId, body: m.Message, channel: str) -> dict[str, Any]:
+def said(peer: PeerId, body: m.Message, channel: str, role: Role = Role.TRAINER) -> PeerSaid:
     """As a consumer forwards it."""
-    facts = {"peer": peer, "person": "Teo", "machine": "laptop", "role": "trainer", "channel": channel}
-    return {"type": "peer.said", "data": encode(body), **facts}
+    return PeerSaid(peer, channel, encode(body), "Teo", "laptop", role)
 
 
 def hello(driven: Host) -> m.Hello:

@@ -18,6 +18,7 @@ from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
 from peer_agent.protocol.messages import Snapshot as SnapshotMessage
 from peer_agent.protocol.sampling import samples_in
+from runs import timeline
 from runs.ledger.audit import audit
 from runs.ledger.coverage import settled_units
 from runs.lifecycle.services import pause_run, resume_run
@@ -393,7 +394,7 @@ def test_what_replicas_agree_on_is_kept_with_its_step(example: Example) -> None:
 
 
 def test_words_fit_their_rows(example: Example) -> None:
-    store.add_line(example.run, "k" * 40, "t" * 900)
+    timeline.add_line(run=example.run, kind="k" * 40, text="t" * 900)
     store.set_waiting(example.run, "w" * 900)
     told = ActivityLine.objects.get()
     assert (len(told.kind), len(told.text)) == (20, 300)

@@ -18,8 +18,8 @@ HOSTING: tuple[Mutation, ...] = (
     fault(
         "an old socket ends the new session",
         "hosts/host",
-        "            if self.channels.get(said.peer) == said.channel:",
-        "            if said.peer in self.channels:",
+        "        if self.channels.get(lost.peer) == lost.channel:",
+        "        if lost.peer in self.channels:",
         "hosts/test_host_peers.py",
     ),
     fault(
@@ -172,7 +172,7 @@ HOSTING: tuple[Mutation, ...] = (
     fault(
         "a new socket replaces itself",
         "sockets/consumer",
-        ' or self.is_over or note["by"] == self.channel_name:',
+        " or self.is_over or newer == self.channel_name:",
         " or self.is_over:",
         "sockets/test_limits.py::TestSessions",
     ),

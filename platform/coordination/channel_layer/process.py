@@ -15,7 +15,7 @@ from typing import Any
 from channels.exceptions import ChannelFull
 from channels.layers import get_channel_layer
 
-Letter = dict[str, Any]
+from coordination.channel_layer.letters import ChannelOverflowed, Letter, ToHost, peer_of, size_of
 
 # A page of the log is 64 messages of at most 1 MiB together; beside it lie a few rounds of what everybody is told.
 CAPACITY = 1_000  # messages that wait for one socket
@@ -25,8 +25,7 @@ HOST_CAPACITY = 20_000  # messages that wait for a host: ten seconds of a thousa
 HOST_CAPACITY_BYTES = 256 * 1024 * 1024
 HOST = "host."  # how the channels of hosts begin
 SLICE = 32  # sockets that are told at once; then others have the loop for a moment
-RESTORED = "restored"  # the group that is told `layer.restored` when messages between processes may have been lost
-OVERFLOWED = "channel.overflowed"  # the last message of a socket's channel that was full
+RESTORED = "restored"  # the group that is told `LayerRestored`
 
 
 class Undelivered(ChannelFull):
@@ -38,7 +37,7 @@ class Channel:
 
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
-        self._first: deque[Letter] = deque()
+        self._first: deque[Any] = deque()
         self._waiting: deque[tuple[float, Letter]] = deque()
         self.bytes = 0  # of what waits
         self._is_over = False
@@ -58,13 +57,13 @@ class Channel:
         self._arrived.set()
         return True
 
-    def put_first(self, letter: Letter) -> None:
+    def put_first(self, letter: object) -> None:
         """Before what others have put there, and however much that is: for the reader's own, who bounds it."""
         self._first.append(letter)
         self._arrived.set()
 
-    async def get(self) -> Letter:
-        """The next letter; nothing is lost where this is given up."""
+    async def get(self) -> Any:
+        """The next letter, or what the reader has put here for itself; nothing is lost where this is given up."""
         while not self._first and not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -89,7 +88,7 @@ class Channel:
             self._is_over = True
             self._waiting.clear()
             self.bytes = 0
-            self.put_first({"type": OVERFLOWED})
+            self.put_first(ChannelOverflowed())
 
 
 class Inbox(Channel):
@@ -105,8 +104,10 @@ class Inbox(Channel):
         self._sizes: Counter[str] = Counter()
 
     def put(self, letter: Letter) -> bool:
-        """False where it is full, and this peer has most in it."""
-        peer = letter.get("peer", "")
+        """False where it is full, and this peer has most in it, or where it is none for a host."""
+        if not isinstance(letter, ToHost):
+            return False
+        peer = peer_of(letter)
         while self._is_full(letter) and (most := max(self._letters, key=self._part)) != peer:
             if self._part(most) <= self._part(peer, letter):
                 break
@@ -132,7 +133,7 @@ class Inbox(Channel):
         """Its newest letter, which is among the last where it says much."""
         for place in range(len(self._waiting) - 1, -1, -1):
             letter = self._waiting[place][1]
-            if letter.get("peer", "") == peer:
+            if peer_of(letter) == peer:
                 del self._waiting[place]
                 self._gone(letter)
                 self.dropped[peer] += 1
@@ -140,7 +141,7 @@ class Inbox(Channel):
 
     def _gone(self, letter: Letter) -> None:
         super()._gone(letter)
-        peer = letter.get("peer", "")
+        peer = peer_of(letter)
         self._letters[peer] -= 1
         self._sizes[peer] -= size_of(letter)
         if not self._letters[peer]:
@@ -152,11 +153,6 @@ def site_layer() -> "ProcessLayer":
     layer: Any = get_channel_layer()
     assert isinstance(layer, ProcessLayer)
     return layer
-
-
-def size_of(letter: Letter) -> int:
-    """Bytes of what it carries; the rest is a few names."""
-    return len(letter.get("data", b""))
 
 
 class ProcessLayer:
@@ -205,7 +201,7 @@ class ProcessLayer:
         for group in [group for group, names in self.groups.items() if name in names]:
             self._leave(group, name)
 
-    async def receive(self, channel: str) -> Letter:
+    async def receive(self, channel: str) -> Any:
         """The next letter. Given up, the channel is forgotten: that is how Channels ends a consumer."""
         try:
             return await self.channel(channel).get()

@@ -19,7 +19,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from coordination.channel_layer.process import CAPACITY, HOST_CAPACITY, RESTORED, Letter, ProcessLayer
+from coordination.channel_layer.letters import LayerRestored, Letter
+from coordination.channel_layer.process import CAPACITY, HOST_CAPACITY, RESTORED, ProcessLayer
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ class RedisLayer(ProcessLayer):
         was_lost, self.is_up = self._subscribed.is_set() or not self.is_up, True
         self._subscribed.set()
         if was_lost:
-            await super().group_send(RESTORED, {"type": "layer.restored"})
+            await super().group_send(RESTORED, LayerRestored())
 
     async def _deliver(self, data: bytes) -> None:
         try:

@@ -11,20 +11,29 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any, assert_never, get_args
 
-import msgspec
 from django.db import DatabaseError
 
 from accounts.keys import site_key
 from coordination import snapshots
 from coordination.channel_layer.groups import RELAYS, group_of, watchers_of
-from coordination.channel_layer.process import RESTORED, Letter, site_layer
+from coordination.channel_layer.letters import (
+    HostAnnounced,
+    HostSaid,
+    LayerRestored,
+    MachineRevoked,
+    PeerLost,
+    PeerSaid,
+    RunMoved,
+    ToHost,
+)
+from coordination.channel_layer.process import RESTORED, site_layer
 from coordination.hosts import claims, requests
 from coordination.hosts.held_claim import Holding
 from coordination.hosts.lost_letters import LostWords
 from coordination.hosts.quarantine import Quarantine
-from coordination.hosts.writer import DRAIN_S, RETRY_S, Listens, Writer
+from coordination.hosts.writer import DRAIN_S, RETRY_S, Answered, Listens, PageRead, Writer
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -44,6 +53,8 @@ TAKEN_BACK = "E308"
 BROKE_IT = "E371"
 HEARD = get_args(m.TO_SITE)
 
+HostLetter = ToHost | Answered | PageRead | requests.Wishes  # of sockets, and of its own helpers
+
 
 class Faulty(Exception):
     """The coordinator raised: its state is half-changed and not used any more. `peer`: whose message it was."""
@@ -51,18 +62,6 @@ class Faulty(Exception):
     def __init__(self, peer: PeerId | None) -> None:
         super().__init__(peer)
         self.peer = peer
-
-
-class Said(msgspec.Struct):
-    """What a socket forwards: a message of its peer, or that it has ended (`data` is empty)."""
-
-    type: str
-    peer: PeerId
-    channel: str
-    person: str = ""
-    machine: str = ""
-    role: str = Role.TRAINER.value
-    data: bytes = b""
 
 
 class Host:
@@ -76,7 +75,7 @@ class Host:
         self.unwanted: dict[PeerId, str] = {}  # as the last look has it
         self._looks = 0  # that were begun
         self._replayed: tuple[e.Replayed, ...] = ()  # as told
-        self._aside: dict[PeerId, tuple[int, Said]] = {}  # hellos of unwanted machines, which a newer look judges
+        self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, which a newer look judges
         self.mailbox = self.layer.inbox(holding.owner)
         self.lost_words = LostWords(self.mailbox)
         self.writer = Writer(run, holding, self.key, self.mailbox)
@@ -111,13 +110,7 @@ class Host:
 
     async def announce(self, *, again: bool = False) -> None:
         """Tell every socket of this run, and every relay, who hosts it; `again`: what they said may be lost."""
-        note = {
-            "type": "host.announced",
-            "run": self.state.run,
-            "fence": self.holding.fence,
-            "channel": self.holding.owner,
-            "again": again,
-        }
+        note = HostAnnounced(self.state.run, self.holding.fence, self.holding.owner, again)
         for group in (group_of(self.state.run), RELAYS):
             await self.layer.group_send(group, note)
 
@@ -132,51 +125,52 @@ class Host:
             await self._heard(letter)
         await asyncio.sleep(0)
 
-    async def _next(self, wait_s: float) -> Letter | None:
+    async def _next(self, wait_s: float) -> HostLetter | None:
         """None where none comes in time; one that is there is taken however late it is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                letter: Letter = await self.mailbox.get()
+                letter: HostLetter = await self.mailbox.get()
                 return letter
         return None
 
-    async def _heard(self, letter: Letter) -> None:
-        match letter["type"]:
-            case "host.answered":
-                await self._answered(letter["event"])
-            case "host.page":
-                for data in letter["page"]:
-                    await self._take_all(await self._say((letter["peer"],), data))
-                if letter["is_cut"]:
-                    await self.handle(e.Paged(letter["peer"], letter["last"]))
-            case "host.looked":
-                await self._looked(letter["wishes"])
-            case "layer.restored":
+    async def _heard(self, letter: HostLetter) -> None:
+        match letter:
+            case PeerSaid():
+                await self._heard_peer(letter)
+            case PeerLost():
+                await self._lost(letter)
+            case Answered(event=event):
+                await self._answered(event)
+            case PageRead():
+                await self._say_page(letter)
+            case requests.Wishes():
+                await self._looked(letter)
+            case LayerRestored():
                 await self.announce(again=True)
             case _:
-                await self._heard_peer(letter)
+                assert_never(letter)
 
-    async def _heard_peer(self, letter: Letter) -> None:
-        try:
-            said = msgspec.convert(letter, Said)
-            role = Role(said.role)
-        except (msgspec.ValidationError, ValueError):
-            log.warning("run %s: a letter was not understood", self.run.slug, exc_info=True)
-            return
-        if said.type == "peer.lost":
-            if self.channels.get(said.peer) == said.channel:
-                del self.channels[said.peer]
-                await self.handle(e.Lost(said.peer))
-            return
+    async def _lost(self, lost: PeerLost) -> None:
+        if self.channels.get(lost.peer) == lost.channel:
+            del self.channels[lost.peer]
+            await self.handle(e.Lost(lost.peer))
+
+    async def _say_page(self, read: PageRead) -> None:
+        for data in read.page:
+            await self._take_all(await self._say((read.peer,), data))
+        if read.is_cut:
+            await self.handle(e.Paged(read.peer, read.last))
+
+    async def _heard_peer(self, said: PeerSaid) -> None:
         body = decode(said.data)
         if isinstance(body, m.Hello):
-            await self._greet(said, role, body)
+            await self._greet(said, body)
         elif isinstance(body, HEARD):
             await self._received(said, body)
         else:
             log.warning("run %s: %s said what is none of the protocol", self.run.slug, said.peer)
 
-    async def _greet(self, said: Said, role: Role, hello: m.Hello) -> None:
+    async def _greet(self, said: PeerSaid, hello: m.Hello) -> None:
         rest_s = self.quarantine.left_s(said.peer, time.monotonic())
         if rest_s:
             await self._turn_away(said.channel, BROKE_IT, rest_s)
@@ -184,11 +178,11 @@ class Host:
             self._aside[said.peer] = self._looks, said
         else:
             self.channels[said.peer] = said.channel
-            if role is Role.RELAY:
+            if said.role is Role.RELAY:
                 self.writer.ask(Listens(said.peer, hello))
-            await self.handle(e.Joined(said.peer, said.person, said.machine, role, hello))
+            await self.handle(e.Joined(said.peer, said.person, said.machine, said.role, hello))
 
-    async def _received(self, said: Said, body: Any) -> None:
+    async def _received(self, said: PeerSaid, body: Any) -> None:
         """A socket that was replaced is not heard; one whose hello was lost is asked for it."""
         known = self.channels.get(said.peer)
         if known == said.channel:
@@ -209,7 +203,7 @@ class Host:
             except DatabaseError:
                 log.warning("run %s: the database is away", self.run.slug, exc_info=True)
             else:
-                self.mailbox.put_first({"type": "host.looked", "wishes": found})
+                self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
         """A machine that was revoked, or whose person was removed, is cut off; the round goes on."""
@@ -241,7 +235,7 @@ class Host:
             if peer in self.unwanted:
                 await self._turn_away(said.channel, self.unwanted[peer])
             else:
-                await self._heard_peer(msgspec.structs.asdict(said))
+                await self._heard_peer(said)
 
     async def _send_away(self, peer: PeerId, code: str, retry_after_s: float = -1.0) -> None:
         channel = self.channels.pop(peer, None)
@@ -249,8 +243,7 @@ class Host:
             await self._turn_away(channel, code, retry_after_s)
 
     async def _turn_away(self, channel: str, code: str, retry_after_s: float = -1.0) -> None:
-        note = {"type": "machine.revoked", "code": code, "retry_after_s": retry_after_s}
-        await self.layer.send_many((channel,), note)
+        await self.layer.send_many((channel,), MachineRevoked(code, retry_after_s))
 
     async def _blame(self, peer: PeerId | None) -> None:
         """Whoever's message broke this host is not heard for a while, and told so."""
@@ -285,7 +278,7 @@ class Host:
     async def _answered(self, event: e.Event) -> None:
         await self.handle(event)
         if isinstance(event, e.Persisted) and event.outcome == "committed":
-            await self.layer.group_send(watchers_of(self.state.run), {"type": "run.moved"})
+            await self.layer.group_send(watchers_of(self.state.run), RunMoved())
 
     async def _carry_out(self, command: e.Command) -> list[e.Event]:
         """Nothing where the run is not held any more. What follows from it."""
@@ -333,8 +326,8 @@ class Host:
             del self.channels[peer]
         return [e.Lost(peer) for peer in lost]
 
-    def _letter(self, data: bytes) -> Letter:
-        return {"type": "host.said", "run": self.state.run, "data": data}
+    def _letter(self, data: bytes) -> HostSaid:
+        return HostSaid(data, self.state.run)
 
 
 def sender_of(event: e.Event) -> PeerId | None:

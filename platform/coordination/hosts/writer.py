@@ -22,6 +22,7 @@ from peer_agent.protocol.log.reading import read_record
 from peer_agent.protocol.log.records import seal
 from peer_agent.protocol.messages import Hello
 from peer_agent.protocol.wire import encode
+from runs import timeline
 from runs.models import Run
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,21 @@ RETRY_S = 1.0  # before a database that did not answer, or wrote nothing, is ask
 WAITING = 1_000  # things to be written; words for people beyond that are left out
 DRAIN_S = 5.0  # for what is still to be written when a host ends
 PAGE, PAGE_BYTES = 64, 1024 * 1024  # of the log, for one peer at a time
+
+
+class Answered(Struct, frozen=True):
+    """For the host: what followed from something that was written."""
+
+    event: e.Event
+
+
+class PageRead(Struct, frozen=True):
+    """For the host: commits as `peer` is told them, the last of index `last`; `is_cut` where there are more."""
+
+    peer: PeerId
+    page: list[bytes]
+    last: int
+    is_cut: bool
 
 
 class Listens(Struct, frozen=True):
@@ -112,7 +128,7 @@ class Writer:
             case e.Agreed():
                 await in_thread(store.agree)(self.run, command.step, command.digest)
             case e.Note():
-                await in_thread(store.add_line)(self.run, command.kind, command.text)
+                await in_thread(timeline.add_line)(run=self.run, kind=command.kind, text=command.text)
             case e.Waiting():
                 await in_thread(store.set_waiting)(self.run, command.reason)
             case e.Replay() | e.Elected() | e.Admitted():
@@ -147,11 +163,10 @@ class Writer:
         page = await in_thread(page_of)(self.run, self.holding.fence, command)
         self._resending.discard(command.peer)
         last, is_cut = command.first + len(page) - 1, len(page) < command.count
-        letter = {"type": "host.page", "peer": command.peer, "page": page, "last": last, "is_cut": is_cut}
-        self.mailbox.put_first(letter)
+        self.mailbox.put_first(PageRead(command.peer, page, last, is_cut))
 
     def _answer(self, event: e.Event) -> None:
-        self.mailbox.put_first({"type": "host.answered", "event": event})
+        self.mailbox.put_first(Answered(event))
 
 
 def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from channels.consumer import get_handler_name
 from channels.exceptions import ChannelFull, StopConsumer
@@ -18,7 +18,22 @@ from django.db.models import Q
 from accounts.keys import site_key
 from accounts.selectors import working_machine
 from coordination.channel_layer.groups import RELAYS, group_of, sessions_of
-from coordination.channel_layer.process import RESTORED, Letter
+from coordination.channel_layer.letters import (
+    ChannelOverflowed,
+    HostAnnounced,
+    HostSaid,
+    HostsFound,
+    LayerRestored,
+    Letter,
+    MachineRevoked,
+    PeerLost,
+    PeerSaid,
+    SessionContested,
+    SessionReplaced,
+    ToHost,
+    ToSocket,
+)
+from coordination.channel_layer.process import RESTORED, site_layer
 from coordination.hosts import claims
 from coordination.sockets import strangers
 from coordination.sockets.budgets import REST_S, Allowance, Allowances
@@ -61,22 +76,44 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def __call__(self, *arguments: Any) -> None:
         """However it ends, nothing of it stays, and its hosts are told."""
+        self.layer = site_layer()
         self.following = Following()
         self.is_over = False
         try:
             await super().__call__(*arguments)
         finally:
             await self._leave()
-            layer: Any = self.channel_layer
-            layer.forget(self.channel_name)
+            self.layer.forget(self.channel_name)
 
-    async def dispatch(self, message: Letter) -> None:
-        """As Channels does it, but for a thread each time that looks after database connections: none is used here."""
-        handler = getattr(self, get_handler_name(message), None)
-        if handler is None:
-            log.warning("a socket does not know what %s is", message["type"])
+    async def dispatch(self, message: dict[str, Any] | Letter) -> None:
+        """A word of the server, or a letter. Without Channels' look after database connections: none is used here."""
+        if isinstance(message, dict):
+            await getattr(self, get_handler_name(message))(message)
+        elif isinstance(message, ToSocket):
+            await self._heard(message)
         else:
-            await handler(message)
+            log.warning("a socket was sent what is for others: %s", type(message).__name__)
+
+    async def _heard(self, letter: ToSocket) -> None:
+        match letter:
+            case HostSaid():
+                await self._host_said(letter)
+            case HostAnnounced():
+                await self._host_announced(letter)
+            case HostsFound(runs=runs):
+                await self._ask_for_hello(runs)
+            case LayerRestored():
+                await self._layer_restored()
+            case SessionReplaced(by=newer):
+                await self._replaced(newer)
+            case SessionContested():
+                await self._contested()
+            case MachineRevoked():
+                await self._revoked(letter)
+            case ChannelOverflowed():
+                await self._overflowed()
+            case _:
+                assert_never(letter)
 
     async def connect(self) -> None:
         """Challenge whoever dials; the answer must come in time. A browser's page has nothing to say here."""
@@ -158,23 +195,23 @@ class AgentConsumer(AsyncWebsocketConsumer):
         """A machine has one socket in a run: an older one makes room."""
         sessions = sessions_of(credential.peer, credential.run)
         for group in (RESTORED, sessions, RELAYS if credential.role is Role.RELAY else group_of(credential.run)):
-            await self.channel_layer.group_add(group, self.channel_name)
+            await self.layer.group_add(group, self.channel_name)
         LOOKOUT.add(self)
-        await self.channel_layer.group_send(sessions, {"type": "session.replaced", "by": self.channel_name})
+        await self.layer.group_send(sessions, SessionReplaced(self.channel_name))
 
-    async def session_replaced(self, note: Letter) -> None:
+    async def _replaced(self, newer: str) -> None:
         """The machine has a newer socket. Two that take the session from each other are told what that means (E131)."""
-        if self.credential is None or self.is_over or note["by"] == self.channel_name:
+        if self.credential is None or self.is_over or newer == self.channel_name:
             return
         if TAKEOVERS.count(self.credential.peer, self.credential.run, time.monotonic()):
             with contextlib.suppress(ChannelFull):
-                await self.channel_layer.send(note["by"], {"type": "session.contested"})
-            await self.session_contested(note)
+                await self.layer.send(newer, SessionContested())
+            await self._contested()
         else:
             await self._hang_up(REPLACED)
         await self._leave()  # it is not replaced twice
 
-    async def session_contested(self, _: Letter) -> None:
+    async def _contested(self) -> None:
         """Another agent works with this machine's key."""
         await self._refuse(Fault.of("E131"), strangers.REST_S)
 
@@ -189,37 +226,27 @@ class AgentConsumer(AsyncWebsocketConsumer):
         else:
             if isinstance(body, m.Hello):
                 self.following.said_hello(run, time.monotonic())
-            await self._post(run, self._letter("peer.said", data=data))
+            await self._post(run, self._said(self.credential, data))
 
-    async def _post(self, run: str, letter: Letter) -> None:
+    async def _post(self, run: str, letter: ToHost) -> None:
         """What does not reach the host is lost; who has the run is asked at once."""
         try:
-            await self.channel_layer.send(self.following.hosts[run], letter)
+            await self.layer.send(self.following.hosts[run], letter)
         except ChannelFull:
             self.following.unfollow(run)
             LOOKOUT.hurry()
 
-    def _letter(self, kind: str, **details: Any) -> Letter:
-        assert self.credential is not None
-        return {
-            "type": kind,
-            "peer": self.credential.peer,
-            "person": self.person,
-            "machine": self.machine,
-            "role": self.credential.role.value,
-            "channel": self.channel_name,
-            **details,
-        }
+    def _said(self, known: Credential, data: bytes) -> PeerSaid:
+        return PeerSaid(known.peer, self.channel_name, data, self.person, self.machine, known.role)
 
     # Which host it is
 
-    async def host_announced(self, note: Letter) -> None:
+    async def _host_announced(self, note: HostAnnounced) -> None:
         """A run has a new host, or one that may have missed something: the peer says hello to it."""
-        now = time.monotonic()
-        if self.following.follow(note["run"], note["channel"], note["fence"], now, again=note.get("again", False)):
-            await self._ask_for_hello([note["run"]])
+        if self.following.follow(note.run, note.channel, note.fence, time.monotonic(), again=note.again):
+            await self._ask_for_hello([note.run])
 
-    async def layer_restored(self, _: Letter) -> None:
+    async def _layer_restored(self) -> None:
         """What was said to this process or by it may be lost."""
         LOOKOUT.hurry()
         await self._ask_for_hello(list(self.following.hosts))
@@ -230,18 +257,14 @@ class AgentConsumer(AsyncWebsocketConsumer):
         runs = self.following.look(mine, asked_at, time.monotonic())
         if runs:
             with contextlib.suppress(ChannelFull):
-                await self.channel_layer.send(self.channel_name, {"type": "hosts.found", "runs": runs})
+                await self.layer.send(self.channel_name, HostsFound(runs))
 
     async def announce_finished(self, notes: Sequence[m.Snapshotted]) -> None:
         """Likewise from another task: runs that were finished meanwhile, whose bytes a relay may let go."""
         if self.credential is not None and self.credential.role is Role.RELAY:
             for note in notes:
                 with contextlib.suppress(ChannelFull):
-                    await self.channel_layer.send(self.channel_name, {"type": "host.said", "data": encode(note)})
-
-    async def hosts_found(self, note: Letter) -> None:
-        """In these runs, there is a host that waits for a hello."""
-        await self._ask_for_hello(note["runs"])
+                    await self.layer.send(self.channel_name, HostSaid(encode(note)))
 
     async def _ask_for_hello(self, runs: list[str]) -> None:
         for run in runs:
@@ -250,16 +273,16 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     # To the peer
 
-    async def host_said(self, letter: Letter) -> None:
+    async def _host_said(self, letter: HostSaid) -> None:
         """What the coordinator says to this peer, encoded once by the host."""
-        self.following.answered(letter.get("run", ""))
-        await self._say(letter["data"])
+        self.following.answered(letter.run)
+        await self._say(letter.data)
 
-    async def machine_revoked(self, note: Letter) -> None:
+    async def _revoked(self, note: MachineRevoked) -> None:
         """The owner (E214) or the organizer (E308, E324) has cut it off, or it broke its host (E371)."""
-        await self._refuse(Fault.of(note["code"]), note.get("retry_after_s", -1.0))
+        await self._refuse(Fault.of(note.code), note.retry_after_s)
 
-    async def channel_overflowed(self, _: Letter) -> None:
+    async def _overflowed(self) -> None:
         """More waited for this socket than may; what is lost comes with the next hello."""
         await self._refuse(Fault.of("E373", reason="too much of it waited here"), 0.0)
 
@@ -301,4 +324,4 @@ class AgentConsumer(AsyncWebsocketConsumer):
         LOOKOUT.discard(self)
         if self.credential is not None:
             for run in list(self.following.hosts):
-                await self._post(run, self._letter("peer.lost"))
+                await self._post(run, PeerLost(self.credential.peer, self.channel_name))

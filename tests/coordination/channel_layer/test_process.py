@@ -1,12 +1,13 @@
 """The channel layer within a process: what is full, dead or a day old costs itself alone."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from coordination.channel_layer import process as layers
-from coordination.channel_layer.process import HOST, OVERFLOWED, Inbox, ProcessLayer, Undelivered
+from coordination.channel_layer.letters import ChannelOverflowed, HostSaid, PeerSaid
+from coordination.channel_layer.process import HOST, Inbox, ProcessLayer, Undelivered
+from peer_agent.protocol.identifiers import PeerId
 
 DAY_S = 25 * 3600.0
 
@@ -32,17 +33,17 @@ def small(clock: Clock) -> ProcessLayer:
     return ProcessLayer(capacity=3, host_capacity=5, clock=clock)
 
 
-def said(data: bytes = b"") -> dict[str, Any]:
-    return {"type": "host.said", "data": data}
+def said(data: bytes = b"") -> HostSaid:
+    return HostSaid(data)
 
 
-async def kinds(layer: ProcessLayer, channel: str) -> list[str]:
+async def kinds(layer: ProcessLayer, channel: str) -> list[type]:
     """What waits there."""
     found = []
     while True:
         try:
             async with asyncio.timeout(0):
-                found.append((await layer.channel(channel).get())["type"])
+                found.append(type(await layer.channel(channel).get()))
         except TimeoutError:
             return found
 
@@ -53,29 +54,29 @@ async def test_a_full_socket_is_told_to_begin_anew_and_nobody_else_notices(small
         assert await small.send_many((slow, quick), said()) == []
     await kinds(small, quick)
     assert await small.send_many((slow, quick), said()) == [slow]
-    assert await kinds(small, quick) == ["host.said"]
+    assert await kinds(small, quick) == [HostSaid]
     with pytest.raises(Undelivered):
         await small.send(slow, said())
-    assert await kinds(small, slow) == [OVERFLOWED]
+    assert await kinds(small, slow) == [ChannelOverflowed]
     assert await small.send_many((slow,), said()) == [slow], "it gets nothing more, since something is missing"
 
 
 async def test_a_full_host_refuses_and_keeps_what_it_has(small: ProcessLayer) -> None:
     host = await small.new_channel(HOST)
     for _ in range(5):
-        await small.send(host, said())
+        await small.send(host, of("teo"))
     with pytest.raises(Undelivered):
-        await small.send(host, said())
-    assert await kinds(small, host) == ["host.said"] * 5
-    await small.send(host, said())
+        await small.send(host, of("teo"))
+    assert await kinds(small, host) == [PeerSaid] * 5
+    await small.send(host, of("teo"))
 
 
-def of(peer: str, data: bytes = b"") -> dict[str, Any]:
-    return {"type": "peer.said", "peer": peer, "data": data}
+def of(peer: str, data: bytes = b"") -> PeerSaid:
+    return PeerSaid(PeerId(peer), "", data)
 
 
 async def waiting_in(layer: ProcessLayer, host: str) -> list[str]:
-    return [(await layer.receive(host))["peer"] for _ in range(len(layer.channel(host)))]
+    return [(await layer.receive(host)).peer for _ in range(len(layer.channel(host)))]
 
 
 async def test_in_a_full_host_the_one_who_says_most_loses_words(small: ProcessLayer) -> None:
@@ -129,9 +130,9 @@ async def test_a_socket_that_has_not_read_for_a_minute_is_given_up(small: Proces
 
 async def test_a_host_may_read_late(small: ProcessLayer, clock: Clock) -> None:
     host = await small.new_channel(HOST)
-    await small.send(host, said())
+    await small.send(host, of("teo"))
     clock.now += DAY_S
-    await small.send(host, said())
+    await small.send(host, of("teo"))
     assert len(await kinds(small, host)) == 2
 
 
@@ -143,7 +144,7 @@ async def test_nobody_leaves_a_group_by_growing_old(
     clock.now += DAY_S
     monkeypatch.setattr("time.time", clock)
     await small.group_send("relays", said())
-    assert await kinds(small, channel) == ["host.said"]
+    assert await kinds(small, channel) == [HostSaid]
 
 
 async def test_who_left_or_is_forgotten_hears_nothing_and_leaves_nothing(small: ProcessLayer) -> None:
@@ -169,10 +170,16 @@ async def test_a_reader_that_is_cancelled_forgets_its_channel(small: ProcessLaye
 
 async def test_answers_come_before_messages_and_in_their_order(small: ProcessLayer) -> None:
     host = small.channel("host.here!1")
-    host.put({"type": "message"})
-    host.put_first({"type": "one"})
-    host.put_first({"type": "two"})
-    assert await kinds(small, "host.here!1") == ["one", "two", "message"]
+    host.put(of("teo"))
+    host.put_first("one")
+    host.put_first("two")
+    assert [await host.get() for _ in range(3)] == ["one", "two", of("teo")]
+
+
+async def test_a_host_takes_only_letters_to_hosts(small: ProcessLayer) -> None:
+    host = await small.new_channel(HOST)
+    assert await small.send_many((host,), said()) == [host]
+    assert len(small.channel(host)) == 0
 
 
 async def test_a_broadcast_lets_others_go_on(small: ProcessLayer) -> None:

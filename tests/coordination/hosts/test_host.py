@@ -276,7 +276,7 @@ class TestTheDatabase:
         script.answer = lambda event: [e.Resend(TEO, 1, 10_000)] if isinstance(event, e.Joined) else []
         async with driving(driven):
             (channel,) = await arrived(driven, TEO)
-            pages = [decode((await heard(driven, channel))["data"]) for _ in range(10)]
+            pages = [decode((await heard(driven, channel)).data) for _ in range(10)]
             await driven.layer.send(driven.holding.owner, said(TEO, m.Leave(run=driven.run.run_id), channel))
             await until(lambda: script.count(e.Received))
             assert not driven.layer.channel(channel)._waiting

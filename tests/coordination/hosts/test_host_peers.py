@@ -9,6 +9,7 @@ import pytest
 
 from coordination import snapshots, store
 from coordination.channel_layer.groups import group_of
+from coordination.channel_layer.letters import LayerRestored, MachineRevoked, PeerLost, PeerSaid, RunMoved
 from coordination.hosts import host, requests
 from coordination.hosts.host import Faulty, Host
 from coordination.hosts.supervisor import Hosting
@@ -55,13 +56,13 @@ class TestFaults:
             with pytest.raises(Faulty):
                 task.result()
             note = await heard(driven, teo)
-        assert (note["type"], note["code"], note["retry_after_s"]) == ("machine.revoked", "E371", 60.0)
+        assert note == MachineRevoked("E371", 60.0)
         assert not driven.layer.channel(noor)._waiting
         again = Host(example.run, driven.holding, driven.state, quarantine)
         async with driving(again):
             teo, noor = await arrived(again, TEO, NOOR)
             note = await heard(again, teo)
-            assert note["code"] == "E371"
+            assert note.code == "E371"
             await until(lambda: isinstance(script.events[-1], e.Joined) and script.events[-1].peer == NOOR)
 
     @pytest.mark.parametrize(("peer", "rests"), [(TEO, False), (None, True)])
@@ -86,18 +87,11 @@ class TestFaults:
                 task.result()
         assert driven.quarantine.left_s(TEO, time.monotonic()) > 0
 
-    @pytest.mark.parametrize(
-        "letter",
-        [{"type": "peer.said"}, {"type": "nonsense"}, {"peer": 3, "type": "peer.lost", "channel": "x"}],
-    )
-    async def test_letters_that_make_no_sense_are_left_out(
-        self, letter: dict[str, Any], driven: Host, script: Script
-    ) -> None:
+    async def test_letters_that_make_no_sense_are_left_out(self, driven: Host, script: Script) -> None:
         async with driving(driven):
-            await driven.layer.send(driven.holding.owner, letter)
+            assert await driven.layer.send_many((driven.holding.owner,), RunMoved()) == [driven.holding.owner]
             for data in (b"", secrets.token_bytes(40), encode(m.Welcome(credential=None, proof=bytes(64)))):
-                facts = said(TEO, hello(driven), "x")
-                await driven.layer.send(driven.holding.owner, {**facts, "data": data})
+                await driven.layer.send(driven.holding.owner, PeerSaid(TEO, "x", data))
             await arrived(driven, NOOR)
             await until(lambda: script.count(e.Joined) == 1)
         assert script.count(e.Received) == 0
@@ -110,7 +104,7 @@ class TestFaults:
             driven.layer.forget(channels[1])
             await driven.layer.send(driven.holding.owner, said(NOOR, m.Leave(run=driven.run.run_id), channels[2]))
             for channel in (channels[0], channels[2]):
-                assert isinstance(decode((await heard(driven, channel))["data"]), m.Reload)
+                assert isinstance(decode((await heard(driven, channel)).data), m.Reload)
             await until(lambda: script.count(e.Lost))
         assert [event for event in script.events if isinstance(event, e.Lost)] == [e.Lost(TEO)]
 
@@ -120,9 +114,7 @@ class TestSessions:
         async with driving(driven):
             old, new = await arrived(driven, TEO, TEO)
             for channel in (old, new):
-                await driven.layer.send(
-                    driven.holding.owner, {**said(TEO, hello(driven), channel), "type": "peer.lost", "data": b""}
-                )
+                await driven.layer.send(driven.holding.owner, PeerLost(TEO, channel))
                 await arrived(driven, NOOR)
             await until(lambda: script.count(e.Joined) == 4)
         kinds = [type(event) for event in script.events if not isinstance(event, e.Ticked | e.Directed)]
@@ -141,7 +133,7 @@ class TestSessions:
         async with driving(driven):
             channel = await driven.layer.new_channel()
             await driven.layer.send(driven.holding.owner, said(TEO, m.Leave(run=driven.run.run_id), channel))
-            answer = decode((await heard(driven, channel))["data"])
+            answer = decode((await heard(driven, channel)).data)
         assert answer == m.Rehello(run=driven.run.run_id, fence=driven.holding.fence)
 
     async def test_a_ban_is_final_until_it_is_taken_back(self, driven: Host, script: Script, monkeypatch: Any) -> None:
@@ -154,7 +146,7 @@ class TestSessions:
             await until(lambda: script.count(e.Directed))
             for _ in range(2):
                 (channel,) = await arrived(driven, TEO)
-                assert (await heard(driven, channel))["code"] == "E214"
+                assert (await heard(driven, channel)).code == "E214"
             assert script.count(e.Joined) == 0
             gone.clear()
             await until(lambda: not driven.unwanted)
@@ -182,9 +174,9 @@ class TestSessions:
         ear = await driven.layer.new_channel()
         await driven.layer.group_add(group_of(driven.run.run_id), ear)
         async with driving(driven):
-            assert not (await heard(driven, ear))["again"]
-            await driven.layer.group_send("restored", {"type": "layer.restored"})
-            assert (await heard(driven, ear))["again"]
+            assert not (await heard(driven, ear)).again
+            await driven.layer.group_send("restored", LayerRestored())
+            assert (await heard(driven, ear)).again
 
 
 def test_the_same_message_to_many_is_one() -> None:

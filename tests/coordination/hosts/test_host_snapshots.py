@@ -8,6 +8,7 @@ from coordination.hosts.host import Host
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.credentials import Role
 from runs.models import RelayAddress
 from tests.coordination.example_run import ACCUMULATOR
 from tests.coordination.scripted_host import NOOR, TEO, Script, arrived, driven, driving, example, said, script, until
@@ -50,8 +51,8 @@ class TestSnapshots:
 
     async def test_where_a_relay_can_be_dialled_is_kept(self, driven: Host, script: Script) -> None:
         greeting = m.Hello(run=driven.run.run_id, accumulator=ACCUMULATOR, url="ws://here:1/", keeps_log=True)
-        for peer, role in ((TEO, "relay"), (NOOR, "trainer")):
-            letter = {**said(peer, greeting, await driven.layer.new_channel()), "role": role}
+        for peer, role in ((TEO, Role.RELAY), (NOOR, Role.TRAINER)):
+            letter = said(peer, greeting, await driven.layer.new_channel(), role)
             await driven.layer.send(driven.holding.owner, letter)
         async with driving(driven):
             await until(lambda: script.count(e.Joined) == 2)

@@ -18,6 +18,7 @@ from django.db.models.functions import Now
 
 from accounts.services import revoke_machine
 from coordination import presence, store
+from coordination.channel_layer.letters import RunMoved
 from coordination.hosts import claims
 from coordination.hosts.supervisor import in_thread, watchers_of
 from coordination.models import Election
@@ -124,7 +125,7 @@ class TestARun:
         await layer.group_add(watchers_of(example.run.run_id), ear)
         async with asyncio.timeout(PATIENCE_S), hosts(), at_work(example):
             for told in range(1, 4):
-                assert (await layer.receive(ear))["type"] == "run.moved"
+                assert await layer.receive(ear) == RunMoved()
                 assert (await in_thread(head)()).step >= told
 
     async def test_rests_while_its_organizer_wants_it_to(self, example: Example) -> None:

@@ -11,12 +11,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from uvicorn.protocols.utils import ClientDisconnected
 
 from accounts.services import revoke_machine
+from coordination.channel_layer.letters import (
+    HostAnnounced,
+    HostSaid,
+    LayerRestored,
+    MachineRevoked,
+    PeerLost,
+    PeerSaid,
+)
 from coordination.hosts import claims
 from coordination.hosts.supervisor import RELAYS, group_of, in_thread
 from coordination.sockets import consumer as consumers
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.session import Failed, Identity, Opened
 from peer_agent.protocol.wire import decode, encode
 from runs.models import Run
@@ -46,11 +54,10 @@ def hello(run: Run) -> m.Hello:
     return m.Hello(run=run.run_id, accumulator=ACCUMULATOR)
 
 
-async def received(layer: Any, channel: str) -> dict[str, Any]:
+async def received(layer: Any, channel: str) -> Any:
     """The next letter in a host's channel."""
     async with asyncio.timeout(PATIENCE_S):
-        letter: dict[str, Any] = await layer.receive(channel)
-        return letter
+        return await layer.receive(channel)
 
 
 async def how_a_handshake_ends(identity: Identity) -> tuple[str, int]:
@@ -220,7 +227,7 @@ class TestMessages:
     async def announce(self, layer: Any, run: Run, fence: int, *, group: str = "") -> str:
         """A host with a channel of its own; the peers of the run are told."""
         channel: str = await layer.new_channel()
-        note = {"type": "host.announced", "run": run.run_id, "fence": fence, "channel": channel}
+        note = HostAnnounced(RunId(run.run_id), fence, channel)
         await layer.group_send(group or group_of(run.run_id), note)
         return channel
 
@@ -231,10 +238,9 @@ class TestMessages:
             assert await link.hear() == m.Rehello(run=example.run.run_id, fence=fence or 0)
             await link.say(hello(example.run))
             letter = await received(layer, host)
-        assert decode(letter["data"]) == hello(example.run)
-        told = {name: letter[name] for name in ("type", "peer", "person", "machine", "role")}
-        peer = example.teo.machine.peer_id
-        assert told == {"type": "peer.said", "peer": peer, "person": "Teo", "machine": "laptop", "role": "trainer"}
+        assert decode(letter.data) == hello(example.run)
+        peer = PeerId(example.teo.machine.peer_id)
+        assert letter == PeerSaid(peer, letter.channel, letter.data, "Teo", "laptop", Role.TRAINER)
 
     async def test_a_new_host_is_followed_and_an_older_one_is_not(
         self, example: Example, teo: Identity, layer: Any
@@ -244,16 +250,16 @@ class TestMessages:
             assert await link.hear() == m.Rehello(run=example.run.run_id, fence=5)
             await self.announce(layer, example.run, 4)
             await link.say(hello(example.run))
-            assert (await received(layer, new))["type"] == "peer.said"
+            assert isinstance(await received(layer, new), PeerSaid)
 
     async def test_what_the_host_says_is_passed_on_as_it_is(self, example: Example, teo: Identity, layer: Any) -> None:
         async with linked(teo) as link:
             host = await self.announce(layer, example.run, 1)
             await link.hear()
             await link.say(hello(example.run))
-            back = (await received(layer, host))["channel"]
+            back = (await received(layer, host)).channel
             notice = m.Notice(run=example.run.run_id, code="E219", text="for the person")
-            await layer.send(back, {"type": "host.said", "data": encode(notice)})
+            await layer.send(back, HostSaid(encode(notice)))
             assert await link.hear() == notice
 
     async def test_without_a_host_nothing_is_lost_but_the_message(
@@ -264,16 +270,16 @@ class TestMessages:
             host = await self.announce(layer, example.run, 1)
             await link.hear()
             await link.say(m.Leave(run=example.run.run_id))
-            assert decode((await received(layer, host))["data"]) == m.Leave(run=example.run.run_id)
+            assert decode((await received(layer, host)).data) == m.Leave(run=example.run.run_id)
 
     async def test_the_host_learns_that_a_peer_is_gone(self, example: Example, teo: Identity, layer: Any) -> None:
         async with linked(teo) as link:
             host = await self.announce(layer, example.run, 1)
             await link.hear()
         letter = await received(layer, host)
-        assert (letter["type"], letter["peer"]) == ("peer.lost", example.teo.machine.peer_id)
-        await layer.send(host, {"type": "the next"})
-        assert (await received(layer, host))["type"] == "the next", "it learns so once"
+        assert letter == PeerLost(example.teo.machine.peer_id, letter.channel)
+        await layer.send(host, LayerRestored())
+        assert await received(layer, host) == LayerRestored(), "it learns so once"
 
     async def test_the_host_learns_of_a_peer_that_goes_while_it_is_spoken_to(
         self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
@@ -287,11 +293,11 @@ class TestMessages:
             host = await self.announce(layer, example.run, 1)
             await link.hear()
             await link.say(hello(example.run))
-            back = (await received(layer, host))["channel"]
+            back = (await received(layer, host)).channel
             monkeypatch.setattr(AsyncWebsocketConsumer, "send", gone)
-            await layer.send(back, {"type": "host.said", "data": b"anything"})
+            await layer.send(back, HostSaid(b"anything"))
             await asyncio.wait_for(told.wait(), PATIENCE_S)
-        assert (await received(layer, host))["type"] == "peer.lost"
+        assert isinstance(await received(layer, host), PeerLost)
 
     async def test_a_relay_hears_of_every_run(self, example: Example, layer: Any) -> None:
         relay = identity_of(credential_of(example.noor, None, Role.RELAY), example.noor.key)
@@ -300,7 +306,7 @@ class TestMessages:
             assert await link.hear() == m.Rehello(run=example.run.run_id, fence=3)
             await link.say(hello(example.run))
             letter = await received(layer, host)
-            assert (letter["role"], decode(letter["data"])) == ("relay", hello(example.run))
+            assert (letter.role, decode(letter.data)) == (Role.RELAY, hello(example.run))
 
     async def test_a_trainer_hears_of_its_own_run_alone(self, example: Example, teo: Identity, layer: Any) -> None:
         other = await in_thread(opened)(example.run.organizer, slug="riddles")
@@ -317,6 +323,6 @@ class TestMessages:
             host = await self.announce(layer, example.run, 1)
             await link.hear()
             await link.say(hello(example.run))
-            back = (await received(layer, host))["channel"]
-            await layer.send(back, {"type": "machine.revoked", "code": code})
+            back = (await received(layer, host)).channel
+            await layer.send(back, MachineRevoked(code))
             assert await link.how_it_ends() == (code, REFUSED)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from coordination.channel_layer.groups import RELAYS
+from coordination.channel_layer.letters import ChannelOverflowed, HostAnnounced, HostSaid, LayerRestored
 from coordination.hosts import claims
 from coordination.sockets import budgets, following, polling, strangers
 from coordination.sockets import consumer as consumers
@@ -14,6 +15,7 @@ from coordination.sockets.strangers import Takeovers
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.session import Identity
 from peer_agent.protocol.wire import decode, encode
 from tests.coordination.engines import fresh_database
@@ -59,7 +61,7 @@ async def greeted(link: PeerLink, layer: Any, example: Example, host: str) -> st
     """It has said hello; where it listens."""
     assert isinstance(await link.hear(), m.Rehello)
     await link.say(hello(example.run))
-    return str((await received(layer, host))["channel"])
+    return str((await received(layer, host)).channel)
 
 
 async def how_it_closes(link: PeerLink) -> int:
@@ -93,7 +95,7 @@ class TestBudgets:
         host, _ = await hosted(layer, example)
         async with linked(teo) as link:
             back = await greeted(link, layer, example, host)
-            await layer.send(back, {"type": "channel.overflowed"})
+            await layer.send(back, ChannelOverflowed())
             assert await link.how_it_ends() == ("E373", REFUSED)
 
 
@@ -114,7 +116,7 @@ class TestHosts:
             monkeypatch.setattr(time, "time", lambda: now)
             monkeypatch.setattr(polling, "LOOK_S", 1e6)
             host = await layer.new_channel("host.")
-            note = {"type": "host.announced", "run": example.run.run_id, "fence": 1, "channel": host}
+            note = HostAnnounced(RunId(example.run.run_id), 1, host)
             await layer.group_send(RELAYS, note)
             assert isinstance(decode(await link.bytes_from_site()), m.Rehello)
 
@@ -141,7 +143,7 @@ class TestHosts:
             await greeted(link, layer, example, host)
             back = await greeted(link, layer, example, host)
             notice = m.Notice(run=example.run.run_id, code="E219", text="an answer")
-            await layer.send(back, {"type": "host.said", "run": example.run.run_id, "data": encode(notice)})
+            await layer.send(back, HostSaid(encode(notice), example.run.run_id))
             while isinstance(heard := await link.hear(), m.Rehello):
                 pass
             assert heard == notice
@@ -153,7 +155,7 @@ class TestHosts:
         host, _ = await hosted(layer, example)
         async with linked(teo) as link:
             await greeted(link, layer, example, host)
-            await layer.group_send("restored", {"type": "layer.restored"})
+            await layer.group_send("restored", LayerRestored())
             await greeted(link, layer, example, host)
 
 

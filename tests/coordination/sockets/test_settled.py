@@ -8,11 +8,13 @@ import pytest
 from django.utils import timezone
 
 from coordination.channel_layer.groups import group_of
+from coordination.channel_layer.letters import HostAnnounced
 from coordination.sockets import polling
 from coordination.sockets.settled import settled
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.session import Identity
 from runs.models import Run, Snapshot
 from tests.coordination.engines import fresh_database
@@ -114,6 +116,6 @@ async def test_a_trainer_is_not_told(
             while not await looked.get():
                 pass
             await looked.get()  # by now the note before was handed on
-        note = {"type": "host.announced", "run": example.run.run_id, "fence": 1, "channel": "nobody"}
+        note = HostAnnounced(RunId(example.run.run_id), 1, "nobody")
         await layer.group_send(group_of(example.run.run_id), note)
         assert await link.hear() == m.Rehello(run=example.run.run_id, fence=1), "and nothing before"

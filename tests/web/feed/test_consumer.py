@@ -16,6 +16,7 @@ from django.test import Client
 
 from accounts.deactivation import close_account
 from accounts.models import Person
+from coordination.channel_layer.letters import RunMoved
 from coordination.hosts.supervisor import in_thread, watchers_of
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run
@@ -94,7 +95,7 @@ async def watching(run: Run, **headers: str) -> AsyncIterator[Watcher]:
 async def a_step(example: Example, layer: Any, loss: float) -> None:
     """As a host commits one, and says so."""
     await in_thread(committed)(example.run, (example.teo.machine, 3), (example.noor.machine, 1), loss=loss)
-    await layer.group_send(watchers_of(example.run.run_id), {"type": "run.moved"})
+    await layer.group_send(watchers_of(example.run.run_id), RunMoved())
 
 
 async def test_picture_first_and_then_what_changed(example: Example, layer: Any) -> None:
@@ -194,7 +195,7 @@ async def test_a_run_that_becomes_private_is_asked_for_anew(example: Example, la
     async with watching(example.run) as watcher:
         await watcher.message()
         await in_thread(Run.objects.filter(pk=example.run.pk).update)(visibility="private")
-        await layer.group_send(watchers_of(example.run.run_id), {"type": "run.moved"})
+        await layer.group_send(watchers_of(example.run.run_id), RunMoved())
         assert (await watcher.event())["code"] == consumer.OVER
     assert not await Watcher(example.run).connect()
 
