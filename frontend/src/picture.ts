@@ -58,8 +58,16 @@ export interface Values {
   readonly state: string;
   readonly word: string;
   readonly visibility: string;
+  readonly waiting_for: string;
   readonly sentence: string;
   readonly to_go: string;
+  readonly progress: string;
+  readonly resting: string;
+  readonly others: string;
+  readonly given: string;
+  readonly nobody: string;
+  readonly nothing: string;
+  readonly without_curve: string;
   readonly can_join: boolean;
   readonly release: string;
   readonly text: string;

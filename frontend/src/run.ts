@@ -5,7 +5,7 @@ import { browserOf, onReturn, ownPlace } from "./browser";
 import { addCopyButtons } from "./copy";
 import { Feed } from "./feed";
 import { renewStanding } from "./page";
-import type { Picture } from "./picture";
+import type { Picture, Values } from "./picture";
 import { Place } from "./place";
 import { showLeaderboard } from "./views/leaderboard";
 import { showActivity } from "./views/activity";
@@ -17,6 +17,7 @@ function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
   const slug = root.dataset["slug"] ?? "";
   const place = new Place(me, root.dataset["you"] ?? "", () => ownPlace(slug), () => performance.now(), showPlace);
+  const standingOn = (root.dataset["standingOn"] ?? "").split(" ") as (keyof Values)[];
   let standing = root.dataset["standingAs"] ?? "";
   let latest: Picture | null = null;
 
@@ -32,7 +33,7 @@ function begin(root: HTMLElement): void {
     place.look(picture);
     showPlace();
     showActivity(picture);
-    const now = `${picture.state} ${picture.release} ${picture.text}`;
+    const now = standingOn.map((name) => picture[name]).join("|");
     if (now === standing) return;
     standing = now;
     void renewStanding(addCopyButtons).catch(() => (standing = ""));

@@ -7,11 +7,6 @@ export function grouped(value: number): string {
   return whole.format(value);
 }
 
-/** "1 relay", "2 relays". */
-export function counted(value: number, one: string, many: string): string {
-  return `${grouped(value)} ${value === 1 ? one : many}`;
-}
-
 /** Hours and minutes; with the day where it was not today. */
 export function clock(at: Date, now: Date = new Date()): string {
   const time: Intl.DateTimeFormatOptions = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };

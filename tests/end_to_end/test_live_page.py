@@ -38,6 +38,15 @@ RECORDER = """
   new MutationObserver(look).observe(document.getElementById("content"), everything);
   look();
 """
+# Places in which the page of now, fetched anew, does not say the same as the one that has been kept up: for each place,
+# both texts. The chart is a picture in one and drawn in the other; times are UTC in one and the reader's in the other.
+DIFFERENCES = """async () => {
+  const fresh = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
+  const text = (page, name) => page.querySelector(`[data-live=${name}]`).textContent.replace(/\\s+/g, "");
+  const names = ["badge", "sentence", "under", "loss", "summary", "step", "leaderboard"];
+  if (!document.querySelector(".curve")) names.push("chart");
+  return names.map((name) => [name, text(fresh, name), text(document, name)]).filter(([, one, other]) => one !== other);
+}"""
 
 
 def blocked(route: WebSocketRoute) -> None:
@@ -67,10 +76,17 @@ def begin(swarm: Swarm, english: str) -> Any:
     return swarm.token_of(teo)
 
 
-def teo_overtakes_amina(swarm: Swarm, token: str) -> None:
-    """Teo joins, Amina leaves, and some steps later Teo has given more."""
+def says_the_same_anew(swarm: Swarm, reader: Reader) -> None:
+    """A page that was kept up is as one that is fetched now: template and script say the same."""
+    swarm.wait(lambda: reader.page.evaluate(DIFFERENCES) == [], 10, "the kept page is as a fresh one")
+
+
+def teo_overtakes_amina(swarm: Swarm, token: str, *readers: Reader) -> None:
+    """Teo joins, Amina leaves once the readers have seen both, and some steps later Teo has given more."""
     swarm.start_agent("teo", token=token)
     swarm.wait(lambda: len(swarm.items("leaderboard")) == 2, 120, "Teo has given samples")
+    for reader in readers:
+        reader.wait_for('window.seen.some((look) => look.sentence.includes("2 people on 2 machines"))')
     swarm.processes["amina"].terminate()
     swarm.wait(lambda: swarm.items("leaderboard")[0]["name"] == "Teo", 180, "Teo is first")
 
@@ -111,7 +127,7 @@ def test_each_step_is_shown_in_time_by_the_socket_alone_and_by_polling_where_soc
     with Swarm(tmp_path) as swarm, chromium() as browser, Heartbeat(browser) as heart:
         token = begin(swarm, english)
         live, polled = open_page(swarm, browser, LIVE), open_page(swarm, browser, POLLING)
-        teo_overtakes_amina(swarm, token)
+        teo_overtakes_amina(swarm, token, live, polled)
         swarm.wait_for_step(swarm.facts()["step"] + MORE_STEPS)
         shown = {"socket": look_back(live, swarm), "polling": look_back(polled, swarm)}
         assert live.requests == [], "nothing was fetched: the socket brought it all"
@@ -151,9 +167,11 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         swarm.open_run(amina, english, trainers=1, steps=4)
         live = open_page(swarm, browser, LIVE)
         assert live.page.locator("text=Join in").count() > 0
+        says_the_same_anew(swarm, live)
         swarm.start_agent("amina", token=swarm.token_of(amina))
         live.page.wait_for_selector('text="Download the model"', timeout=180_000)
         assert live.text("badge").startswith("finished")
         assert live.page.locator("a:has-text('Join in')").count() == 0
+        says_the_same_anew(swarm, live)
         assert live.page.evaluate("window.mark") == "still the same page"
         assert live.faults == []

@@ -3,7 +3,6 @@
 import { fill, place } from "../page";
 import { type Link, POLL_MS } from "../feed";
 import type { Picture } from "../picture";
-import { grouped } from "../words";
 
 const LINKS: Record<Link, string> = {
   live: "",
@@ -21,8 +20,7 @@ export function showHead(picture: Picture): void {
   write("sentence", picture.sentence);
   const bar = place("progress");
   if (bar instanceof HTMLProgressElement) [bar.max, bar.value] = [picture.target_steps, picture.step];
-  const steps = `step ${grouped(picture.step)} of ${grouped(picture.target_steps)}`;
-  write("under", picture.to_go ? `${steps} · ${picture.to_go}` : steps);
+  write("under", picture.progress);
 }
 
 /** How the page is kept up; silent while all is well. */

@@ -6,17 +6,14 @@ import { repeat } from "lit/directives/repeat.js";
 import { gliding } from "../motion";
 import { fill, place } from "../page";
 import type { LeaderboardLine, Picture } from "../picture";
-import { counted, grouped } from "../words";
+import { grouped } from "../words";
 
 export function showLeaderboard(picture: Picture, me: string, you: string): void {
   const rows = () => place("leaderboard")?.querySelectorAll<HTMLElement>("tbody tr") ?? [];
-  gliding(rows, () => fill("leaderboard", picture.leaderboard.length ? table(picture, me, you) : nobody));
+  gliding(rows, () => fill("leaderboard", picture.leaderboard.length ? table(picture, me, you) : html`<p class="empty">${picture.nobody}</p>`));
 }
 
-const nobody = html`<p class="empty">Nobody has given a sample yet. The first hands stand here within a minute of joining.</p>`;
-
 function table(picture: Picture, me: string, you: string): TemplateResult {
-  const sum = `${counted(picture.people, "person", "people")} on ${counted(picture.machines, "machine", "machines")}`;
   return html`<table>
       <thead><tr><th scope="col" class="number"><span class="hidden">Rank</span></th><th scope="col">Name</th>
         <th scope="col" class="number">Samples</th><th scope="col">Lately</th>
@@ -24,7 +21,7 @@ function table(picture: Picture, me: string, you: string): TemplateResult {
       <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture.recent_steps))}</tbody>
     </table>
     ${you ? html`<p class="you">${you}</p>` : nothing}
-    <p class="quiet">${sum} gave ${grouped(picture.samples)} samples. <a href=${`/runs/${picture.slug}/hands/`}>Everybody</a> ·
+    <p class="quiet">${picture.given}. <a href=${`/runs/${picture.slug}/hands/`}>Everybody</a> ·
       <a href=${`/api/v1/runs/${picture.slug}/ledger`}>Every contribution</a></p>`;
 }
 

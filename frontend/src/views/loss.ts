@@ -31,7 +31,7 @@ export function showLoss(picture: Picture): void {
     <span class="quiet">${trend}</span>`;
   fill("loss", html`${loss === null ? nothing : figure}`);
   fill("summary", picture.points.length ? summary : "");
-  fill("chart", picture.points.length ? html`<div class="curve" role="img" aria-label=${summary} ${ref(mount)}></div>${choices()}` : empty(picture));
+  fill("chart", picture.points.length ? html`<div class="curve" role="img" aria-label=${summary} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
   draw();
 }
 
@@ -39,12 +39,6 @@ export function showLoss(picture: Picture): void {
 export function redrawLoss(): void {
   shape = "";
   draw();
-}
-
-function empty(picture: Picture) {
-  const level = picture.unigram?.toFixed(2);
-  const toBeat = html`To beat: <span class="figure">${level}</span> nats per token, what guessing by frequency alone would cost.`;
-  return html`<p class="empty">The curve begins with the first step. ${level ? toBeat : nothing}</p>`;
 }
 
 function choices() {

@@ -6,10 +6,10 @@ import { repeat } from "lit/directives/repeat.js";
 import "../motion";
 import { fill } from "../page";
 import type { Bar, Picture } from "../picture";
-import { counted, grouped } from "../words";
+import { grouped } from "../words";
 
 export function showStep(picture: Picture): void {
-  fill("step", html`${picture.bars.length ? atWork(picture) : resting(picture)} ${figures(picture)}`);
+  fill("step", html`${picture.bars.length ? atWork(picture) : html`<p class="empty">${picture.resting}</p>`} ${figures(picture)}`);
 }
 
 function atWork(picture: Picture): TemplateResult {
@@ -26,17 +26,8 @@ function machine(bar: Bar): TemplateResult {
       ${svg`<rect class="track" width="100" height="3"/><rect width=${bar.share} height="3"/>`}</svg></li>`;
 }
 
-function resting(picture: Picture): TemplateResult {
-  const text =
-    picture.state === "finished"
-      ? `No more steps are made. ${grouped(picture.samples)} samples went into the model.`
-      : `No hands on it right now. A step takes ${grouped(picture.target)} samples from all machines together.`;
-  return html`<p class="empty">${text}</p>`;
-}
-
 function figures(picture: Picture): TemplateResult {
   const speed = html`<eased-number .digits=${1} .value=${picture.samples_per_s}></eased-number> samples/s ·
     <eased-number .value=${picture.tokens_per_s}></eased-number> tokens/s · ${grouped(picture.training)} training · `;
-  const relays = picture.relays ? `${counted(picture.relays, "relay", "relays")} · ` : nothing;
-  return html`<p class="quiet">${picture.bars.length ? speed : nothing}${relays}${counted(picture.void_rounds, "void round", "void rounds")}</p>`;
+  return html`<p class="quiet">${picture.bars.length ? speed : nothing}${picture.others}</p>`;
 }

@@ -1,6 +1,6 @@
 """What is wrong now: troubles that began and have not ended, and which of them are shown. Times are passed in."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
@@ -44,6 +44,13 @@ class Troubles:
         old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}
         told = [trouble for code, trouble in old.items() if not explained_by(code, old)]
         return sorted(told, key=_rank)
+
+
+def first_causes(faults: Iterable[Fault]) -> list[Fault]:
+    """Of what is wrong at one moment, what does not follow from something else of it; the worst comes first."""
+    present = {fault.code: fault for fault in faults}
+    told = [fault for code, fault in present.items() if not explained_by(code, present)]
+    return sorted(told, key=lambda fault: (_WORST_FIRST.index(fault.severity), fault.code))
 
 
 def explained_by(code: str, present: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from runs.ledger.standings import LeaderboardLine, Recent
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
-from web.run_picture import status_sentence
+from web.run_picture import card_sentences, status_sentence
 from web.run_picture.chart import summary
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
@@ -36,21 +36,37 @@ class Seen(NamedTuple):
 
 def picture_of(seen: Seen) -> Picture:
     """The picture. Every list under `changes.LISTS` holds rows with a `key` of their own."""
-    return {**_words(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **_lists(seen)}
+    return {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **_lists(seen)}
 
 
 def _words(seen: Seen) -> Picture:
     run, word = seen.run.run, status_sentence.state_word(seen.run, _trainers(seen))
+    to_go = status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else ""
     return {
         "slug": run.slug,
         "state": str(run.state),
         "word": word,
         "visibility": str(run.get_visibility_display()).lower(),
+        "waiting_for": run.waiting_for,
         "sentence": status_sentence.run_sentence(seen.run, seen.peers),
-        "to_go": status_sentence.to_go(seen.run) if word == status_sentence.RUNNING else "",
+        "to_go": to_go,
+        "progress": card_sentences.progress(seen.run, to_go),
         "can_join": run.state in LIVE,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
+    }
+
+
+def _cards(seen: Seen) -> Picture:
+    """Sentences that the page shows as they are."""
+    run = seen.run
+    return {
+        "resting": card_sentences.resting(run),
+        "others": card_sentences.others(bars_of(seen).relays, seen.void_rounds),
+        "given": card_sentences.given(run.people, run.machines, run.samples),
+        "nobody": card_sentences.NOBODY,
+        "nothing": card_sentences.NOTHING,
+        "without_curve": card_sentences.without_curve(run.dataset.unigram_entropy),
     }
 
 

@@ -39,7 +39,7 @@ def draft_sentence(picture: RunPicture) -> str:
     if picture.run.waiting_for:
         return f"This run could not be opened. {picture.run.waiting_for}"
     if picture.dataset.state == Dataset.State.FAILED:
-        return f"The text could not be prepared. {picture.dataset.fault_code}: {picture.dataset.fault_text}"
+        return "The text could not be prepared."
     if picture.dataset.state != Dataset.State.READY:
         return "Not open yet: the text is being prepared. This takes seconds to minutes."
     return "Not open yet: everything is ready, and its organizer can open it."

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.errors.troubles import Troubles
+from peer_agent.protocol.errors.troubles import first_causes
 from runs.models import Dataset, Publication, Release, Run, Verification
 from web.run_picture.picture import Seen
-
-RELAY = "relay"
 
 
 def run_troubles(seen: Seen, verification: Verification | None, publication: Publication | None) -> Sequence[Fault]:
     """What is shown of it; what follows from something else that is shown is left out."""
-    kept = Troubles()
-    for fault in _all(seen, verification, publication):
-        kept.began(fault, 0.0)
-    return [trouble.fault for trouble in kept.shown(float("inf"))]
+    return first_causes(_all(seen, verification, publication))
 
 
 def _all(seen: Seen, verification: Verification | None, publication: Publication | None) -> Iterator[Fault]:
@@ -35,4 +31,4 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
 def _lacks_relay(seen: Seen) -> bool:
     """Whether somebody drives the run, and no relay is connected to it."""
     is_driven = seen.run.run.state == Run.State.OPEN and bool(seen.phase)
-    return is_driven and not any(peer.role == RELAY for peer in seen.peers)
+    return is_driven and not any(peer.role == Role.RELAY for peer in seen.peers)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from peer_agent.protocol.errors import CATALOGUE, Fault, troubles
 from peer_agent.protocol.errors.entry import Entry, Severity
-from peer_agent.protocol.errors.troubles import MOST_TROUBLES, Troubles, explained_by
+from peer_agent.protocol.errors.troubles import MOST_TROUBLES, Troubles, explained_by, first_causes
 
 URGENCY = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 
@@ -118,3 +118,14 @@ def test_at_most_so_many_are_kept_and_the_worst_stay(order: list[str]) -> None:
     high = sum(entry.severity is Severity.HIGH for entry in CATALOGUE.values())
     worst = [code for code in kept._lasting if CATALOGUE[code].severity is Severity.HIGH]
     assert len(worst) == min(high, MOST_TROUBLES)
+
+
+def test_of_one_moment_the_first_causes_are_told_and_the_worst_first() -> None:
+    child = next(code for code, entry in CATALOGUE.items() if entry.depends_on)
+    (cause, *_), low = (
+        CATALOGUE[child].depends_on,
+        next(code for code, entry in CATALOGUE.items() if entry.severity is Severity.LOW and not entry.depends_on),
+    )
+    told = first_causes([Fault(low, "a"), Fault(child, "b"), Fault(cause, "c"), Fault(child, "b")])
+    assert [fault.code for fault in told] == [cause, low]
+    assert [fault.code for fault in first_causes([Fault(child, "b")])] == [child]

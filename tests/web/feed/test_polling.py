@@ -39,10 +39,10 @@ def test_how_long_it_takes_is_said_only_while_somebody_makes_steps(client: Clien
         committed(run, (laptop.machine, 4))
     LogEntry.objects.filter(index=1).update(at=timezone.now() - timedelta(seconds=60))
     path = f"/runs/{run.slug}/feed.json"
-    assert client.get(path).json()["run"]["to_go"] == ""
+    assert "to go" not in client.get(path).json()["run"]["progress"]
     teo = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 1, "samples_per_s": 2.0}
     Presence.objects.create(run=run, phase="accumulate", done=1, target=4, void_rounds=0, members=[teo])
-    assert client.get(path).json()["run"]["to_go"].endswith("to go")
+    assert client.get(path).json()["run"]["progress"].endswith("to go")
 
 
 def test_what_has_not_changed_is_not_sent_again(client: Client, run: Run, laptop: Owned) -> None:

@@ -40,7 +40,7 @@ def ending(shown: RunPicture) -> RunPicture:
     [
         (picture("draft"), [], "its organizer can open it"),
         (picture("draft", dataset="preparing"), [], "the text is being prepared"),
-        (picture("draft", dataset="failed"), [], "E302: The text is not UTF-8."),
+        (picture("draft", dataset="failed"), [], "The text could not be prepared."),
         (picture("draft", waiting_for="E307: Too short."), [], "could not be opened. E307"),
         (picture("preparing"), [], "first parameters"),
         (picture("preparing", dataset="preparing"), [], "cut into tokens"),

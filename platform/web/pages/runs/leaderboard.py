@@ -9,6 +9,7 @@ from runs.ledger import standings
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
+from web.run_picture import card_sentences
 from web.run_picture.own_place import own_words
 from web.run_picture.step_bars import tint_of
 
@@ -24,11 +25,13 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     page = _page_number(request)
     board = standings.machine_board if by_machine else standings.leaderboard
     rows = board(run, offset=(page - 1) * PAGE, limit=PAGE + 1)
+    totals = standings.totals(run)
     facts = {
         "run": run,
         "by_machine": by_machine,
         "rows": [{**row._asdict(), "tint": tint_of(row.name)} for row in rows[:PAGE]],
-        "totals": standings.totals(run),
+        "given": card_sentences.given(totals.people, totals.machines, totals.samples),
+        "nobody": card_sentences.NOBODY,
         "you": own_words(run, request.user, [row.name for row in rows[:PAGE]]),
         "before": page - 1,
         "after": page + 1 if len(rows) > PAGE else 0,

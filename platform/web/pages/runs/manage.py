@@ -18,7 +18,7 @@ from runs.models import Dataset, Run
 from runs.states import LIVE
 from web.http.access import run_or_404
 from web.pages.runs.organizer_forms import ExtendForm, InvitationForm, MemberForm
-from web.pages.runs.run import REFRESH_S, run_facts
+from web.pages.runs.run import REFRESH_S, STANDING_ON, run_facts, standing_facts
 from web.run_picture.loading import troubled_rows
 from web.run_picture.troubles import run_troubles
 
@@ -182,7 +182,8 @@ def manage_page(
     facts = run_facts(request, run)
     facts |= {
         "fault": fault,
-        "troubles": run_troubles(facts["seen"], *troubled_rows(run)),
+        "troubles": [trouble for trouble in run_troubles(facts["seen"], *troubled_rows(run)) if trouble != fault],
+        **standing_facts(facts["live"], (*STANDING_ON, "waiting_for")),
         "extend_form": ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
         "member_form": MemberForm(),
         "removal_form": MemberForm(prefix="remove"),

@@ -1,6 +1,7 @@
 """Pages of runs: the list, the form, the run. What its organizer can do to it is in `managing`."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -27,9 +28,10 @@ from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.loading import seen_of
 from web.run_picture.own_place import own_words
-from web.run_picture.picture import bars_of, picture_of
+from web.run_picture.picture import Picture, bars_of, picture_of
 
 REFRESH_S = 5
+STANDING_ON = ("state", "release", "text")  # what of the picture decides what can be done on the page
 ON_A_PAGE = 50  # runs of the list
 FROM = re.compile(r"[0-9]{1,9}")
 
@@ -81,8 +83,9 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "picture": picture,
         "recipe": run.parsed_recipe,
         "live": live,
-        **{name: live[name] for name in ("sentence", "to_go", "trend", "summary")},
+        **{name: live[name] for name in ("sentence", "trend", "summary")},
         "state_word": live["word"],
+        **standing_facts(live, STANDING_ON),
         # The chart is made of numbers and fixed words alone.
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout)),  # noqa: S308
@@ -98,6 +101,11 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "install": install_lines(request),
         "is_near": is_near(request),
     }
+
+
+def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
+    """Which values of the picture decide when the page is fetched anew, and what they are in the page as it comes."""
+    return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
 
 
 def _create(request: HttpRequest, form: NewRunForm) -> Run:

@@ -270,6 +270,22 @@ class TestDrafts:
         text = page(client.get(MANAGE))
         assert text.index("What is wrong now") < text.index('id="now"')
         assert "<strong>Site&#x27;s disk is full</strong> (E328). The disk is &lt;b&gt;full&lt;/b&gt;." in text
+        assert text.count("(E328)") == 1
+
+    def test_what_was_just_refused_is_told_once(self, organizer: Person, data_folder: Any) -> None:
+        draft(organizer)
+        Dataset.objects.update(state="failed", fault_code="E302", fault_text="The text is not UTF-8.")
+        text = page(as_(organizer).post(MANAGE, {"action": "open"}))
+        assert text.count("(E302)") == 1
+        assert "What is wrong now" not in text
+
+    def test_the_page_is_fetched_anew_when_it_begins_or_ends(self, organizer: Person, data_folder: Any) -> None:
+        """The live head compares these values of the picture; no relay (E409) is among what a run waits for."""
+        draft(organizer)
+        Run.objects.update(waiting_for="no relay is connected")
+        text = page(as_(organizer).get(MANAGE))
+        assert 'data-standing-on="state release text waiting_for"' in text
+        assert 'data-standing-as="draft||ready|no relay is connected"' in text
 
     def test_a_text_of_one_line_is_too_short_and_says_so(self, organizer: Person) -> None:
         answer = as_(organizer).post("/runs/new/", filled(content=b"Many hands make light work."))

@@ -1,0 +1,38 @@
+"""The sentences on the cards of a run's page, the same for the page as it comes and for the one that is live. Pure."""
+
+from runs.models import Run
+from runs.selectors import RunPicture
+from web.run_picture.status_sentence import counted
+
+NOBODY = "Nobody has given a sample yet. The first hands stand here within a minute of joining."
+NOTHING = "Nothing yet."
+
+
+def progress(picture: RunPicture, to_go: str) -> str:
+    """“step 12 of 100 · about 88 min to go”. `to_go` is empty where nothing moves."""
+    return " · ".join(filter(None, [f"step {picture.step:,} of {picture.target_steps:,}", to_go]))
+
+
+def resting(picture: RunPicture) -> str:
+    """What stands in place of the step's bars while no machine is here."""
+    if picture.run.state == Run.State.FINISHED:
+        return f"No more steps are made. {picture.samples:,} samples went into the model."
+    return f"No hands on it right now. A step takes {picture.target_batch:,} samples from all machines together."
+
+
+def others(relays: int, void_rounds: int) -> str:
+    """“1 relay · 2 void rounds”."""
+    here = counted(relays, "relay", "relays") if relays else ""
+    return " · ".join(filter(None, [here, counted(void_rounds, "void round", "void rounds")]))
+
+
+def given(people: int, machines: int, samples: int) -> str:
+    """“3 people on 4 machines gave 1,204 samples”, as the last line of a leaderboard."""
+    where = f"{counted(people, 'person', 'people')} on {counted(machines, 'machine', 'machines')}"
+    return f"{where} gave {counted(samples, 'sample', 'samples')}"
+
+
+def without_curve(unigram: float | None) -> str:
+    """What stands in place of the curve. `unigram`: the text's unigram entropy in nats per token."""
+    to_beat = f"To beat: {unigram:.2f} nats per token, what guessing by frequency alone would cost." if unigram else ""
+    return f"The curve begins with the first step. {to_beat}".rstrip()

@@ -1,0 +1,47 @@
+"""The sentences on the cards."""
+
+import pytest
+
+from tests.web.run_picture.test_status_sentence import picture
+from web.run_picture.card_sentences import given, others, progress, resting, without_curve
+
+
+def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
+    moving = picture("open", step=1200, target_steps=1288)
+    assert progress(moving, "about 88 min to go") == "step 1,200 of 1,288 · about 88 min to go"
+    assert progress(moving, "") == "step 1,200 of 1,288"
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("open", "No hands on it right now. A step takes 48 samples from all machines together."),
+        ("finished", "No more steps are made. 12,000 samples went into the model."),
+    ],
+)
+def test_a_step_that_nobody_makes(state: str, words: str) -> None:
+    assert resting(picture(state, samples=12_000)) == words
+
+
+@pytest.mark.parametrize(
+    ("relays", "void_rounds", "words"),
+    [(0, 0, "0 void rounds"), (1, 1, "1 relay · 1 void round"), (2, 1000, "2 relays · 1,000 void rounds")],
+)
+def test_what_stands_beside_the_machines(relays: int, void_rounds: int, words: str) -> None:
+    assert others(relays, void_rounds) == words
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ((1, 1, 1), "1 person on 1 machine gave 1 sample"),
+        ((3, 4, 1204), "3 people on 4 machines gave 1,204 samples"),
+    ],
+)
+def test_what_everybody_gave(facts: tuple[int, int, int], words: str) -> None:
+    assert given(*facts) == words
+
+
+def test_before_the_first_step_there_is_something_to_beat() -> None:
+    assert without_curve(None) == "The curve begins with the first step."
+    assert "To beat: 5.21 nats per token" in without_curve(5.2134)
