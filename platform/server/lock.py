@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from peer_agent.machine.process_lock import read_holder, sign_lock, try_lock
 from peer_agent.protocol.errors import Problem
@@ -42,13 +42,20 @@ class Place(NamedTuple):
 
 @contextmanager
 def own_place(folder: Path, *, alone: bool) -> Iterator[Place]:
-    """Hold the first free place. Raises Problem E404 with the process that has it, where there can be only one."""
+    """Hold the first free place. Raises Problem E404 with the process that has it, if there can be one only; E106."""
     for number in count(1):
         place = Place(folder, number)
         with place.path("serve", ".lock").open("a+") as file:
-            if try_lock(file):
+            if _try_lock(file, place.folder):
                 sign_lock(file)
                 yield place
                 return
             if alone:
                 raise Problem.of("E404", pid=read_holder(file) or "unknown", folder=folder)
+
+
+def _try_lock(file: IO[str], folder: Path) -> bool:
+    try:
+        return try_lock(file)
+    except OSError as error:
+        raise Problem.of("E106", path=folder, reason=error.strerror or error) from error

@@ -3,6 +3,7 @@
 const WAITS_S = [1, 2, 4, 8, 15]; // before the site is asked again
 const GOES_ON = "The upload goes on by itself then.";
 export const AWAY = "The site does not answer. The upload waits and goes on by itself; nothing is lost.";
+export const UNREADABLE = "The file cannot be read any more; it may have been changed or moved. Choose it again.";
 
 /** An answer of the site, or that there was none. `retryAfter` as the header has it. */
 export interface Answer {

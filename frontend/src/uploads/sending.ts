@@ -2,7 +2,7 @@
 
 import { DetailedError, type HttpResponse, Upload } from "tus-js-client";
 
-import { type Answer, type Wait, refusal, uploadId, waitFor } from "./answers";
+import { type Answer, UNREADABLE, type Wait, refusal, uploadId, waitFor } from "./answers";
 import { remembering } from "./remembering";
 
 /** What the sending needs of the page, and what it tells it. Sizes in bytes. */
@@ -34,7 +34,7 @@ export class Sending {
   private attempt = 0; // since the site took something
   private isOver = false;
 
-  constructor(file: File, private readonly page: Page) {
+  constructor(private readonly file: File, private readonly page: Page) {
     this.end = new Promise((resolve) => (this.finish = resolve));
     this.upload = new Upload(file, {
       endpoint: page.endpoint,
@@ -78,6 +78,7 @@ export class Sending {
     const answer = originalResponse ? answerOf(originalResponse) : { status: 0, body: "", retryAfter: "" };
     const wait = causingError instanceof NotYet ? causingError.wait : waitFor(answer, this.attempt);
     if (!wait) return this.over({ id: "", fault: refusal(answer) });
+    if (answer.status === 0 && !(await isReadable(this.file))) return this.over({ id: "", fault: UNREADABLE });
     this.attempt += 1;
     if (wait.words) this.page.waits(wait.words);
     await pause(wait.wait_s);
@@ -93,6 +94,14 @@ export class Sending {
 function answerOf(response: HttpResponse): Answer {
   const retryAfter = response.getHeader("Retry-After") ?? "";
   return { status: response.getStatus(), body: response.getBody(), retryAfter };
+}
+
+/** Whether the file can still be read; the browser says nothing else of one that was changed since it was chosen. */
+async function isReadable(file: File): Promise<boolean> {
+  return file.slice(0, 1).arrayBuffer().then(
+    () => true,
+    () => false,
+  );
 }
 
 /** So long, or until the network is back. */

@@ -431,4 +431,10 @@ SITE: dict[str, Entry] = {
         means=NOTHING_LOST,
         shown_after_s=3.0,
     ),
+    "E375": Entry(
+        "Upload not understood",
+        Severity.MEDIUM,
+        "The upload cannot be understood ({reason}).",
+        "Load the page again, then repeat; a program sends its headers as tus 1.0.0 has them.",
+    ),
 }

@@ -69,13 +69,7 @@ HEADLINES = {
     401: "This needs a proof of who asks",
     403: "This is not yours to see",
     404: "There is nothing at this address",
-    409: "Not in this state",
-    410: "This link is over",
-    411: "An upload without a length",
-    413: "Too much at once",
-    429: "Too often",
     500: "Something here broke",
-    507: "No room is left here",
 }
 
 

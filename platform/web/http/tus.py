@@ -44,15 +44,15 @@ def byte_count(request: HttpRequest, header: str) -> int | None:
 
 
 def metadata(request: HttpRequest) -> dict[str, str]:
-    """What is said of an upload: pairs of a name and its value in base64, between commas. Raises Problem E206."""
+    """What is said of an upload: pairs of a name and its value in base64, between commas. Raises Problem E375."""
     given = request.headers.get(METADATA, "")
     if len(given) > MOST_METADATA:
-        raise Problem.of("E206", reason=f"{METADATA} has more than {MOST_METADATA} letters")
+        raise Problem.of("E375", reason=f"{METADATA} has more than {MOST_METADATA} letters")
     pairs = [pair.strip().partition(" ") for pair in given.split(",") if given]
     try:
         said = {name: base64.b64decode(value, validate=True).decode() for name, _, value in pairs}
     except (binascii.Error, ValueError) as error:
-        raise Problem.of("E206", reason=f"{METADATA} has a value that is not UTF-8 in base64") from error
+        raise Problem.of("E375", reason=f"{METADATA} has a value that is not UTF-8 in base64") from error
     if "" in said or len(said) < len(pairs):
-        raise Problem.of("E206", reason=f"{METADATA} has a name twice, or a value without one")
+        raise Problem.of("E375", reason=f"{METADATA} has a name twice, or a value without one")
     return said

@@ -10,8 +10,8 @@ from runs import quotas
 from runs.datasets.batches import require_batch
 from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
+from runs.datasets.text_upload import upload_limit
 from runs.models import Dataset, Upload
-from runs.storage import MEGABYTE
 from web.pages.runs.new_run_form import NewRunForm
 
 
@@ -35,10 +35,12 @@ def upload_facts(person: Person, form: NewRunForm) -> dict[str, Any]:
     """What a page with such a form needs: the limits, their use, and the upload of a form with faults."""
     return {
         "form": form,
-        "upload_limit": settings.UPLOAD_LIMIT_MB * MEGABYTE,
+        "upload_limit": upload_limit(),
         "piece_bytes": PIECE_BYTES,
         "file_is_empty": Fault.of("E303").titled,
-        "file_is_too_long": Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}").titled,
+        "file_is_too_long": Fault.of(
+            "E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}"
+        ).titled,  # the page knows the size
         "kept": kept_upload(person, form),
         "use": quotas.use_of(person),
     }

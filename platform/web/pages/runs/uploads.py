@@ -56,7 +56,7 @@ def begin(request: HttpRequest) -> HttpResponse:
     """Announce a text: its length in bytes, and its filename in the metadata."""
     size = tus.byte_count(request, tus.LENGTH)
     if size is None:
-        raise Problem.of("E206", reason=f"{tus.LENGTH} is not a number of bytes")
+        raise Problem.of("E375", reason=f"{tus.LENGTH} is not a number of bytes")
     filename = tus.metadata(request).get("filename", "")
     rate_limits.spend("uploads in pieces", rate_limits.person(request))
     upload = resumable_upload.begin_upload(person=person_in(request), filename=filename, size=size)

@@ -237,3 +237,13 @@ def test_what_is_wrong_with_a_file_is_said_in_words(form: Page, tmp_path: Path, 
     expect(form.locator("[data-fault]")).to_contain_text(words, timeout=PATIENCE_MS)
     assert len(wire.offsets) == (1 if "E302" in words else 0)
     assert form.url.endswith("/runs/new/")
+
+
+def test_a_file_that_was_changed_meanwhile_is_not_waited_for(form: Page, text: Path) -> None:
+    """The browser does not read it any more, and says no more than that no answer came."""
+    Wire(form, until=2)
+    form.set_input_files("#id_text", text)
+    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    text.write_bytes(b"Other words.\n")
+    form.evaluate("dispatchEvent(new Event('online'))")
+    expect(form.locator("[data-upload]")).to_contain_text("cannot be read any more", timeout=PATIENCE_MS)
