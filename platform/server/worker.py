@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 from celery.apps.worker import Worker
 from celery.exceptions import SecurityWarning
+from celery.platforms import EX_OK
+from celery.worker import state
+from django.conf import settings
 
 from config.celery import app
 from runs.processes.child import stop_children
@@ -20,6 +23,7 @@ def running_worker() -> Iterator[threading.Thread]:
     """A worker for as long as the block lasts, and its thread; children of its tasks end with it."""
     # Celery warns root about pickles; ours takes JSON alone.
     warnings.filterwarnings("ignore", category=SecurityWarning)
+    state.should_stop = None
     worker: Worker = app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
     thread = threading.Thread(target=worker.start, name="worker", daemon=True)
     thread.start()
@@ -32,6 +36,10 @@ def running_worker() -> Iterator[threading.Thread]:
 
 
 def _stop(worker: Worker) -> None:
-    stopping = threading.Thread(target=worker.stop, daemon=True)
+    """By its own thread where it reads from a broker: a connection that another closes meanwhile fails with words."""
+    if settings.REDIS_URL:
+        state.should_stop = EX_OK  # looked at each second at least
+        return
+    stopping = threading.Thread(target=worker.stop, daemon=True)  # from memory it reads for two seconds at a time
     stopping.start()
     stopping.join(PATIENCE_S)

@@ -61,8 +61,8 @@ def test_a_worker_works_until_it_is_asked_to_stop(tmp_path: Path, redis_url: str
             assert process.stdout is not None
             assert process.stdout.readline() == "The worker is ready. Ctrl-C stops it.\n"
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=PATIENCE_S)
+            said, _ = process.communicate(timeout=PATIENCE_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-    assert process.returncode == 0
+    assert (process.returncode, said) == (0, "")
