@@ -38,7 +38,7 @@ def running_worker() -> Iterator[threading.Thread]:
 def _stop(worker: Worker) -> None:
     """By its own thread where it reads from a broker: a connection that another closes meanwhile fails with words."""
     if settings.REDIS_URL:
-        state.should_stop = EX_OK  # looked at each second at least
+        state.should_stop = EX_OK  # type: ignore[assignment]  # looked at each second at least
         return
     stopping = threading.Thread(target=worker.stop, daemon=True)  # from memory it reads for two seconds at a time
     stopping.start()
