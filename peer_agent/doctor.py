@@ -29,6 +29,7 @@ from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors.disk import disk_fault
 from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.errors.troubles import explained_by
 from peer_agent.protocol.session import Link
@@ -138,7 +139,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
         _write_and_remove(home.folder)
         have = free(home.folder)
     except OSError as error:
-        return bad("disk", Fault.of("E106", path=home.folder, reason=error.strerror or error))
+        return bad("disk", disk_fault(home.folder, error))
     return found("disk", conditions.of_disk(have, home.folder), f"{in_bytes(have)} free in {home.folder}")
 
 
