@@ -193,8 +193,7 @@ def _in_words(url: str, timeout_s: float) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise Problem.of("E104", url=url, reason=f"no answer within {timeout_s:g} seconds") from error
-    except (OSError, InvalidURI, InvalidProxy, ProxyError, ImportError, ValueError, LinkLost) as error:
-        # ImportError: the system asks for a SOCKS proxy, for which the library needs another one.
+    except (OSError, InvalidURI, InvalidProxy, ProxyError, LinkLost) as error:
         raise Problem.of("E104", url=url, reason=error) from error
     except WebSocketException as error:
         raise Problem.of("E110", url=url, reason=error) from error
@@ -211,7 +210,11 @@ async def _shake_hands_or_cut(connection: Connection) -> None:
 async def _connect(url: str, link: Link) -> Socket:
     host = urlsplit(url).hostname or ""
     options = socket_options(link)
-    opened = await connect(url, proxy=None if is_loopback(host) else True, open_timeout=None, **options)
+    try:
+        opened = await connect(url, proxy=None if is_loopback(host) else True, open_timeout=None, **options)
+    except (ImportError, ValueError) as error:
+        # The system asks for a SOCKS proxy, for which the library needs another one; or the host is no name.
+        raise Problem.of("E104", url=url, reason=error) from error
     if link is Link.DATA:
         tune(opened)
     return opened
