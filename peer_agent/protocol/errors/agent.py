@@ -218,10 +218,10 @@ AGENT: dict[str, Entry] = {
         means=NOTHING_BEGUN,
     ),
     "E133": Entry(
-        "Token file not valid",
+        "No token found",
         Severity.HIGH,
-        "The file {path} holds no token ({reason}).",
-        "It has one line, which begins with mh_.",
+        "{where} holds no token ({reason}).",
+        "A token is one line that begins with mh_; the site's machines page makes one.",
         means=NOTHING_BEGUN,
     ),
     # What may last while the agent works: it begins, is shown while it lasts, and ends.
