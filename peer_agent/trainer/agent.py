@@ -156,10 +156,7 @@ class Agent:
             case m.Open():
                 self.handle(e.OpenHeard(peer, body))
             case m.SlotRefused():
-                words = (
-                    f"A relay refused chunk {body.chunk} of this machine's gradient, which is left out of this step."
-                )
-                self.view.fault(Fault(body.code, words))
+                self.view.fault(Fault.of("E141", chunk=body.chunk, reason=body.code))
 
     # --- what the core asks for ---------------------------------------------------------------------------------
 

@@ -282,4 +282,11 @@ AGENT: dict[str, Entry] = {
         "Install the agent that the site offers; the run's page has the line.",
         means=NOTHING_BEGUN,
     ),
+    "E141": Entry(
+        "Gradient refused by a relay",
+        Severity.MEDIUM,
+        "A relay refused chunk {chunk} of this machine's gradient. It says: {reason}.",
+        "If it comes again, check this machine's memory and disk.",
+        means="This work is left out of this step.",
+    ),
 }
