@@ -34,8 +34,10 @@ READ_QUEUE = 4  # messages that wait to be received before the socket is no long
 STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-PASSING = frozenset({"E104", "E110"})  # of this machine's own errors, those that go away by themselves
-CANNOT_HEAL = (frozenset(AGENT) - PASSING) | frozenset(
+PASSING = frozenset({"E104", "E110"})  # not reached, or not itself in the middle of a restart
+# Of this machine's own errors, those of which the catalogue says that they heal or that work goes on.
+HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
+CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
     {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324"}
 )
 
