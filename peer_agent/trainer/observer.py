@@ -93,8 +93,9 @@ class Observer:
     async def _watch_disk(self) -> None:
         folder = self.agent.home.folder
         while True:
-            free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
-            self._note(Condition.DISK, conditions.of_disk_in_use(free, folder))
+            with contextlib.suppress(OSError):  # a disk that cannot be asked is asked again
+                free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
+                self._note(Condition.DISK, conditions.of_disk_in_use(free, folder))
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
