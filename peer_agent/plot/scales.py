@@ -13,7 +13,7 @@ TICKS = 5
 MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: beyond them, and below a dotted line that is lowest
 LEAST_MARGIN = 0.05  # nats per token
 
-Loss = tuple[float, float]  # step, nats per token
+Loss = tuple[int, float]  # step, nats per token
 
 
 class Scale(NamedTuple):
