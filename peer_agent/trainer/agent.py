@@ -54,7 +54,7 @@ class Agent:
         self.home, self.access, self.limits, self.view = home, access, limits, view
         self.links = DataLinks(access, self._hear_relay)
         self.control: Connection | None = None
-        self.away: Fault | None = None  # why there is no control link, from when one could not be opened
+        self.away: Fault | None = None  # why the control link is down; None while it is open or not tried yet
         self.core = self._new_core()
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)

@@ -66,7 +66,7 @@ class Observer:
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Take down the figures of this moment."""
+        """Write the figures of this moment into `now`."""
         agent, now = self.agent, self.now
         now.doing, now.title = doing(agent), agent.access.title
         now.up_mbps, now.down_mbps = self._rates.read()
