@@ -29,6 +29,7 @@ from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors.disk import disk_fault
 from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.errors.troubles import explained_by
 from peer_agent.protocol.session import Link
@@ -43,8 +44,8 @@ Verdict = Literal["ok", "warn", "fail"]
 class Check(Struct, frozen=True):
     """What was looked at and how it stands.
 
-    `code`, `title` and `severity` are those of a numbered error, empty where all is well. `explained_by`: the code of
-    another finding from which this one follows.
+    `code`, `title` and `severity` are those of a numbered error, empty where all is well. `site`: whose it is, empty
+    of this machine alone. `explained_by`: the code of another finding from which this one follows.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Check(Struct, frozen=True):
     code: str = ""
     title: str = ""
     severity: Severity | None = None
+    site: str = ""
     explained_by: str = ""
 
     def line(self) -> str:
@@ -84,18 +86,17 @@ async def examine(home: Home, site: str = "") -> list[Check]:
     here = await asyncio.gather(*(asyncio.to_thread(check) for check in (check_versions, check_device, check_memory)))
     checks = [*here, await asyncio.to_thread(check_disk, home)]
     for url in sites:
-        checks += await check_site(url)
+        checks += [replace(check, site=url) for check in await check_site(url)]
     return explained([*checks, *await check_relays(home)])
 
 
 def explained(checks: list[Check]) -> list[Check]:
-    """The same, each with the finding from which it follows.
+    """The same, each with the finding from which it follows: one of this machine, or of the same site."""
+    return [replace(check, explained_by=explained_by(check.code, _beside(check, checks))) for check in checks]
 
-    One of several sites that is not reached explains nothing where another is: the network is there.
-    """
-    well = {check.name for check in checks if check.verdict == "ok"}
-    codes = {check.code for check in checks if check.code and check.name not in well}
-    return [replace(check, explained_by=explained_by(check.code, codes)) for check in checks]
+
+def _beside(check: Check, checks: list[Check]) -> set[str]:
+    return {other.code for other in checks if other.site in ("", check.site)}
 
 
 def check_versions() -> Check:
@@ -138,7 +139,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
         _write_and_remove(home.folder)
         have = free(home.folder)
     except OSError as error:
-        return bad("disk", Fault.of("E106", path=home.folder, reason=error.strerror or error))
+        return bad("disk", disk_fault(home.folder, error))
     return found("disk", conditions.of_disk(have, home.folder), f"{in_bytes(have)} free in {home.folder}")
 
 
@@ -179,11 +180,15 @@ def check_clock(theirs: float, ours: float) -> Check:
 async def check_relays(home: Home) -> list[Check]:
     """Whether the relays are reached that the last run here had."""
     try:
-        relays = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status).relays
+        last = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        relays = []
-    if not relays:
+        last = Status()
+    if not last.relays:
         return [good("relay", "not known yet; joining a run tells")]
+    return [replace(check, site=last.site) for check in await _dial_relays(last.relays)]
+
+
+async def _dial_relays(relays: list[str]) -> list[Check]:
     faults = dict(zip(relays, await asyncio.gather(*map(_fault_of_relay, relays)), strict=True))
     answering = [url for url, fault in faults.items() if fault is None]
     missing = [url for url, fault in faults.items() if fault is not None and fault.code == "E104"]

@@ -14,7 +14,7 @@ from tempfile import mkstemp
 
 from msgspec import Struct
 
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.log.merkle import LEAF, Leaf, pack_leaves, unpack_leaves
 
 MAGIC = b"MHSPAN1\n"
@@ -60,10 +60,8 @@ def _parsed(data: memoryview) -> SpanFile:
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file that is there whole or not at all, also after a power cut. Raises Problem E106."""
-    try:
+    with disk_errors(path):
         _write_and_rename(path, parts)
-    except OSError as error:
-        raise Problem.of("E106", path=path, reason=error.strerror) from error
 
 
 def _write_and_rename(path: Path, parts: Iterable[bytes | memoryview]) -> None:

@@ -27,6 +27,7 @@ from peer_agent.averaging.span_file import (
     write_span,
 )
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.merkle import Leaf
@@ -205,13 +206,11 @@ class UpdateLog:
     def _prepare(self, run: RunId) -> None:
         if self._at(run, FOLDERS[-1]).is_dir():
             return
-        try:
+        with disk_errors(self._at(run)):
             for name in FOLDERS:
                 self._at(run, name).mkdir(parents=True, exist_ok=True)
             for folder in (self._at(run), self._folder):
                 sync_folder(folder)
-        except OSError as error:
-            raise Problem.of("E106", path=self._at(run), reason=error.strerror or error) from error
 
     def _sealed(self, run: RunId, index: int) -> Entry:
         try:

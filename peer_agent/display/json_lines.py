@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -55,9 +54,9 @@ class JsonLinesView(View):
         """It is among the figures."""
 
     def refresh(self) -> None:
-        clock = time.monotonic()
-        if self.now.doing != self._doing or clock - self._figures_at >= EVERY_S:
-            self._doing, self._figures_at = self.now.doing, clock
+        now = self.clock()
+        if self.now.doing != self._doing or now - self._figures_at >= EVERY_S:
+            self._doing, self._figures_at = self.now.doing, now
             self._emit("figures", **{name: getattr(self.now, name) for name in FIGURES})
 
     def ask_for_approval(self, code: Code) -> None:

@@ -5,9 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from msgspec import Struct
-
-from peer_agent.display.status import EVENTS, ShownTrouble, Status
+from peer_agent.display.status import EVENTS, Event, ShownTrouble, Status
 from peer_agent.machine.faults import sanitize_fault
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.sanitize import sanitize
@@ -16,17 +14,6 @@ from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
 EVERY_S = 5.0  # between lines about progress
-
-
-class Event(Struct, frozen=True):
-    """Something that happened, at a time of day. `code`: of a numbered error."""
-
-    at: str
-    text: str
-    code: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.at}  {self.text}"
 
 
 class View:
@@ -41,7 +28,6 @@ class View:
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
-        self.events: list[Event] = []  # the last few
         self._lasting: dict[str, ShownTrouble] = {}  # those that were told of
         self._told_at = 0.0
         self._state = ("", "")
@@ -61,34 +47,32 @@ class View:
     def fault(self, fault: Fault) -> None:
         """A numbered error that this agent goes on after."""
         fault = sanitize_fault(fault)
-        self.happened(str(fault), code=fault.code)
+        self._add_event(str(fault), fault.code)
 
     def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonLinesView`)
         """Something happened: one line, with the time of day."""
-        self.happened(text)
+        self._add_event(text)
 
-    def happened(self, text: str, code: str = "") -> None:
-        """Add it to the last events, and show it."""
+    def _add_event(self, text: str, code: str = "") -> None:
         event = Event(time.strftime("%H:%M:%S"), sanitize(text), code)
-        self.events = [*self.events, event][-EVENTS:]
-        self.now.events = [str(event) for event in self.events]
+        self.now.events = [*self.now.events, event][-EVENTS:]
         self.show(str(event))
 
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:
-        """This is so from now on; it is told of once it has lasted for as long as the catalogue says."""
+        """This error lasts from now on; it is told of once it has lasted for as long as the catalogue says."""
         self.troubles.began(sanitize_fault(fault), self.clock())
         self.look()
 
     def ended(self, *codes: str) -> None:
-        """These are over, or never were."""
+        """These errors last no longer, where they did."""
         for code in codes:
             self.troubles.ended(code)
         self.look()
 
     def look(self) -> None:
-        """Take down what is wrong now, and tell what is new of it and what is over."""
+        """Write into `now` what is wrong, tell what is new of that, and tell what is over."""
         shown = [_shown(trouble.fault) for trouble in self.troubles.shown(self.clock())]
         self.now.troubles = shown
         for code in [code for code in self._lasting if not self.troubles.lasts(code)]:

@@ -26,8 +26,19 @@ class ShownTrouble(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The status in one line, for people."""
+        """The trouble in one paragraph, for people."""
         return titled(self.title, self.code, self.text)
+
+
+class Event(Struct, frozen=True):
+    """Something that happened, at a time of day. `code`: of a numbered error."""
+
+    at: str
+    text: str
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.at}  {self.text}"
 
 
 class Status(Struct, kw_only=True):
@@ -53,7 +64,7 @@ class Status(Struct, kw_only=True):
     accepted: int = 0  # of this person, in this run, as the site counts; until it has said so, since this agent began
     rank: int | None = None
     hands: int = 0  # people who have given something
-    events: list[str] = []
+    events: list[Event] = []  # the last few
     troubles: list[ShownTrouble] = []  # the worst first
     relays: list[str] = []  # addresses of the run's relays
 

@@ -1,5 +1,6 @@
 """Leave with whoever started this process: its standard input is a pipe of theirs, which ends with them."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ def on_end_of_input(leave: Callable[[], None]) -> None:
 
 
 def _wait(leave: Callable[[], None]) -> None:
-    while os.read(0, 4096):  # not the buffered stream: its lock would be held when the interpreter ends
-        pass
+    with contextlib.suppress(OSError):  # one that cannot be read has ended, too
+        while os.read(0, 4096):  # not the buffered stream: its lock would be held when the interpreter ends
+            pass
     leave()

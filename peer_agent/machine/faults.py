@@ -4,6 +4,7 @@ import errno
 
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors.disk import disk_fault
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 
@@ -14,7 +15,7 @@ def faults_of(error: BaseException) -> list[Fault]:
         case Problem():
             return [error.fault]
         case OSError(errno=int(number)) if number in DISK:
-            return [Fault.of("E106", path=error.filename or "your files", reason=error.strerror)]
+            return [disk_fault(error.filename or "your files", error)]
         case BaseExceptionGroup():
             parts = [faults_of(part) for part in error.exceptions]
             return [fault for part in parts for fault in part] if all(parts) else []

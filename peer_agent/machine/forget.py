@@ -5,6 +5,7 @@ from pathlib import Path
 
 from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_fault
 
 CACHED = ("cache",)  # files of all sites lie together by digest, and are fetched again where they are wanted
 OWN = ("status.json", "leave", "agent.log", "agent.log.1", "log")  # "log": a relay's
@@ -22,7 +23,7 @@ def forget_site(home: Home, url: str) -> int:
         for name in CACHED if home.sites() else (*CACHED, *OWN):
             _remove(home.folder / name)
     except OSError as error:
-        raise Problem.of("E106", path=error.filename or home.folder, reason=error.strerror or error) from error
+        raise Problem(disk_fault(error.filename or home.folder, error)) from error
     return max(before - _size(home.folder), 0)
 
 

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from peer_agent.machine.process_lock import read_holder, sign_lock, try_lock
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.identifiers import PeerId
 
 LOCK_S = 0.3
@@ -33,7 +34,7 @@ class Home:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with _disk(folder):
+        with disk_errors(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
@@ -86,7 +87,7 @@ class Home:
 
     def _write_privately(self, path: Path, content: bytes) -> None:
         draft = path.with_suffix(".new")
-        with _disk(path):
+        with disk_errors(path):
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(content)
             draft.replace(path)
@@ -106,7 +107,8 @@ class Home:
             return None if self._try_lock(file) else read_holder(file)
 
     def _lock_file(self) -> IO[str]:
-        with _disk(self.folder / "agent.lock") as path:
+        path = self.folder / "agent.lock"
+        with disk_errors(path):
             return path.open("a+")
 
     def _lock_patiently(self, file: IO[str]) -> bool:
@@ -119,17 +121,8 @@ class Home:
         return True
 
     def _try_lock(self, file: IO[str]) -> bool:
-        with _disk(self.folder):
+        with disk_errors(self.folder):
             return try_lock(file)
-
-
-@contextlib.contextmanager
-def _disk(path: Path) -> Iterator[Path]:
-    """What goes wrong inside is the disk's doing: E106."""
-    try:
-        yield path
-    except OSError as error:
-        raise Problem.of("E106", path=path, reason=error.strerror or error) from error
 
 
 def home_folder(environment: dict[str, str]) -> Path:

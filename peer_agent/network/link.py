@@ -34,8 +34,10 @@ READ_QUEUE = 4  # messages that wait to be received before the socket is no long
 STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-PASSING = frozenset({"E104", "E110"})  # of this machine's own errors, those that go away by themselves
-CANNOT_HEAL = (frozenset(AGENT) - PASSING) | frozenset(
+PASSING = frozenset({"E104", "E110"})  # not reached, or not itself in the middle of a restart
+# Of this machine's own errors, those of which the catalogue says that they heal or that work goes on.
+HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
+CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
     {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324"}
 )
 
@@ -193,8 +195,7 @@ def _in_words(url: str, timeout_s: float) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise Problem.of("E104", url=url, reason=f"no answer within {timeout_s:g} seconds") from error
-    except (OSError, InvalidURI, InvalidProxy, ProxyError, ImportError, ValueError, LinkLost) as error:
-        # ImportError: the system asks for a SOCKS proxy, for which the library needs another one.
+    except (OSError, InvalidURI, InvalidProxy, ProxyError, LinkLost) as error:
         raise Problem.of("E104", url=url, reason=error) from error
     except WebSocketException as error:
         raise Problem.of("E110", url=url, reason=error) from error
@@ -211,7 +212,11 @@ async def _shake_hands_or_cut(connection: Connection) -> None:
 async def _connect(url: str, link: Link) -> Socket:
     host = urlsplit(url).hostname or ""
     options = socket_options(link)
-    opened = await connect(url, proxy=None if is_loopback(host) else True, open_timeout=None, **options)
+    try:
+        opened = await connect(url, proxy=None if is_loopback(host) else True, open_timeout=None, **options)
+    except (ImportError, ValueError) as error:
+        # The system asks for a SOCKS proxy, for which the library needs another one; or the host is no name.
+        raise Problem.of("E104", url=url, reason=error) from error
     if link is Link.DATA:
         tune(opened)
     return opened

@@ -5,11 +5,10 @@ come and never unpacked, so that a limit is one on what is in memory, too. Knows
 """
 
 import asyncio
-import errno
 import hashlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping
+from collections.abc import AsyncIterator, Container, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -25,6 +24,7 @@ from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.traffic import TRAFFIC
 from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors.disk import disk_errors
 
 TIMEOUT_S = 30.0  # for connecting, and for each wait for more
 JSON_LIMIT = 16 * 1024 * 1024  # bytes
@@ -38,7 +38,6 @@ RANGE_REFUSED = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
 LOST = (httpx2.HTTPError, ssl.SSLError)  # some errors of TLS come through httpx2 as they are
 
 Headers = Mapping[str, str]
-Progress = Callable[[int, int], None]
 
 
 class Answered(Problem):
@@ -87,21 +86,12 @@ async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[s
     return await asyncio.to_thread(_put, url, path, headers or {})
 
 
-async def download(
-    url: str,
-    path: Path,
-    *,
-    sha256: str,
-    size_limit: int,
-    headers: Headers | None = None,
-    progress: Progress | None = None,
-) -> None:
+async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
     """Fetch a file to `path`, going on where an earlier attempt stopped; `path` exists only when its digest is right.
 
-    `progress(bytes so far, bytes in all or -1)` is called after each block. Raises Problem: E106 (disk), E110 (too
-    large), E111 (damaged), and as `post_json`.
+    Raises Problem: E106 (disk), E110 (too large), E111 (damaged), and as `post_json`.
     """
-    fetch = _Download(url, path, size_limit=size_limit, headers=headers or {}, progress=progress)
+    fetch = _Download(url, path, size_limit=size_limit, headers=headers or {})
     for _ in range(2):  # the damage may be in what an earlier attempt left
         was_resumed = await fetch.complete()
         if await fetch.kept(sha256):
@@ -114,15 +104,14 @@ async def download(
 class _Download:
     """One file on its way to the disk, which is spoken to in threads."""
 
-    def __init__(self, url: str, path: Path, *, size_limit: int, headers: Headers, progress: Progress | None) -> None:
-        self.url, self.path, self.size_limit = url, path, size_limit
-        self.headers, self.progress = headers, progress
+    def __init__(self, url: str, path: Path, *, size_limit: int, headers: Headers) -> None:
+        self.url, self.path, self.size_limit, self.headers = url, path, size_limit, headers
         self.partial = path.with_name(path.name + ".part")
 
     async def complete(self) -> bool:
         """Complete the partial file. True: some of it was there already."""
-        with _disk(self.partial):
-            have = await asyncio.to_thread(_size, self.partial)
+        with disk_errors(self.partial):
+            have = await asyncio.to_thread(_bytes_there, self.partial)
         headers = {**self.headers, "Range": f"bytes={have}-"} if have else self.headers
         good = (*SUCCESS, RANGE_REFUSED) if have else SUCCESS
         async with _opened("GET", self.url, headers, good=good) as response:
@@ -133,7 +122,7 @@ class _Download:
 
     async def kept(self, sha256: str) -> bool:
         """Whether the partial file has this digest. It then takes its place, else it is removed."""
-        with _disk(self.path):
+        with disk_errors(self.path):
             is_right = await asyncio.to_thread(_sha256, self.partial) == sha256
             if is_right:
                 await asyncio.to_thread(self.partial.replace, self.path)
@@ -143,34 +132,38 @@ class _Download:
 
     async def _write(self, response: httpx2.Response, start: int) -> None:
         length = _whole_number(response.headers.get("Content-Length", ""))
-        done, total = start, start + length if length >= 0 else -1
-        await self._check_size(total)
-        with _disk(self.partial), await asyncio.to_thread(self.partial.open, "ab" if start else "wb") as file:
-            try:
-                async with aclosing(response.aiter_raw(BLOCK)) as blocks:
-                    async for block in blocks:
-                        done += len(block)
-                        TRAFFIC.add(received=len(block))
-                        await self._check_size(done)
-                        await asyncio.to_thread(file.write, block)
-                        if self.progress is not None:
-                            self.progress(done, total)
-            except LOST as error:
-                known = f"{done} of {total}" if total >= 0 else str(done)
-                reason = f"{_reason(error)}, after {known} bytes"
-                raise Problem.of("E104", url=self.url, reason=reason) from error
-
-    async def _check_size(self, size: int) -> None:
+        size = start + length if length >= 0 else -1
+        if size <= self.size_limit:
+            with disk_errors(self.partial), await asyncio.to_thread(self.partial.open, "ab" if start else "wb") as file:
+                size = await self._append(file, response, start, size)
         if size > self.size_limit:
-            await self._discard()
+            await self._discard()  # Windows removes no file that is open
             raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
+    async def _append(self, file: IO[bytes], response: httpx2.Response, start: int, total: int) -> int:
+        """How long the file is then, or more than the limit where it would be. `total` is -1 where it is not known."""
+        done = start
+        try:
+            async with aclosing(response.aiter_raw(BLOCK)) as blocks:
+                async for block in blocks:
+                    done += len(block)
+                    TRAFFIC.add(received=len(block))
+                    if done > self.size_limit:
+                        break
+                    await asyncio.to_thread(file.write, block)
+        except LOST as error:
+            known = f"{done} of {total}" if total >= 0 else str(done)
+            reason = f"{_reason(error)}, after {known} bytes"
+            raise Problem.of("E104", url=self.url, reason=reason) from error
+        return done
+
     async def _discard(self) -> None:
-        with _disk(self.partial):
+        with disk_errors(self.partial):
             await asyncio.to_thread(self.partial.unlink, missing_ok=True)
 
 
-def _size(path: Path) -> int:
+def _bytes_there(path: Path) -> int:
+    """How long a file is, 0 where there is none; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.stat().st_size if path.exists() else 0
 
@@ -178,16 +171,6 @@ def _size(path: Path) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """What goes wrong inside is the disk's doing: E106."""
-    try:
-        yield
-    except OSError as error:
-        reason = "it is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or error
-        raise Problem.of("E106", path=path, reason=reason) from error
 
 
 async def _ask(method: str, url: str, headers: Headers, content: bytes = b"") -> dict[str, Any]:
@@ -217,8 +200,9 @@ async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Respon
     """The response, after any redirects. Only a GET may be sent elsewhere, as to an object store."""
     for _ in range(1 + REDIRECTS):
         settings = await asyncio.to_thread(_settings, request.url)
-        client = await stack.enter_async_context(httpx2.AsyncClient(**settings))
-        response = await client.send(request, stream=True)
+        with _proxy_in_words(request.url):
+            client = httpx2.AsyncClient(**settings)
+        response = await (await stack.enter_async_context(client)).send(request, stream=True)
         stack.push_async_callback(response.aclose)
         if request.method != "GET" or response.next_request is None:
             break
@@ -252,15 +236,24 @@ def _put(url: str, path: Path, headers: Headers) -> dict[str, Any]:
 
     An event loop closes a socket as soon as it cannot send, and with it goes the answer that nobody has read yet.
     """
-    with _in_words(url), _disk(path), path.open("rb") as file:
+    with _in_words(url), disk_errors(path), path.open("rb") as file:
         about = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
         request = httpx2.Request("PUT", url, headers={**FIXED_HEADERS, **about, **headers}, content=_counted(file))
-        with httpx2.Client(**_settings(request.url)) as client, closing(client.send(request, stream=True)) as response:
-            limit = JSON_LIMIT if response.is_success else ERROR_LIMIT
-            said = b"".join(islice(response.iter_raw(BLOCK), 1 + limit // BLOCK))
-    if not response.is_success:
-        raise _refusal(url, response, said)
-    return _answer(url, said)
+        settings = _settings(request.url)
+        with _proxy_in_words(request.url):
+            client = httpx2.Client(**settings)
+        with client, closing(client.send(request, stream=True)) as response:
+            if response.is_success:
+                return _answer(url, _start_of(response, JSON_LIMIT))
+            said = b""
+            with suppress(*LOST):  # a refusal that breaks off is one
+                said = _start_of(response, ERROR_LIMIT)
+            raise _refusal(url, response, said)
+
+
+def _start_of(response: httpx2.Response, limit: int) -> bytes:
+    """The body, and a little more than `limit` where there is more."""
+    return b"".join(islice(response.iter_raw(BLOCK), 1 + limit // BLOCK))
 
 
 def _counted(file: IO[bytes]) -> Iterator[bytes]:
@@ -323,12 +316,20 @@ def _proxy(url: httpx2.URL) -> str | None:
 
 
 @contextmanager
+def _proxy_in_words(url: httpx2.URL) -> Iterator[None]:
+    """E104 where the system asks for a SOCKS proxy (ImportError), or for one that there is not (ValueError)."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise Problem.of("E104", url=url, reason=error) from error
+
+
+@contextmanager
 def _in_words(url: str) -> Iterator[None]:
     """What goes wrong between two machines, as E104."""
     try:
         yield
-    except (*LOST, httpx2.InvalidURL, ImportError, ValueError) as error:
-        # ImportError, ValueError: the system asks for a SOCKS proxy, or for one that there is not.
+    except (*LOST, httpx2.InvalidURL) as error:
         raise Problem.of("E104", url=url, reason=_reason(error)) from error
 
 

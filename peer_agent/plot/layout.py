@@ -47,6 +47,7 @@ class Layout(NamedTuple):
     """All places. `levels` and `unigram` are lines across at a height; the curve ends in the newest point."""
 
     frame: Frame
+    points: list[Loss]  # that are shown: finite, not too many, the first and the last among them
     levels: list[float]
     labels: list[Words]  # of both axes
     unigram: float | None
@@ -70,6 +71,7 @@ def lay_out(
     level = None if unigram is None else y(unigram)
     return Layout(
         frame=frame,
+        points=shown,
         levels=[y(value) for value in levels],
         labels=[*_level_labels(levels, y, frame), *_step_labels(x, frame)],
         unigram=level,

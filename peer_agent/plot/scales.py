@@ -13,7 +13,7 @@ TICKS = 5
 MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: beyond them, and below a dotted line that is lowest
 LEAST_MARGIN = 0.05  # nats per token
 
-Loss = tuple[float, float]  # step, nats per token
+Loss = tuple[int, float]  # step, nats per token
 
 
 class Scale(NamedTuple):
@@ -67,7 +67,7 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
 
 
 def level_texts(levels: Sequence[float]) -> list[str]:
-    """All with as many decimals as their step needs."""
+    """Each level in figures, with as many decimals as the steps between them need."""
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{level:.{decimals}f}" for level in levels]

@@ -12,6 +12,7 @@ from peer_agent.protocol.identifiers import ANY_RUN, Key, Peer, PeerId, Run, Run
 
 CLOCK_TOLERANCE_S = 300
 LIFETIME_S = 3600
+TOKEN_PREFIX = "mh_"  # noqa: S105 (of every one-time token, none itself)
 
 CREDENTIAL, LINK, RECORD, PLAN, REQUEST = (
     b"manyhands credential\0",

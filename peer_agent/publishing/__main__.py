@@ -1,4 +1,7 @@
-"""One command; `outcome.py` says how it ends."""
+"""The site's long work, a command each: prepares texts, makes models and releases, replays logs, sends to the Hub.
+
+The last line of the output is a JSON object of facts; with status 1 the last line of the errors is a numbered error.
+"""
 
 import argparse
 import contextlib

@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from peer_agent.plot.scales import Loss
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
-from peer_agent.publishing.curve import Point
 
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"
 JOINERS = "\u200c\u200d"  # many scripts are not readable without them
@@ -45,7 +45,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     unnamed: int = 0  # how many more gave something …
     unnamed_share: float = 0.0  # … and their share of all tokens together
     unnamed_samples: int = 0
-    points: tuple[Point, ...] = ()  # the loss curve
+    points: tuple[Loss, ...] = ()  # the loss curve
     data_title: str = ""
     data_licence: str = ""
     data_vouched: str = ""  # who said when that it may be shared

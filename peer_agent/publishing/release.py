@@ -10,6 +10,7 @@ from msgspec import Struct
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CURVE, CardFacts, write_card
 from peer_agent.publishing.curve import loss_curve
@@ -50,15 +51,13 @@ class Released(Struct, frozen=True, kw_only=True):
 
 def make_release(*, recipe: Recipe, snapshot: Path, tokenizer: Path, out: Path, facts: CardFacts) -> Released:
     """Write a release into the folder `out`. Raises Problem E106, E310 for a snapshot of another model."""
-    try:
+    with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         model = model_from(recipe, snapshot)
         _write_files(model, recipe, tokenizer, out, facts)
         sample = write_sample(out)
         files = _with_sums(out)
         archive = _archive([out / file.name for file in files], out / f"{facts.slug}.zip")
-    except OSError as error:
-        raise Problem.of("E106", path=out, reason=error.strerror or error) from error
     return Released(files=[*files, _described(archive)], archive=archive.name, sample=sample)
 
 

@@ -30,7 +30,7 @@ Ranges = list[tuple[int, int]]
 FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
 
 
-class Troubles(Struct, frozen=True):
+class FailureRates(Struct, frozen=True):
     """How often a write fails, and how often its answer is lost."""
 
     failed: float = 0.0
@@ -53,10 +53,10 @@ class LedgerRow(Struct, frozen=True):
 class Database:
     """One run as it is stored: head, log, ledger, marks, coverage, snapshot, and the claim of its host."""
 
-    def __init__(self, run: RunId, seed: int, troubles: Troubles, faults: Faults | None = None) -> None:
+    def __init__(self, run: RunId, seed: int, failure_rates: FailureRates, faults: Faults | None = None) -> None:
         self.run = run
         self.key = Ed25519PrivateKey.from_private_bytes(seed.to_bytes(32, "big"))
-        self.troubles = troubles
+        self.failure_rates = failure_rates
         self.chance = random.Random(f"database {seed}")
         self.faults = faults or Faults(seed)
         self.script: list[Fault] = []  # what befalls the next writes
@@ -148,9 +148,9 @@ class Database:
             if self.faults.strikes(kind, NOBODY, self.step + 1):
                 return kind
         draw = self.chance.random()
-        if draw < self.troubles.failed:
+        if draw < self.failure_rates.failed:
             return "failed"
-        return "answer lost" if draw < self.troubles.failed + self.troubles.answer_lost else None
+        return "answer lost" if draw < self.failure_rates.failed + self.failure_rates.answer_lost else None
 
     # --- reads
 

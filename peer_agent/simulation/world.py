@@ -13,7 +13,7 @@ from peer_agent.protocol.log.records import GENESIS, Record, digest_of
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.recipe import Model, Optimizer, Recipe
 from peer_agent.simulation.clock import Clock
-from peer_agent.simulation.database import CLAIM_S, Database, Troubles
+from peer_agent.simulation.database import CLAIM_S, Database, FailureRates
 from peer_agent.simulation.faults import Faults, Kind
 from peer_agent.simulation.host import Host
 from peer_agent.simulation.peer import Peer, name_of
@@ -39,7 +39,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     snapshot_every: int = 20
     elements: int = 8 * 16 * 1024 - 1000
     shards: tuple[int, ...] = (4000, 1001, 90)
-    troubles: Troubles = Troubles()
+    failure_rates: FailureRates = FailureRates()
     non_finite: float = 0.0
     even: bool = False  # all trainers equally fast
 
@@ -101,7 +101,7 @@ class World:
         self.non_finite = setting.non_finite
         self.goal: e.Goal = "running"
         self.run_id = RunId(name_of(setting.seed, "run"))
-        self.database = Database(self.run_id, setting.seed, setting.troubles, self.faults)
+        self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)
         self.sockets: dict[int, Socket] = {}  # that are open, by number
         self.numbers = 0  # given to sockets
         self.is_up = True  # the site answers, with or without somebody who drives the run

@@ -4,14 +4,17 @@ Not as an argument: `ps` shows those to every account of the machine. The enviro
 """
 
 import os
+import re
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from peer_agent.protocol.credentials import TOKEN_PREFIX
 from peer_agent.protocol.errors import Problem
 
 VARIABLE = "MANYHANDS_TOKEN"  # of the environment: for servers, where nobody approves anything
 STANDARD_INPUT = "-"
+BYTE_ORDER_MARK = "\ufeff"  # with which some editors begin a file
 MOST = 512  # characters; a token has 46
 _taken = ""
 
@@ -23,8 +26,9 @@ def take_variable(environment: MutableMapping[str, str]) -> None:
 
 
 def token_of_environment() -> str:
-    """The token that the environment brings or brought; empty without one."""
-    return os.environ.get(VARIABLE, "") or _taken
+    """The token that the environment brings or brought; empty without one. Raises Problem E133."""
+    token = os.environ.get(VARIABLE, "") or _taken
+    return _checked(token, VARIABLE) if token else ""
 
 
 def refuse_argument(value: str) -> str:
@@ -38,13 +42,21 @@ def token_in(path: str) -> str:
     """The token in the first line of a file, or of standard input; empty without a path. Raises Problem E133."""
     if not path:
         return ""
+    where = "Standard input" if path == STANDARD_INPUT else f"The file {path}"
     try:
         line = _first_line(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise Problem.of("E133", path=path, reason=error) from error
-    if not line:
-        raise Problem.of("E133", path=path, reason="its first line is empty")
-    return line
+        raise Problem.of("E133", where=where, reason=error) from error
+    return _checked(line, where)
+
+
+def _checked(line: str, where: str) -> str:
+    """The token that a line is. Raises Problem E133, in which nothing of it stands."""
+    token = line.strip().removeprefix(BYTE_ORDER_MARK)
+    if not re.fullmatch(rf"{TOKEN_PREFIX}[\w-]+", token, re.ASCII):
+        reason = f"what is there is not {TOKEN_PREFIX} and then letters, digits, dashes and underscores"
+        raise Problem.of("E133", where=where, reason=reason)
+    return token
 
 
 def _first_line(path: str) -> str:
@@ -53,6 +65,6 @@ def _first_line(path: str) -> str:
         line = bytearray()
         while len(line) < MOST and (letter := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
             line += letter
-        return line.decode().strip()
-    with Path(path).open() as file:
-        return file.readline(MOST).strip()
+        return line.decode()
+    with Path(path).open(encoding="utf-8") as file:
+        return file.readline(MOST)

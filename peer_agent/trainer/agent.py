@@ -54,7 +54,7 @@ class Agent:
         self.home, self.access, self.limits, self.view = home, access, limits, view
         self.links = DataLinks(access, self._hear_relay)
         self.control: Connection | None = None
-        self.away: Fault | None = None  # why there is no control link, from when one could not be opened
+        self.away: Fault | None = None  # why the control link is down; None while it is open or not tried yet
         self.core = self._new_core()
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)
@@ -156,10 +156,7 @@ class Agent:
             case m.Open():
                 self.handle(e.OpenHeard(peer, body))
             case m.SlotRefused():
-                words = (
-                    f"A relay refused chunk {body.chunk} of this machine's gradient, which is left out of this step."
-                )
-                self.view.fault(Fault(body.code, words))
+                self.view.fault(Fault.of("E141", chunk=body.chunk, reason=body.code))
 
     # --- what the core asks for ---------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.data import Tokens, load_shard
 from peer_agent.training.snapshots import State
@@ -94,12 +95,10 @@ async def hand_in(home: Home, access: RunAccess, state: State, view: View) -> No
 
 def _save(state: State, path: Path) -> None:
     """Also clears away what an agent that was killed had left."""
-    try:
+    with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob("state-*"):
             old.unlink(missing_ok=True)
-    except OSError as error:
-        raise Problem.of("E106", path=path.parent, reason=error.strerror or error) from error
     state.save(path)
 
 

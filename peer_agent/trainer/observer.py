@@ -66,7 +66,7 @@ class Observer:
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Take down the figures of this moment."""
+        """Write the figures of this moment into `now`."""
         agent, now = self.agent, self.now
         now.doing, now.title = doing(agent), agent.access.title
         now.up_mbps, now.down_mbps = self._rates.read()
@@ -93,8 +93,9 @@ class Observer:
     async def _watch_disk(self) -> None:
         folder = self.agent.home.folder
         while True:
-            free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
-            self._note(Condition.DISK, conditions.of_disk_in_use(free, folder))
+            with contextlib.suppress(OSError):  # a disk that cannot be asked is asked again
+                free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
+                self._note(Condition.DISK, conditions.of_disk_in_use(free, folder))
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:

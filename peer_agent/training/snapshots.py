@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.training.model import Layout
 
@@ -36,12 +37,13 @@ class State(Struct, frozen=True, kw_only=True):
     def save(self, path: Path) -> str:
         """Write the file whole or not at all; its sha256 in hexadecimal. Raises Problem E106."""
         part = path.with_name(path.name + ".part")
-        try:
-            digest = self._write(part)
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise Problem.of("E106", path=path.parent, reason=error.strerror or error) from error
+        with disk_errors(path.parent):
+            try:
+                digest = self._write(part)
+                part.replace(path)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
         return digest
 
     def hashed(self) -> tuple[str, int]:

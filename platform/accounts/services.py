@@ -13,7 +13,7 @@ from django.utils import timezone
 from accounts.keys import site_key
 from accounts.models import KEY_BYTES, Machine, PastOwner, Person, Token
 from peer_agent.protocol import credentials
-from peer_agent.protocol.credentials import Credential, Role, Signed
+from peer_agent.protocol.credentials import TOKEN_PREFIX, Credential, Role, Signed
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 
@@ -52,7 +52,7 @@ def create_token(
     *, person: Person, purpose: Token.Purpose, label: str = "", lifetime: timedelta | None = None
 ) -> IssuedToken:
     """A token of `mh_` and 256 random bits; without a lifetime it is good until it is revoked."""
-    secret = f"mh_{secrets.token_urlsafe(32)}"
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     token = Token.objects.create(
         person=person, purpose=purpose, label=label, digest=digest_of(secret), expires_at=expires_at

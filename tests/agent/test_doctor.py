@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent import __version__, doctor
 from peer_agent.display.status import Status, write_status
@@ -119,8 +120,8 @@ async def test_relays(tmp_path: Path) -> None:
     assert strange.code == "E105", "it is told by itself"
 
 
-def finding(name: str, code: str = "") -> Check:
-    return bad(name, Fault(code, "It is so.")) if code else good(name, "it is well")
+def finding(name: str, code: str = "", site: str = "") -> Check:
+    return replace(bad(name, Fault(code, "It is so.")) if code else good(name, "it is well"), site=site)
 
 
 @pytest.mark.parametrize("code", ["E103", "E119", "E126", "E204"])
@@ -134,22 +135,29 @@ def test_a_finding_has_title_and_severity_and_only_what_stops_everything_fails(c
 
 
 def test_what_follows_from_another_finding_names_it() -> None:
-    away = [finding("site", "E134"), finding("relay", "E135"), finding("relay", "E105")]
+    away = [finding("site", "E134", "a"), finding("relay", "E135", "a"), finding("relay", "E105", "a")]
     assert [check.explained_by for check in explained(away)] == ["", "E134", ""]
-    one_of_two = [finding("site"), finding("site", "E134"), finding("relay", "E135")]
-    assert [check.explained_by for check in explained(one_of_two)] == ["", "", ""], "the network is there"
+    some = [finding("site", "E134", "a"), finding("relay", "E136", "a")]
+    assert [check.explained_by for check in explained(some)] == ["", "E134"]
+
+
+@pytest.mark.parametrize("one", [finding("site", "", "b"), finding("site", "E110", "b")])
+def test_what_is_wrong_with_one_site_explains_nothing_of_another(one: Check) -> None:
+    checks = [one, finding("site", "E134", "a"), finding("relay", "E135", "b"), finding("relay", "E135", "a")]
+    assert [check.explained_by for check in explained(checks)] == ["", "", "", "E134"]
 
 
 def test_people_are_not_told_what_follows_and_programs_are(tmp_path: Path) -> None:
     gone = f"http://127.0.0.1:{closed_port()}"
     home = Home(tmp_path)
     home.remember(KnownSite(gone, TRAINER, "ann", SITE_PUBLIC.hex()))
-    write_status(home, Status(relays=[f"ws://127.0.0.1:{closed_port()}/"]), 0.0)
+    write_status(home, Status(site=gone, relays=[f"ws://127.0.0.1:{closed_port()}/"]), 0.0)
     told, listed = manyhands(tmp_path, "doctor"), manyhands(tmp_path, "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(listed.stdout)}
     assert (checks["relay"]["code"], checks["relay"]["explained_by"]) == ("E135", "E134")
     assert (checks["site"]["title"], checks["site"]["severity"]) == ("Site not reachable", "high")
-    assert checks["disk"]["explained_by"] == ""
+    assert (checks["disk"]["explained_by"], checks["disk"]["site"]) == ("", "")
+    assert (checks["site"]["site"], checks["relay"]["site"]) == (gone, gone)
     assert "E134: Site not reachable. " in told.stdout
     assert "E135" not in told.stdout
     assert (told.returncode, listed.returncode) == (1, 1)

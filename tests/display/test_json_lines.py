@@ -65,12 +65,14 @@ def test_figures_and_errors_have_their_numbers() -> None:
 
 
 def test_figures_come_every_few_seconds_and_when_it_does_something_else() -> None:
-    stream = io.StringIO()
+    stream, now = io.StringIO(), 0.0
     view = JsonLinesView(stream)
-    for doing in ("loading", "loading", "training", "training", "averaging"):
-        view.now.doing = doing
+    view.clock = lambda: now
+    for second, doing in ((0, "loading"), (4.9, "loading"), (5, "training"), (9.9, "training"), (10, "training")):
+        now, view.now.doing, view.now.samples = second, doing, int(second)
         view.refresh()
-    assert [event["doing"] for event in read(stream)] == ["loading", "training", "averaging"]
+    told = [(event["doing"], event["samples"]) for event in read(stream)]
+    assert told == [("loading", 0), ("training", 5), ("training", 10)]
 
 
 def test_what_ends_it_is_an_event_too() -> None:

@@ -65,9 +65,9 @@ TROUBLES: tuple[Mutation, ...] = (
     Mutation(
         "one site that is away explains every relay",
         "peer_agent/doctor.py",
-        "if check.code and check.name not in well}",
-        "if check.code}",
-        ("tests/agent/test_doctor.py::test_what_follows_from_another_finding_names_it",),
+        'if other.site in ("", check.site)}',
+        "}",
+        ("tests/agent/test_doctor.py::test_what_is_wrong_with_one_site_explains_nothing_of_another",),
     ),
     Mutation(
         "a warning fails the doctor",

@@ -1,6 +1,7 @@
 """A link that is kept: it comes back after an interruption, waits longer and longer, and knows when to stop."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.network import link as links
-from peer_agent.network.link import Connected, Connection, Waiting, heals, keep
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.network.link import PASSING, Connected, Connection, Waiting, heals, keep
+from peer_agent.protocol.errors import CATALOGUE, Fault, Problem
 from peer_agent.protocol.errors.agent import AGENT
+from peer_agent.protocol.errors.entry import Severity
 from tests.network.loopback import (
     FETCH,
     NOTHING,
@@ -194,6 +196,17 @@ def test_what_only_its_owner_can_mend_is_not_tried_again(code: str) -> None:
     assert not heals(Fault.of(code))
 
 
-def test_of_this_machines_own_errors_only_the_network_mends_itself() -> None:
-    assert {code for code in AGENT if heals(Fault(code, "It is so."))} == {"E104", "E110"}
+SAYS_THAT_IT_HEALS = re.compile(r"tried again|loaded again|waits for|(by itself|by themselves)(?!;)")
+
+
+def test_of_this_machines_own_errors_those_are_tried_again_of_which_the_catalogue_says_that_they_heal() -> None:
+    said = {code for code, entry in AGENT.items() if SAYS_THAT_IT_HEALS.search(f"{entry.means} {entry.remedy}")}
+    small = {code for code, entry in AGENT.items() if entry.severity is Severity.LOW}
+    assert {code for code in AGENT if heals(Fault(code, "It is so."))} == PASSING | said | small
+    assert {"E114", "E126", "E134", "E135", "E136"} <= said | small
     assert heals(Fault("E1999", "Something newer.")), "nothing is read out of its digits"
+
+
+def test_nothing_of_which_the_catalogue_says_that_it_heals_ends_a_link() -> None:
+    said = {code for code, entry in CATALOGUE.items() if SAYS_THAT_IT_HEALS.search(f"{entry.means} {entry.remedy}")}
+    assert {code for code in said if not heals(Fault(code, "It is so."))} == set()

@@ -214,6 +214,23 @@ async def test_loopback_never_goes_through_a_proxy(monkeypatch: pytest.MonkeyPat
         await link.close()
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9/", "strange://127.0.0.1:9/"])
+async def test_a_proxy_that_cannot_be_spoken_to_is_e104(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("ws_proxy", proxy)
+    with pytest.raises(Problem, match="E104"):
+        await dial("ws://10.1.2.3/", link=Link.DATA, identity=trainer(), server=RELAY, version="1")
+
+
+async def test_a_mistake_of_ours_is_no_fault_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*_: object, **__: object) -> Session:
+        raise ValueError("a bug")
+
+    async with listening(stay) as server:
+        monkeypatch.setattr(links, "Session", mistaken)
+        with pytest.raises(ValueError, match="a bug"):
+            await dial_relay(server)
+
+
 # How links end
 
 

@@ -248,6 +248,15 @@ async def test_a_proxy_that_cannot_be_spoken_to_is_e104(monkeypatch: pytest.Monk
         await get_json("http://10.1.2.3/")
 
 
+async def test_a_mistake_of_ours_is_no_fault_of_the_network(server: Site) -> None:
+    """It ends in the log, where whoever can mend it reads of it."""
+    with pytest.raises(UnicodeEncodeError):
+        await get_json(server.url("/", lambda handler: handler.reply(204)), token="“")
+    with pytest.raises(ValueError, match="of whoever asks"):
+        async with site._opened("GET", server.url("/", lambda handler: handler.reply(204)), {}):
+            raise ValueError("of whoever asks")
+
+
 def test_a_signature_is_for_a_request_and_its_body() -> None:
     headers = sign_request(TRAINER_KEY, b"body")
     signature = bytes.fromhex(headers.pop("X-Manyhands-Signature"))

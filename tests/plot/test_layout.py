@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.plot.layout import Frame, Layout, lay_out, width_of
-from peer_agent.plot.scales import Loss
+from peer_agent.plot.scales import MOST_POINTS, Loss
 from tests.golden import golden
 
 WIDE, NARROW, CARD = Frame(720, 280), Frame(340, 210), Frame(1200, 630, 96, 56, 190, 84, letter=24)
@@ -90,6 +90,12 @@ def test_steps_are_whole() -> None:
 
 def test_wider_words_need_more_paper() -> None:
     assert width_of("unigram 6.10", CARD) == 2 * width_of("unigram 6.10", WIDE)
+
+
+def test_the_points_that_are_shown_are_numbers_and_end_as_the_curve_does() -> None:
+    layout = placed([(1, math.nan), *CURVE[1:], (401, math.inf)], None)
+    assert (layout.points[0], layout.points[-1]) == (CURVE[1], CURVE[-1])
+    assert len(layout.points) == len(layout.curve) == MOST_POINTS
 
 
 def test_without_a_number_there_is_nothing_to_place() -> None:

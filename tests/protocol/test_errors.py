@@ -104,6 +104,14 @@ def test_what_follows_is_not_shown_before_its_cause(code: str) -> None:
     assert entry.shown_after_s >= max((CATALOGUE[cause].shown_after_s for cause in causes(code)), default=0.0) >= 0.0
 
 
+OF_THE_WORK = re.compile(r"(^|[.;] )(Nothing (was|is|else)|What was|Training goes on)")
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_what_became_of_the_work_stands_apart_from_what_to_do(code: str) -> None:
+    assert not OF_THE_WORK.search(CATALOGUE[code].remedy)
+
+
 def test_a_missing_detail_is_an_error_and_a_brace_in_one_is_not() -> None:
     with pytest.raises(KeyError):
         Fault.of("E104", url="x")

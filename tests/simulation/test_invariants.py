@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from peer_agent.protocol import messages as m
 from peer_agent.simulation.churn import Weather, befall
-from peer_agent.simulation.database import Fault, Troubles
+from peer_agent.simulation.database import FailureRates, Fault
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 from tests.simulation.checked_world import checked_world, relays, trainers
@@ -110,9 +110,16 @@ def test_work_returned_twice_does_not_count_as_divergence() -> None:
 
 @pytest.mark.parametrize("seed", [1])
 def test_fifty_peers_in_bad_weather(seed: int) -> None:
-    troubles = Troubles(failed=0.05, answer_lost=0.05)
+    rates = FailureRates(failed=0.05, answer_lost=0.05)
     world, _ = checked_world(
-        thorough=False, trainers=50, relays=3, steps=20, seed=seed, non_finite=0.005, troubles=troubles, samples_each=4
+        thorough=False,
+        trainers=50,
+        relays=3,
+        steps=20,
+        seed=seed,
+        non_finite=0.005,
+        failure_rates=rates,
+        samples_each=4,
     )
     befall(world, Weather(trainer_s=0.7, relay_s=10, host_s=20))
     assert world.run(lambda: world.tally.finished, 3000)
@@ -123,9 +130,9 @@ def test_fifty_peers_in_bad_weather(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_few_peers_in_bad_weather(seed: int) -> None:
     count = (1, 2, 3, 7)[seed % 4]
-    troubles = Troubles(failed=0.1, answer_lost=0.1)
+    rates = FailureRates(failed=0.1, answer_lost=0.1)
     world, _ = checked_world(
-        trainers=count, relays=1 + seed % 3, steps=25, seed=seed, non_finite=0.01, troubles=troubles, shards=(500, 31)
+        trainers=count, relays=1 + seed % 3, steps=25, seed=seed, non_finite=0.01, failure_rates=rates, shards=(500, 31)
     )
     befall(world, Weather(trainer_s=max(1.0, 20 / count), relay_s=15, host_s=25))
     assert world.run(lambda: world.tally.finished, 5000)

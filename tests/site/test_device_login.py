@@ -181,6 +181,6 @@ def test_a_servers_token_is_spent_once_and_not_asked_for_again(tmp_path: Path) -
         return (200, known) if path == "/api/v1/machines" else (401, refusal("E204", minutes=9))
 
     with http_site(answer) as url:
-        ends = [manyhands(tmp_path, "relay", url, MANYHANDS_TOKEN="x").stderr[:6] for _ in range(2)]
+        ends = [manyhands(tmp_path, "relay", url, MANYHANDS_TOKEN="mh_x").stderr[:6] for _ in range(2)]
     assert ends == ["E204: "] * 2
     assert asked == ["/api/v1/machines", *["/api/v1/relays/credential"] * 2]

@@ -24,11 +24,28 @@ def test_a_token_is_the_first_line_of_a_file(tmp_path: Path) -> None:
     assert login_token.token_in("") == ""
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\nmh_second line", b"\xff\xfe"])
+def test_a_byte_order_mark_is_none_of_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(SECRET, encoding="utf-8-sig")
+    assert login_token.token_in(str(tmp_path / "token")) == SECRET
+
+
+NONE = [b"", b"\n", b"\nmh_second line", b"\xff\xfe", b"the-quiet-one", b"mh_", b"mh_\xc3\xbc", b"mh_a b", b"mh_a\x00"]
+
+
+@pytest.mark.parametrize("content", NONE)
 def test_a_file_without_one_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
-    with pytest.raises(Problem, match="E133"):
+    with pytest.raises(Problem, match=r"E133: The file .*token holds no token \("):
         login_token.token_in(str(tmp_path / "token"))
+
+
+def test_so_is_an_environment_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(login_token.VARIABLE, f"\ufeff{SECRET}\n")
+    assert login_token.token_of_environment() == SECRET
+    monkeypatch.setenv(login_token.VARIABLE, f"“{SECRET}”")
+    with pytest.raises(Problem, match=r"E133: MANYHANDS_TOKEN holds no token") as refused:
+        login_token.token_of_environment()
+    assert SECRET not in str(refused.value)
 
 
 def test_what_was_taken_from_the_environment_is_not_there_for_children() -> None:

@@ -245,12 +245,16 @@ async def test_one_copy_is_handed_in_at_a_time(tmp_path: Path, monkeypatch: pyte
         assert steps.empty()
 
 
-async def test_a_refused_gradient_is_told_with_its_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["E212", "E214", "your disk is full {0}"])
+async def test_a_refused_gradient_is_told_with_a_number_of_ours(tmp_path: Path, code: str) -> None:
+    """A relay may be anybody's: what it says is told as its words, and under no number that it chose."""
     async with stage(tmp_path) as scene:
         await scene.join()
-        refused = m.SlotRefused(run=RUN, step=0, fence=1, attempt=1, slot=0, chunk=3, code="E212")
+        refused = m.SlotRefused(run=RUN, step=0, fence=1, attempt=1, slot=0, chunk=3, code=code)
         await scene.agent._hear_relay(TRAINER, refused)
-        assert "E212: A relay refused chunk 3" in scene.words.getvalue()
+        told = f"E141: A relay refused chunk 3 of this machine's gradient. It says: {code}. This work"
+        assert told in scene.words.getvalue()
+        assert scene.agent.view.now.events[-1].code == "E141"
 
 
 async def test_it_says_goodbye_and_ends_with_the_run(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """What an observer finds wrong with a real agent: it lasts while it is so, and no longer."""
 
 import asyncio
+import errno
 import io
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,8 @@ from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.trainer import events as e
+from peer_agent.trainer import observer
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.observer import Observer, doing
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess, relaying, site
@@ -69,6 +73,16 @@ def test_a_clock_that_is_off(tmp_path: Path, offset_s: float, codes: list[str]) 
     assert scene.wrong() == []
 
 
+def test_a_clock_that_is_off_too_far_to_connect_again(tmp_path: Path) -> None:
+    """What the last link told (E139) is no news beside what the next one was refused for."""
+    scene = Scene(tmp_path)
+    control: Any = SimpleNamespace(offset_s=200.0)
+    scene.agent.control = control
+    assert scene.wrong() == ["E139"]
+    scene.agent.control, scene.agent.away = None, Fault.of("E204", minutes=9)
+    assert scene.wrong() == ["E204"]
+
+
 async def reached(agent: Agent, count: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while len(agent.links.reached) != count:  # noqa: ASYNC110 (a socket of another task)
@@ -88,14 +102,37 @@ async def test_relays_that_are_not_reached(tmp_path: Path) -> None:
             assert scene.wrong() == ["E136"]
             assert "ws://127.0.0.1:9/" in scene.view.now.troubles[0].text
             assert relay.url not in scene.view.now.troubles[0].text
+            scene.agent.away = REFUSED
+            assert scene.wrong() == ["E134"], "E136 is of the same network"
+            scene.agent.away = None
             scene.agent.links.follow((there,))
             assert scene.wrong() == []
         await reached(scene.agent, 0)
         scene.agent.links.follow((there, gone))
         assert scene.wrong() == ["E135"]
+        scene.agent._carry(e.Began(Fault.of("E114", step=3)))
+        assert scene.wrong() == ["E135"], "bytes that lie on them are out of reach, too"
         scene.agent.away = REFUSED
         assert scene.wrong() == ["E134"], "one network, one trouble"
         await scene.agent.links.close()
+
+
+async def test_a_disk_that_cannot_be_asked_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, asked = Scene(tmp_path), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def fail(_: Path) -> None:
+        loop.call_soon_threadsafe(asked.set)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(observer, "DISK_S", 0.0)
+    monkeypatch.setattr(shutil, "disk_usage", fail)
+    watching = asyncio.create_task(scene.observer._watch_disk())
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            await asked.wait()
+            asked.clear()
+    watching.cancel()
 
 
 async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

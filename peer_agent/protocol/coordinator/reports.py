@@ -105,7 +105,10 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Leased work that will not be done there. The clock leases more, so that nobody can ask for that at any pace."""
+    """Leased work that will not be done there.
+
+    More is leased at the next tick and not in answer: a peer that returns all it gets is given no more work by that.
+    """
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

@@ -53,7 +53,6 @@ AGENT: dict[str, Entry] = {
         "There is not enough memory to train this model ({reason}).",
         "Close other programs and start again.",
         means=STAYS,
-        depends_on=("E120",),
     ),
     "E108": Entry(
         "Gradient was not finite",
@@ -140,7 +139,6 @@ AGENT: dict[str, Entry] = {
         "This machine has a GPU ({gpu}), but the torch that is installed cannot use it ({reason}).",
         "Install the build of torch for it: pip install --force-reinstall torch",
         means="It trains on the CPU, more slowly.",
-        depends_on=("E103",),
     ),
     "E120": Entry(
         "Too little memory free",
@@ -155,7 +153,6 @@ AGENT: dict[str, Entry] = {
         "{free} are free on the disk of {path}; at least {needed} are needed.",
         "Free some space.",
         means=NOTHING_LOST,
-        depends_on=("E106",),
     ),
     "E123": Entry(
         "Run needs more memory",
@@ -163,7 +160,6 @@ AGENT: dict[str, Entry] = {
         "This run does not fit into this machine's memory: it needs about {needed}, and {free} are free.",
         "Close other programs, or join a smaller run.",
         means=NOTHING_BEGUN,
-        depends_on=("E120",),
     ),
     "E124": Entry(
         "Run needs more disk space",
@@ -171,7 +167,6 @@ AGENT: dict[str, Entry] = {
         "This run does not fit on the disk of {path}: it needs about {needed}, and {free} are free.",
         "Free some space, or set MANYHANDS_HOME to a folder on a larger disk.",
         means=NOTHING_BEGUN,
-        depends_on=("E121",),
     ),
     "E125": Entry(
         "Run needs more GPU memory",
@@ -186,7 +181,6 @@ AGENT: dict[str, Entry] = {
         "The site offers version {theirs} of the agent, and this one is {ours}.",
         "To have the newer one, in the environment of this one:\n{line}",
         means="This one goes on working.",
-        depends_on=("E205",),
     ),
     "E127": Entry(
         "Relay needs an operator's approval",
@@ -218,10 +212,10 @@ AGENT: dict[str, Entry] = {
         means=NOTHING_BEGUN,
     ),
     "E133": Entry(
-        "Token file not valid",
+        "No token found",
         Severity.HIGH,
-        "The file {path} holds no token ({reason}).",
-        "It has one line, which begins with mh_.",
+        "{where} holds no token ({reason}).",
+        "A token is one line that begins with mh_; the site's machines page makes one.",
         means=NOTHING_BEGUN,
     ),
     # What may last while the agent works: it begins, is shown while it lasts, and ends.
@@ -248,7 +242,7 @@ AGENT: dict[str, Entry] = {
         "Of the run's relays, these cannot be reached: {relays}.",
         "They are tried again by themselves.",
         means="The others do their part.",
-        depends_on=("E135",),
+        depends_on=("E134",),
         shown_after_s=10.0,
     ),
     "E137": Entry(
@@ -257,7 +251,6 @@ AGENT: dict[str, Entry] = {
         "Only {free} of memory are free.",
         "Close other programs.",
         means="Small models can be trained.",
-        depends_on=("E120",),
     ),
     "E138": Entry(
         "Little disk space left",
@@ -265,7 +258,6 @@ AGENT: dict[str, Entry] = {
         "Only {free} are free on the disk of {path}.",
         "Free some space.",
         means="Small models can be trained.",
-        depends_on=("E106", "E121"),
     ),
     "E139": Entry(
         "Clock is slightly off",
@@ -281,5 +273,12 @@ AGENT: dict[str, Entry] = {
         "This run uses something that this agent does not know ({reason}).",
         "Install the agent that the site offers; the run's page has the line.",
         means=NOTHING_BEGUN,
+    ),
+    "E141": Entry(
+        "Gradient refused by a relay",
+        Severity.MEDIUM,
+        "A relay refused chunk {chunk} of this machine's gradient. It says: {reason}.",
+        "If it comes again, check this machine's memory and disk.",
+        means="This work is left out of this step.",
     ),
 }

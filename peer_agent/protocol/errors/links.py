@@ -16,7 +16,6 @@ LINKS: dict[str, Entry] = {
         "The credential has expired.",
         "The agent asks for a new one by itself; if not, join the run again.",
         means=STAYS,
-        depends_on=("E204",),
     ),
     "E203": Entry(
         "Credential not valid yet",
@@ -24,7 +23,6 @@ LINKS: dict[str, Entry] = {
         "The credential begins {minutes} minutes from now.",
         "Set this computer's clock, then join again.",
         means=STAYS,
-        depends_on=("E204",),
     ),
     "E204": Entry(
         "Clock is wrong",

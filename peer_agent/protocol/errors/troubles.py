@@ -25,14 +25,14 @@ class Troubles:
         self._lasting: dict[str, Trouble] = {}
 
     def began(self, fault: Fault, now: float) -> None:
-        """It is so, at least since `now`. Where too much is wrong, what matters least is forgotten."""
+        """This error lasts, since `now` or longer. Beyond `MOST_TROUBLES` the least urgent one is forgotten."""
         known = self._lasting.get(fault.code)
         self._lasting[fault.code] = Trouble(fault, now if known is None else known.since)
         if len(self._lasting) > MOST_TROUBLES:
             del self._lasting[max(self._lasting.values(), key=_rank).fault.code]
 
     def ended(self, code: str) -> None:
-        """It is so no longer, or never was."""
+        """This error lasts no longer. Nothing happens where it did not."""
         self._lasting.pop(code, None)
 
     def lasts(self, code: str) -> bool:

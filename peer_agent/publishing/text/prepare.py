@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.documents import Documents, open_documents
 from peer_agent.publishing.text.shards import TokenFile, entropy_of, in_shards, write_heldout, write_shard
 from peer_agent.publishing.text.tokenizer import encode_documents, save_tokenizer, train_tokenizer
@@ -35,11 +36,8 @@ def prepare(text: Path, out: Path, *, vocab: int) -> Prepared:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E302, E303."""
     if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
         raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
-    with open_documents(text) as documents:
-        try:
-            return _prepare(documents, out, vocab)
-        except OSError as error:
-            raise Problem.of("E106", path=out, reason=error.strerror or error) from error
+    with open_documents(text) as documents, disk_errors(out):
+        return _prepare(documents, out, vocab)
 
 
 def _prepare(documents: Documents, out: Path, vocab: int) -> Prepared:

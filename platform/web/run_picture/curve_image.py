@@ -5,7 +5,6 @@ Latin ones, and titles are not always.
 """
 
 import io
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -38,8 +37,7 @@ def curve_png(shown: Shown) -> bytes:
     image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
     pen = Pen(ImageDraw.Draw(image))
     layout = laid_out(shown.points, shown.entropy, CARD, shown.heldout)
-    losses = [point.loss for point in shown.points if math.isfinite(point.loss)]
-    _headline(pen, shown, losses[-1] if losses else None)
+    _headline(pen, shown, layout.points[-1][1] if layout else None)
     if layout:
         _curve(pen, layout)
     file = io.BytesIO()

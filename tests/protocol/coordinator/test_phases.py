@@ -12,7 +12,7 @@ from peer_agent.protocol.coordinator import phases
 from peer_agent.protocol.coordinator.phases import TRANSITIONS, Impossible, Why, enter
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.simulation.churn import Weather, befall
-from peer_agent.simulation.database import Troubles
+from peer_agent.simulation.database import FailureRates
 from peer_agent.simulation.world import Setting, World
 from tests.protocol.coordinator.stage import Stage
 from tests.simulation.checked_world import relays, run_to
@@ -41,7 +41,7 @@ def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             relays=1 + seed % 2,
             steps=20,
             seed=seed,
-            troubles=Troubles(failed=0.2, answer_lost=0.1),
+            failure_rates=FailureRates(failed=0.2, answer_lost=0.1),
         )
         world = World(setting)
         befall(world, Weather(trainer_s=3, relay_s=8, host_s=40))

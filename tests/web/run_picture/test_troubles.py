@@ -15,6 +15,7 @@ from web.run_picture.troubles import run_troubles
 NO_ROOM, NO_HUB = Fault.of("E328"), Fault.of("E346", endpoint="https://hub", reason="refused")
 FAILED = Release(state="failed", fault=str(Fault.of("E312", reason="no room")))
 REPLAY = Verification(fault=str(Fault.of("E341", step=9)))
+REPLAY_FAULTS = [Fault.of("E341", step=9), Fault.of("E342", step=9, reason="it differs"), NO_ROOM]
 
 
 def seen(state: str, *peers: OnlinePeer, phase: str = "", **changes: Any) -> Seen:
@@ -57,7 +58,11 @@ def test_the_hub_counts_until_it_has_the_model() -> None:
 def test_the_worst_comes_first_and_what_follows_is_left_out() -> None:
     hub = Publication(state="waiting", fault=str(NO_HUB))
     assert codes(seen("finishing", release=FAILED), None, hub) == ["E312", "E346"]
-    assert codes(seen("finishing", release=FAILED), REPLAY, hub) == ["E341", "E346"], "the release needs the replay"
+
+
+@pytest.mark.parametrize("fault", REPLAY_FAULTS, ids=lambda fault: fault.code)
+def test_a_release_needs_the_replay_and_its_disk(fault: Fault) -> None:
+    assert codes(seen("finishing", release=FAILED), Verification(fault=str(fault))) == [fault.code]
 
 
 def test_words_in_rows_keep_their_title() -> None:
