@@ -112,6 +112,7 @@ def status_facts(home: Home, now: float) -> dict[str, Any]:
     if status is None:
         return {"running": holder is not None, "pid": holder}
     said: dict[str, Any] = msgspec.to_builtins(status)
+    said["events"] = [str(event) for event in status.events]
     more = {"running": True, "stale": is_stale(status, now), "sentence": sentence(status)}
     return said | more
 

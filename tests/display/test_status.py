@@ -144,13 +144,15 @@ def test_what_is_wrong_stands_below_the_sentence_and_no_more_than_fits() -> None
     assert "2 more: see `manyhands status`." in text
 
 
-def test_another_command_reads_what_is_wrong(tmp_path: Path) -> None:
+def test_another_command_reads_what_is_wrong_and_what_happened(tmp_path: Path) -> None:
     home, now = Home(tmp_path), busy()
     now.troubles = [wrong("E135")]
+    now.events = [Event("12:04:01", "Joined."), Event("12:04:02", "E108: again", "E108")]
     with home.locked():
         write_status(home, now, 1000.0)
         facts = status_facts(home, 1000.0)
     assert facts["troubles"][0]["code"] == "E135"
+    assert facts["events"] == ["12:04:01  Joined.", "12:04:02  E108: again"], "a line each, as programs know it"
     assert wrong("E135").line in status_lines(home, facts)
 
 
