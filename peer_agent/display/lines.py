@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from peer_agent.display.status import EVENTS, Event, ShownTrouble, Status
+from msgspec import Struct
+
+from peer_agent.display.status import EVENTS, ShownTrouble, Status
 from peer_agent.machine.faults import sanitize_fault
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.sanitize import sanitize
@@ -14,6 +16,17 @@ from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
 EVERY_S = 5.0  # between lines about progress
+
+
+class Event(Struct, frozen=True):
+    """Something that happened, at a time of day. `code`: of a numbered error."""
+
+    at: str
+    text: str
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.at}  {self.text}"
 
 
 class View:
@@ -28,6 +41,7 @@ class View:
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
+        self.events: list[Event] = []  # the last few
         self._lasting: dict[str, ShownTrouble] = {}  # those that were told of
         self._told_at = 0.0
         self._state = ("", "")
@@ -55,7 +69,7 @@ class View:
 
     def _add_event(self, text: str, code: str = "") -> None:
         event = Event(time.strftime("%H:%M:%S"), sanitize(text), code)
-        self.now.events = [*self.now.events, event][-EVENTS:]
+        self.events = [*self.events, event][-EVENTS:]
         self.show(str(event))
 
     # --- troubles -----------------------------------------------------------------------------------------------

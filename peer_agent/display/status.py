@@ -30,17 +30,6 @@ class ShownTrouble(Struct, frozen=True):
         return titled(self.title, self.code, self.text)
 
 
-class Event(Struct, frozen=True):
-    """Something that happened, at a time of day. `code`: of a numbered error."""
-
-    at: str
-    text: str
-    code: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.at}  {self.text}"
-
-
 class Status(Struct, kw_only=True):
     """One machine in one run. `step` is the one that is being made; times are seconds of UTC."""
 
@@ -64,7 +53,7 @@ class Status(Struct, kw_only=True):
     accepted: int = 0  # of this person, in this run, as the site counts; until it has said so, since this agent began
     rank: int | None = None
     hands: int = 0  # people who have given something
-    events: list[Event] = []  # the last few
+    events: list[str] = []  # the last few
     troubles: list[ShownTrouble] = []  # the worst first
     relays: list[str] = []  # addresses of the run's relays
 
@@ -112,7 +101,6 @@ def status_facts(home: Home, now: float) -> dict[str, Any]:
     if status is None:
         return {"running": holder is not None, "pid": holder}
     said: dict[str, Any] = msgspec.to_builtins(status)
-    said["events"] = [str(event) for event in status.events]
     more = {"running": True, "stale": is_stale(status, now), "sentence": sentence(status)}
     return said | more
 

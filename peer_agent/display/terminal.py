@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from peer_agent.display.lines import View
-from peer_agent.display.status import Event, Status, sentence
+from peer_agent.display.lines import Event, View
+from peer_agent.display.status import Status, sentence
 from peer_agent.machine.sanitize import SanitizingFormatter
 
 WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
@@ -53,7 +53,7 @@ class LiveView(View):
         self._live.update(self._picture(), refresh=True)
 
     def _picture(self) -> RenderableType:
-        return picture(self.now, self.console)
+        return picture(self.now, self.events, self.console)
 
     @contextlib.contextmanager
     def live(self, log_file: Path) -> Iterator[None]:
@@ -74,7 +74,7 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and not Console(file=stream).is_dumb_terminal
 
 
-def picture(now: Status, console: Console) -> RenderableType:
+def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
     """The page: what it is about, one sentence, what is wrong, one bar, five figures, the last events, how to leave."""
     width = min(console.width, WIDTH) - 1  # a full last column makes some terminals go on to the next line
     page = Table.grid()
@@ -88,7 +88,7 @@ def picture(now: Status, console: Console) -> RenderableType:
         Text(""),
         _figures(now, width),
         Text(""),
-        _events(now.events),
+        _events(events),
         Text(""),
         Text(_last_line(now), style="dim"),
     )

@@ -74,6 +74,7 @@ class Observer:
         if core.recipe is not None:
             now.target_steps = core.recipe.target_steps
             now.step = min(max(core.step, 0) + 1, now.target_steps)
+        now.events = [str(event) for event in self.view.events]
         now.relays = agent.links.addresses
         now.samples, now.quota = core.samples, core.quota
         if agent.jobs.accumulation is not None:

@@ -102,7 +102,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 )
 def test_logging_in_with_a_wrong_token_or_at_no_site(tmp_path: Path, answer: Answer, code: str) -> None:
     with http_site(lambda _: answer) as url:
-        (tmp_path / "token").write_text("x\n")
+        (tmp_path / "token").write_text("mh_x\n")
         assert complaint(tmp_path, "login", url, "--token-file", str(tmp_path / "token")).startswith(f"{code}: ")
 
 

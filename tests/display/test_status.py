@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
+from peer_agent.display.lines import Event
 from peer_agent.display.status import (
     SENTENCES,
-    Event,
     ShownTrouble,
     Status,
     is_stale,
@@ -51,8 +51,9 @@ def busy() -> Status:
         rank=3,
         hands=17,
         events=[
-            Event("12:04:01", "step 412 is made: loss 3.421, 17 hands, 12 of 2,048 samples from here"),
-            Event("12:04:02", "two"),
+            "12:04:01  step 412 is made: loss 3.421, 17 hands, 12 of 2,048 samples from here",
+            "12:04:02  two",
+            "3",
         ],
     )
 
@@ -98,10 +99,10 @@ def test_everything_it_may_do_has_a_sentence(doing: str) -> None:
     assert sentence(Status(doing=doing)).endswith(".")
 
 
-def shown(width: int, now: Status) -> list[str]:
+def shown(width: int, now: Status, *events: Event) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, height=24, force_terminal=True, no_color=True, legacy_windows=False)
-    console.print(picture(now, console))
+    console.print(picture(now, events, console))
     return stream.getvalue().splitlines()
 
 
@@ -121,9 +122,7 @@ def test_the_page_fits_and_says_everything(width: int) -> None:
 def test_an_error_is_read_to_its_end() -> None:
     """What to do stands there."""
     fault = Fault.of("E108", samples="0-3", shard=2)
-    now = busy()
-    now.events = [Event("12:04:01", str(fault), fault.code)]
-    page = " ".join(" ".join(shown(80, now)).split())
+    page = " ".join(" ".join(shown(80, busy(), Event("12:04:01", str(fault), fault.code))).split())
     assert f"{fault.code}: {fault.text}" in page
 
 
@@ -147,7 +146,7 @@ def test_what_is_wrong_stands_below_the_sentence_and_no_more_than_fits() -> None
 def test_another_command_reads_what_is_wrong_and_what_happened(tmp_path: Path) -> None:
     home, now = Home(tmp_path), busy()
     now.troubles = [wrong("E135")]
-    now.events = [Event("12:04:01", "Joined."), Event("12:04:02", "E108: again", "E108")]
+    now.events = ["12:04:01  Joined.", "12:04:02  E108: again"]
     with home.locked():
         write_status(home, now, 1000.0)
         facts = status_facts(home, 1000.0)
@@ -162,8 +161,7 @@ def test_colour_says_nothing_alone_and_may_be_switched_off(monkeypatch: pytest.M
     console = Console(file=stream, width=80, force_terminal=True, legacy_windows=False)
     now = busy()
     now.troubles = [wrong("E135")]
-    now.events = [Event("12:04:01", "E108: a", "E108")]
-    console.print(picture(now, console))
+    console.print(picture(now, [Event("12:04:01", "E108: a", "E108")], console))
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", stream.getvalue())
     assert "(E135)" in stream.getvalue()
     assert "E108: " in stream.getvalue()
@@ -172,9 +170,8 @@ def test_colour_says_nothing_alone_and_may_be_switched_off(monkeypatch: pytest.M
 def test_an_error_is_red_by_its_number_and_not_by_its_words() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, legacy_windows=False, color_system="standard")
-    now = busy()
-    now.events = [Event("12:04:01", "an error", "E108"), Event("12:04:02", "E108: a sentence")]
-    console.print(picture(now, console))
+    events = [Event("12:04:01", "an error", "E108"), Event("12:04:02", "E108: a sentence")]
+    console.print(picture(busy(), events, console))
     (error,) = [line for line in stream.getvalue().splitlines() if "an error" in line]
     (sentence_,) = [line for line in stream.getvalue().splitlines() if "a sentence" in line]
     assert ("\x1b[31m" in error, "\x1b[31m" in sentence_) == (True, False)
@@ -202,7 +199,7 @@ def test_without_a_terminal_there_are_lines() -> None:
     view = LiveView(stream)
     view.say("one")
     assert stream.getvalue().endswith("  one\n")
-    assert view.now.events[-1].text == "one"
+    assert view.events[-1].text == "one"
 
 
 def test_the_last_page_says_that_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

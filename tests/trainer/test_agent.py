@@ -254,7 +254,7 @@ async def test_a_refused_gradient_is_told_with_a_number_of_ours(tmp_path: Path, 
         await scene.agent._hear_relay(TRAINER, refused)
         told = f"E141: A relay refused chunk 3 of this machine's gradient. It says: {code}. This work"
         assert told in scene.words.getvalue()
-        assert scene.agent.view.now.events[-1].code == "E141"
+        assert scene.agent.view.events[-1].code == "E141"
 
 
 async def test_it_says_goodbye_and_ends_with_the_run(tmp_path: Path) -> None:

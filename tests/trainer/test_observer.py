@@ -47,6 +47,14 @@ class Scene:
         return [trouble.code for trouble in self.view.now.troubles]
 
 
+def test_the_last_events_are_among_the_figures(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    for words in ("one", "two", "three", "four"):
+        scene.view.say(words)
+    scene.observer.look()
+    assert [line.partition("  ")[2] for line in scene.view.now.events] == ["two", "three", "four"]
+
+
 def test_a_site_that_is_not_reached(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     assert scene.wrong() == []
