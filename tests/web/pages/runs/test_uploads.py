@@ -21,7 +21,7 @@ from runs import storage
 from runs.datasets import resumable_upload
 from runs.models import Upload
 from tests.server.test_serve import serving, where
-from tests.web.pages.runs.test_run import as_
+from tests.web.browsing import as_
 
 TEXT = "Many hands, много рук.\n".encode() * 200
 
