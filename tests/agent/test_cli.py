@@ -1,6 +1,7 @@
 """The console script as people run it: one numbered sentence and status 1 for each error, a quick end when asked."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -204,8 +205,11 @@ def test_it_leaves_at_once_though_a_thread_waits_for_a_site_that_is_frozen(
             stderr=subprocess.STDOUT,
         )
         with frozen.accept()[0]:  # it asks, and is not answered
-            process.send_signal(number)
-            said, _ = process.communicate(timeout=PATIENCE_S)  # less than it waits for an answer
+            try:
+                process.send_signal(number)
+                said, _ = process.communicate(timeout=PATIENCE_S)  # less than it waits for an answer
+            finally:
+                process.kill()
     assert (process.returncode, said) == (0, b"")
 
 
@@ -225,9 +229,13 @@ async def test_it_leaves_at_once_though_its_control_link_takes_nothing(tmp_path:
             process = await asyncio.create_subprocess_exec(
                 *command, env=environment(tmp_path), stderr=asyncio.subprocess.PIPE
             )
-            async with asyncio.timeout(60):
-                await linked.wait()
-            process.send_signal(signal.SIGINT)
-            async with asyncio.timeout(PATIENCE_S):
-                _, said = await process.communicate()
+            try:
+                async with asyncio.timeout(60):
+                    await linked.wait()
+                process.send_signal(signal.SIGINT)
+                async with asyncio.timeout(PATIENCE_S):
+                    _, said = await process.communicate()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
     assert (process.returncode, b"Traceback" in said) == (0, False)
