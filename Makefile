@@ -1,4 +1,4 @@
-# Five verbs anyone can guess. Works with make 3.81 (macOS); all logic is in scripts/setup.py.
+# Verbs anyone can guess. Works with make 3.81 (macOS); all logic is in scripts/setup.py.
 
 PYTHON ?= python3
 BIN = .venv/bin

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.coordination.engines import migrated_sqlite
 from tests.servers import private_postgres, private_redis
+
+__all__ = ["migrated_sqlite", "postgres_url", "redis_url"]
 
 # The same examples on every run: a red test is of the change. New ones: pytest --hypothesis-profile=explore
 settings.register_profile("explore")

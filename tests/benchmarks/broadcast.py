@@ -1,11 +1,12 @@
 """A broadcast of a host to N sockets of its own process: how long it takes, and how long others wait meanwhile.
 
-PYTHONPATH=.:platform python -m tests.benchmarks.broadcast --sockets 1000
+Described in README.md.
 """
 
 import argparse
 import asyncio
 import os
+import sys
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ django.setup()
 
 from coordination.channel_layer.letters import HostSaid  # noqa: E402
 from coordination.sockets.consumer import AgentConsumer  # noqa: E402
+from tests.benchmarks.rig.figures import Figures, publish  # noqa: E402
 
 ROUNDS = 10
 LETTER = HostSaid(bytes(2_000))
@@ -50,7 +52,7 @@ async def longest_wait(stop: asyncio.Event) -> float:
     return longest
 
 
-async def measure(count: int) -> dict[str, float]:
+async def measure(count: int) -> Figures:
     """Milliseconds, means over ROUNDS but for the longest wait."""
     from channels.layers import get_channel_layer
 
@@ -102,18 +104,18 @@ async def measure(count: int) -> dict[str, float]:
     return {"send_ms": sending / ROUNDS * 1e3, "all_cpu_ms": taken / ROUNDS * 1e3, "longest_wait_ms": longest * 1e3}
 
 
-def main() -> None:
-    """Both layers, where Channels' own can hold our sockets."""
+def main(arguments: list[str]) -> int:
+    """Print the figures of one layer."""
     from django.conf import settings
 
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.broadcast", description=__doc__)
     parser.add_argument("--sockets", type=int, default=1000)
     parser.add_argument("--layer", choices=BACKENDS, default="own")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     settings.CHANNEL_LAYERS = {"default": BACKENDS[options.layer]}
-    found = asyncio.run(measure(options.sockets))
-    print(options.layer, {name: round(value, 1) for name, value in found.items()})
+    about = {"layer": options.layer, "sockets": options.sockets}
+    return publish("broadcast", lambda: about | asyncio.run(measure(options.sockets)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

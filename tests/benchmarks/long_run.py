@@ -97,7 +97,7 @@ async def _join(slug: str) -> Figures:
     from tests.coordination.peers import Contributor, taking_part
     from tests.coordination.running import hosts, until
 
-    run, relays, trains = await in_thread(_cast)(slug)
+    run, relays, trains = await in_thread(_participants)(slug)
     name, last = run.run_id, (await in_thread(Head.objects.get)(run=run)).index
     identity = identity_of(credential_of(relays, None, Role.RELAY), relays.key)
     trainer = identity_of(credential_of(trains, run), trains.key)
@@ -123,7 +123,7 @@ async def _join(slug: str) -> Figures:
     }
 
 
-def _cast(slug: str) -> Any:
+def _participants(slug: str) -> Any:
     """The run, whose newest snapshot can be had; a new relay and a new trainer."""
     from runs.models import Run, Snapshot
     from tests.runs.factories import owned

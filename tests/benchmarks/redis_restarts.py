@@ -1,34 +1,36 @@
-"""Redis killed and started again twelve times under a run on PostgreSQL: seconds until it goes on, each time.
+"""How soon a run on PostgreSQL goes on after its Redis was killed and started again. Described in README.md."""
 
-.venv/bin/python -m pytest -q -n 0 -s -p no:cacheprovider tests/benchmarks/redis_restarts.py
-"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
-from typing import Any
+from tests.benchmarks.rig.figures import Figures, median, publish
 
-from channels.layers import get_channel_layer
-
-from coordination.threads import in_thread
-from tests.coordination.channel_layer.test_redis import postgresql, redis
-from tests.coordination.engines import migrated_sqlite
-from tests.coordination.restarting import Redis, a_run_elsewhere, goes_on_after
-from tests.coordination.running import assemble_long, require_whole_log
-from tests.runs.factories import data_folder, migrated_postgres
-
-__all__ = ["data_folder", "migrated_postgres", "migrated_sqlite", "postgresql", "redis"]
-
-RESTARTS = 12
-WITHIN_S = 5.0
+PROGRAM = Path(__file__).parent / "rig" / "restarts.py"
 
 
-async def test_redis_restarts(redis: Redis, postgresql: str, settings: Any) -> None:
-    """Prints what it took."""
-    example = await in_thread(assemble_long)(100_000)
-    took = []
-    async with a_run_elsewhere(example, postgresql, settings):
-        for _ in range(RESTARTS):
-            took.append(await goes_on_after(redis, example.run))
-            print(f"{took[-1]:.2f} s", flush=True)
-    await in_thread(require_whole_log)(example.run)
-    layer: Any = get_channel_layer()
-    await layer.flush()
-    assert max(took) < WITHIN_S
+def measure(restarts: int) -> Figures:
+    """Seconds from Redis answering to the next step."""
+    command = [sys.executable, "-m", "pytest", "-q", str(PROGRAM)]
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "seconds.json"
+        environment = {**os.environ, "RESTARTS": str(restarts), "FIGURES": str(written)}
+        subprocess.run(command, env=environment, check=True, stdout=sys.stderr)
+        took = json.loads(written.read_text())
+    return {"restarts": restarts, "goes_on_s": median(took), "longest_s": max(took)}
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.redis_restarts", description=__doc__)
+    parser.add_argument("--restarts", type=int, default=12)
+    wanted = parser.parse_args(arguments)
+    return publish("redis_restarts", lambda: measure(wanted.restarts))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """The engines, people, machines and a run for the tests of this room."""
 
-from tests.coordination.engines import database, layer, migrated_sqlite
+from tests.coordination.engines import database, layer
 from tests.runs.factories import data_folder, migrated_postgres
 
-__all__ = ["data_folder", "database", "layer", "migrated_postgres", "migrated_sqlite"]
+__all__ = ["data_folder", "database", "layer", "migrated_postgres"]

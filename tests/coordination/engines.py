@@ -42,7 +42,7 @@ def everywhere(described: dict[str, Any]) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Path:
-    """A file with all tables, to be copied."""
+    """A file with all tables, to be copied into the data folder of a site."""
     path = tmp_path_factory.mktemp("sqlite") / "db.sqlite3"
     with django_db_blocker.unblock(), everywhere(sqlite(str(path))):
         call_command("migrate", verbosity=0)

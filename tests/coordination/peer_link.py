@@ -142,20 +142,20 @@ class PeerLink:
 
 @asynccontextmanager
 async def connecting(identity: Identity, **headers: str) -> AsyncIterator[PeerLink]:
-    """A dialler that has not dialled yet; its socket ends with the block."""
-    dialler = PeerLink(identity, **headers)
+    """A link that was not asked for yet; its socket ends with the block."""
+    link = PeerLink(identity, **headers)
     try:
-        yield dialler
+        yield link
     finally:
-        await dialler.leave()
+        await link.leave()
 
 
 @asynccontextmanager
 async def linked(identity: Identity) -> AsyncIterator[PeerLink]:
     """An open link."""
-    async with connecting(identity) as dialler:
-        assert isinstance(event := await dialler.open(), Opened), event
-        yield dialler
+    async with connecting(identity) as link:
+        assert isinstance(event := await link.open(), Opened), event
+        yield link
 
 
 def changed(identity: Identity, **changes: Any) -> Identity:

@@ -17,8 +17,6 @@ from tests.coordination.engines import PATIENCE_S
 from tests.coordination.running import at_work, head, other_process, until
 from tests.servers import free_port, redis_at
 
-AWAY_S = 1.0  # long enough for every process to notice
-
 
 class Redis:
     """One that is killed and started again on the same port."""
@@ -55,12 +53,11 @@ async def a_run_elsewhere(example: Any, url: str, settings: Any) -> AsyncIterato
 
 async def goes_on_after(redis: Redis, run: Run) -> float:
     """Kill it and start it; seconds from when it answers until a step is made and a watcher has heard of one."""
+    layer: Any = get_channel_layer()
     await in_thread(redis.end)()
-    at = time.monotonic() + AWAY_S
-    await until(lambda: time.monotonic() > at, "it was away")
+    await until(lambda: not layer.is_up, "this process has noticed")  # others do, or find the connection gone later
     await in_thread(redis.start)()
     began = time.monotonic()
-    layer: Any = get_channel_layer()
     ear = await layer.new_channel()
     await layer.group_add(watchers_of(run.run_id), ear)
     step = (await in_thread(head)()).step

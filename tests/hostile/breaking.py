@@ -1,4 +1,4 @@
-"""Deeds against the host and the others (issue 7, part 3): what cannot be, too much of it, other identities."""
+"""Deeds against the host and the others: what cannot be, too much of it, other identities."""
 
 from collections.abc import Iterable
 from typing import Any

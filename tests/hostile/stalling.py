@@ -1,4 +1,4 @@
-"""Deeds against liveness (issue 7, part 2): claims without deliveries, rounds that are to stand still, lost rounds."""
+"""Deeds against liveness: claims without deliveries, rounds that are to stand still, lost rounds."""
 
 from collections.abc import Iterable
 

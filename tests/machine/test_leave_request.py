@@ -14,6 +14,7 @@ from peer_agent.machine.leave_request import LeaveRequest, request_leave
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.trainer import speaking
 from peer_agent.trainer import agent as agent_module
 from tests.agent.scripted_site import PATIENCE_S
 from tests.averaging.rounds import RUN
@@ -111,14 +112,20 @@ async def test_an_agent_that_has_nothing_in_hand_leaves_at_once(tmp_path: Path) 
         assert "Finishing" not in scene.words.getvalue()
 
 
-async def test_an_agent_finishes_the_round_it_is_in(tmp_path: Path) -> None:
+async def test_an_agent_finishes_the_round_it_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaking, "HEARTBEAT_S", 10 * agent_module.LOOK_S)
     async with stage(tmp_path) as scene:
         await scene.join()
         await open_round(scene)
         scene.agent.finish()
-        await asyncio.sleep(4 * agent_module.LOOK_S)
+        core = scene.agent.core
+        async with asyncio.timeout(PATIENCE_S):
+            while "Finishing step 1; then this machine leaves." not in scene.words.getvalue():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            reported_at = core.reported_at
+            while core.reported_at == reported_at and not scene.running.done():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert not scene.running.done()
-        assert "Finishing step 1; then this machine leaves." in scene.words.getvalue()
         await scene.site.says(m.Void(run=RUN, step=0, fence=1, attempt=1, round=1, reason="a test"))
         await says_goodbye(scene)
 

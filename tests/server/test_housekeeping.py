@@ -1,14 +1,16 @@
 """A site clears up by itself, also after a while without its database."""
 
 import asyncio
+import shutil
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 
 from server import housekeeping
-from tests.server.test_serve import serving, wait_until, where
+from tests.server.test_serve import serving, wait_until
 
 
 async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,14 +33,12 @@ async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> No
         await keeping
 
 
-def test_a_site_does_it_as_it_starts(tmp_path: Any) -> None:
-    with serving(tmp_path):
-        where(tmp_path)
+def test_a_site_does_it_as_it_starts(tmp_path: Path, migrated_sqlite: Path) -> None:
+    shutil.copy(migrated_sqlite, tmp_path)
     row = ("old", "", "2020-01-01 00:00:00")
     with sqlite3.connect(tmp_path / "db.sqlite3") as database:
         database.execute("INSERT INTO django_session (session_key, session_data, expire_date) VALUES (?, ?, ?)", row)
     database.close()
-    (tmp_path / "serve.json").unlink(missing_ok=True)
 
     def is_gone() -> bool:
         with sqlite3.connect(tmp_path / "db.sqlite3", timeout=20) as database:

@@ -2,6 +2,7 @@
 
 import http.cookiejar
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -77,14 +78,14 @@ class TestBackup:
         command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", "accounts", "0001"]
         subprocess.run(command, env=own, check=True, timeout=PATIENCE_S)
         with serving(tmp_path) as site:
-            where(tmp_path)
+            where(tmp_path, site)
             site.send_signal(signal.SIGINT)
             said, _ = site.communicate(timeout=PATIENCE_S)
         (copy,) = (tmp_path / "backups").iterdir()
         assert f"as they were, they are kept in {copy}" in said
         assert "accounts_person" in tables(copy)
         with serving(tmp_path) as site:
-            where(tmp_path)
+            where(tmp_path, site)
             site.send_signal(signal.SIGINT)
             said, _ = site.communicate(timeout=PATIENCE_S)
         assert "kept in" not in said.replace("Everything is kept in", "")
@@ -134,11 +135,12 @@ class TestAClass:
             text: str = answer.read().decode()
             return text
 
-    def test_they_sign_up_and_reach_the_relay(self, tmp_path: Path) -> None:
+    def test_they_sign_up_and_reach_the_relay(self, tmp_path: Path, migrated_sqlite: Path) -> None:
+        shutil.copy(migrated_sqlite, tmp_path)
         port = free_port()
         public = f"http://127.0.0.2:{port}"
         with serving(tmp_path, "--host", "0.0.0.0", "--port", str(port), "--public-url", public) as site:
-            assert where(tmp_path)["url"] == public
+            assert where(tmp_path, site)["url"] == public
             cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
             browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
             form = self.visit(f"{public}/signup/", browser)

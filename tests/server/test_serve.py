@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -48,9 +50,11 @@ def wait_until(condition: Any) -> None:
         time.sleep(0.05)
 
 
-def where(data: Path) -> dict[str, Any]:
+def where(data: Path, site: "subprocess.Popen[str]") -> dict[str, Any]:
+    """What the site says about itself, as soon as it does; fails at once where the process has ended."""
     announced = data / "serve.json"
-    wait_until(announced.exists)
+    wait_until(lambda: announced.exists() or site.poll() is not None)
+    assert site.poll() is None, f"the site ended: {site.communicate(timeout=PATIENCE_S)[0]}"
     found: dict[str, Any] = json.loads(announced.read_text())
     return found
 
@@ -76,7 +80,7 @@ def relay_of(site: "subprocess.Popen[str]") -> psutil.Process:
 
 def test_one_command_is_the_whole_site_and_ends_cleanly(tmp_path: Path) -> None:
     with serving(tmp_path) as site:
-        url = where(tmp_path)["url"]
+        url = where(tmp_path, site)["url"]
         with urllib.request.urlopen(f"{url}/readyz") as answer:
             assert json.load(answer) == {"status": "ready"}
         with urllib.request.urlopen(f"{url}/static/manyhands.css") as answer:
@@ -99,60 +103,73 @@ def test_what_a_site_keeps_is_for_its_own_account_alone(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     (left / "out").write_bytes(b"half of a text")
     before = {data, data / "storage", left.parent}
-    with serving(data):
-        where(data)
+    with serving(data) as site:
+        where(data, site)
         made = [path for path in data.rglob("*") if path not in before]
         assert data / "db.sqlite3" in made
         assert [path for path in made if path.stat().st_mode & 0o077] == []
         assert not left.exists(), "nobody goes on with it"
 
 
-def test_a_second_process_is_kept_out_of_the_data_folder(tmp_path: Path) -> None:
-    with serving(tmp_path) as site:
-        where(tmp_path)
-        with serving(tmp_path) as second:
-            said, _ = second.communicate(timeout=PATIENCE_S)
-        assert second.returncode == 1
-        assert f"E404: Another site process ({site.pid})" in said
+@dataclass
+class Site:
+    """One at work."""
+
+    data: Path
+    process: "subprocess.Popen[str]"
+    url: str
 
 
-def test_its_relay_is_started_again(tmp_path: Path) -> None:
-    with serving(tmp_path) as site:
-        where(tmp_path)
-        first = relay_of(site)
-        first.kill()
-        wait_until(lambda: relay_of(site).pid != first.pid)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Site]:
+    """Shared by tests that leave it as it was."""
+    data = tmp_path_factory.mktemp("site")
+    shutil.copy(migrated_sqlite, data)
+    with serving(data) as process:
+        yield Site(data, process, where(data, process)["url"])
 
 
-def test_nobody_fills_the_disk_before_saying_who_they_are(tmp_path: Path) -> None:
+def test_a_second_process_is_kept_out_of_the_data_folder(site: Site) -> None:
+    with serving(site.data) as second:
+        said, _ = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 1
+    assert f"E404: Another site process ({site.process.pid})" in said
+
+
+def test_its_relay_is_started_again(site: Site) -> None:
+    first = relay_of(site.process)
+    first.kill()
+    wait_until(lambda: relay_of(site.process).pid != first.pid)
+
+
+def test_nobody_fills_the_disk_before_saying_who_they_are(site: Site) -> None:
     """Five hundred megabytes are announced; the answer comes before any of them."""
-    with serving(tmp_path):
-        port = urlsplit(where(tmp_path)["url"]).port
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as stranger:
-            stranger.sendall(b"POST /runs/new/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 500000000\r\n\r\n")
-            heard = b""
-            while part := stranger.recv(65_536):
-                heard += part
-        assert heard.startswith(b"HTTP/1.1 413")
-        assert b"E362" in heard
+    with socket.create_connection(("127.0.0.1", urlsplit(site.url).port), timeout=PATIENCE_S) as stranger:
+        stranger.sendall(b"POST /runs/new/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 500000000\r\n\r\n")
+        heard = b""
+        while part := stranger.recv(65_536):
+            heard += part
+    assert heard.startswith(b"HTTP/1.1 413")
+    assert b"E362" in heard
 
 
-def test_the_relays_token_is_in_no_command_line(tmp_path: Path) -> None:
-    with serving(tmp_path) as site:
-        where(tmp_path)
-        relay = relay_of(site)
-        family = [psutil.Process(site.pid), *psutil.Process(site.pid).children(recursive=True)]
-        assert relay in family
-        assert not any("mh_" in part for process in family for part in process.cmdline())
-        wait_until((tmp_path / "relay" / "sites.json").exists)  # it has got in by its token all the same
+def test_the_relays_token_is_in_no_command_line(site: Site) -> None:
+    relay = relay_of(site.process)
+    family = [psutil.Process(site.process.pid), *psutil.Process(site.process.pid).children(recursive=True)]
+    assert relay in family
+    assert not any("mh_" in part for process in family for part in process.cmdline())
+    wait_until((site.data / "relay" / "sites.json").exists)  # it has got in by its token all the same
 
 
-def test_everything_leaves_with_the_parent(tmp_path: Path) -> None:
+def test_everything_leaves_with_the_parent(tmp_path: Path, migrated_sqlite: Path) -> None:
+    shutil.copy(migrated_sqlite, tmp_path)
     command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", "0", "--attached"]
-    code = f"import subprocess; subprocess.Popen({command!r}, stdin=-1, stdout=subprocess.DEVNULL).wait()"
+    code = f"import subprocess; subprocess.Popen({command!r}, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL).wait()"
     own = {**os.environ, "MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
-    with subprocess.Popen([sys.executable, "-c", code], env=own) as parent:
-        site = psutil.Process(where(tmp_path)["pid"])
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as parent:
+        site = psutil.Process(where(tmp_path, parent)["pid"])
         wait_until(site.children)
         family = [site, *site.children(recursive=True)]
         parent.kill()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ def worker(data: Path, redis: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_a_site_without_relay_and_worker(tmp_path: Path, redis_url: str) -> None:
+def test_a_site_without_relay_and_worker(tmp_path: Path, migrated_sqlite: Path, redis_url: str) -> None:
+    shutil.copy(migrated_sqlite, tmp_path)
     with serving(tmp_path, "--no-relay", "--no-worker", REDIS_URL=redis_url) as site:
-        url = where(tmp_path)["url"]
+        url = where(tmp_path, site)["url"]
         with urllib.request.urlopen(f"{url}/readyz") as answer:
             assert json.load(answer) == {"status": "ready"}
         process = psutil.Process(site.pid)
@@ -53,9 +55,8 @@ def test_a_worker_needs_a_queue_to_take_from(tmp_path: Path) -> None:
     assert said.startswith("E405: The setting REDIS_URL is not valid")
 
 
-def test_a_worker_works_until_it_is_asked_to_stop(tmp_path: Path, redis_url: str) -> None:
-    own = {**os.environ, "MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": ""}
-    subprocess.run([sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0"], env=own, check=True)
+def test_a_worker_works_until_it_is_asked_to_stop(tmp_path: Path, migrated_sqlite: Path, redis_url: str) -> None:
+    shutil.copy(migrated_sqlite, tmp_path)
     with worker(tmp_path, redis_url) as process:
         try:
             assert process.stdout is not None

@@ -18,7 +18,7 @@ invitation in an address are the run's, a secret in one is good.
 
 from typing import NamedTuple
 
-ASKERS = ("nobody", "stranger", "member", "organizer", "operator", "revoked")
+REQUESTERS = ("nobody", "stranger", "member", "organizer", "operator", "revoked")
 
 TABLE = """
                                                                nobody stranger member organizer operator revoked
@@ -213,5 +213,5 @@ class Row(NamedTuple):
 def rows() -> list[Row]:
     """The table, line by line."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
-    assert tuple(lines[0]) == ASKERS
-    return [Row(line[0], line[1], line[2], dict(zip(ASKERS, line[3:], strict=True))) for line in lines[1:]]
+    assert tuple(lines[0]) == REQUESTERS
+    return [Row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]

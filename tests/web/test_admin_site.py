@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -14,17 +13,8 @@ from accounts.services import relay_keeper
 from runs.access import access_run
 from runs.models import LedgerEntry, LogEntry, Run
 from tests.runs.factories import PASSWORD, Owned, committed, opened
+from tests.web.browsing import as_, page
 from tests.web.requesters import World, make_world
-
-
-def as_(person: Person) -> Client:
-    client = Client()
-    client.force_login(person)
-    return client
-
-
-def page(answer: Any) -> str:
-    return re.sub(r"\s+", " ", answer.content.decode())
 
 
 @pytest.fixture

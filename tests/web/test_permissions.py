@@ -16,7 +16,7 @@ from accounts.models import Person, Token
 from accounts.services import create_token
 from runs.lifecycle import membership
 from tests.runs.factories import opened
-from tests.web.permission_table import ASKERS, Row, rows
+from tests.web.permission_table import REQUESTERS, Row, rows
 from tests.web.requesters import API, WAYS, Requester, World, asking, logged_in, make_world, nobody, revoked
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # HEAD and OPTIONS follow GET
@@ -132,7 +132,7 @@ def test_everyone_gets_the_answer_of_the_table(
     world = make_world(organizer, member, tmp_path, visibility_of(row))
     for method in methods(row):
         cells = row._replace(method=method)
-        assert {name: word(asked(cells, columns[name], world)) for name in ASKERS} == row.answers, method
+        assert {name: word(asked(cells, columns[name], world)) for name in REQUESTERS} == row.answers, method
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from coordination.models import Presence
 from runs.lifecycle.membership import add_member, create_invitation
 from runs.models import Run, Snapshot
 from tests.runs.factories import committed, opened, owned
-from tests.web.pages.runs.test_run import as_
+from tests.web.browsing import as_
 
 FEW, MANY = 2, 50
 PAGES = [

@@ -33,7 +33,7 @@ class Ground(Struct):
 
 
 class Visit(Struct, frozen=True):
-    """A row of its own: a name, the fault of issue 7 that it stands for, and what is done again and again."""
+    """A row of its own: a name, the fault of a site that it would hurt, and what is done again and again."""
 
     name: str
     fault: str

@@ -1,4 +1,4 @@
-"""Redis is killed and started again under a run: everybody goes on by themselves. Twelve times: tests/benchmarks."""
+"""Redis is killed and started again under a run: everybody goes on by themselves."""
 
 from collections.abc import Iterator
 from pathlib import Path

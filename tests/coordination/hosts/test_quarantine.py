@@ -1,4 +1,4 @@
-"""Who broke a host is not heard by the next one either, in whichever process that is."""
+"""Who broke a host rests, longer each time, and is not heard by the next one either, in whichever process that is."""
 
 import time
 from typing import Any
@@ -25,6 +25,43 @@ def broke(peer: PeerId, now: float, before: Quarantine | None = None) -> Quarant
     known.add(peer, now)
     known.share(peer, now)
     return known
+
+
+def test_who_broke_a_host_rests_for_one_four_and_sixteen_minutes() -> None:
+    known, now, rests = Quarantine(), 0.0, []
+    for _ in range(4):
+        rests.append(known.add(TEO, now))
+        assert known.left_s(TEO, now) == rests[-1]
+        now += rests[-1]
+        assert known.left_s(TEO, now) == 0
+    assert rests == [60, 240, 960, 960]
+    assert known.left_s(NOOR, 0.0) == 0
+
+
+def test_it_is_forgotten_after_a_while() -> None:
+    known = Quarantine()
+    known.add(TEO, 0.0)
+    assert known.add(TEO, 60 + quarantine.FORGET_S) == 60
+
+
+def test_so_many_are_remembered() -> None:
+    known = Quarantine()
+    for number in range(quarantine.MOST + 1):
+        known.add(PeerId(f"{number:032x}"), 0.0)
+    assert known.left_s(PeerId(f"{0:032x}"), 0.0) == 0
+    assert known.left_s(PeerId(f"{1:032x}"), 0.0) == 60
+
+
+def test_being_asked_about_does_not_make_one_remembered_longer_but_another_fault_does() -> None:
+    known = Quarantine()
+    known.add(TEO, 0.0)
+    known.add(NOOR, 0.0)
+    known.add(TEO, 0.0)
+    for number in range(quarantine.MOST - 1):
+        known.left_s(NOOR, 0.0)
+        known.add(PeerId(f"{number:032x}"), 0.0)
+    assert known.left_s(NOOR, 0.0) == 0
+    assert known.left_s(TEO, 0.0) > 0
 
 
 def test_another_process_learns_of_it() -> None:

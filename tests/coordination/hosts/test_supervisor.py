@@ -339,7 +339,8 @@ class TestTwoProcesses:
                 await until(lambda: head().fence == 2, "this process takes over")
                 await steps_on(5)
                 await until(lambda: all(t.records[-1].fence == 2 for t in (teo, noor)), "both follow the new host")
-            assert (teo.fences, noor.fences) == ([1, 2], [1, 2])
+            told = [list(dict.fromkeys(trainer.fences)) for trainer in (teo, noor)]  # a host may ask twice
+            assert told == [[1, 2], [1, 2]]
         assert [record.index for record in teo.records] == list(range(1, len(teo.records) + 1))
         await in_thread(require_whole_log)(example.run)
 

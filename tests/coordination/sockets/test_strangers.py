@@ -1,7 +1,5 @@
-"""Sockets of strangers, machines that are here twice, and machines that broke a host."""
+"""Sockets of strangers, and machines that are here twice."""
 
-from coordination.hosts import quarantine
-from coordination.hosts.quarantine import Quarantine
 from coordination.sockets import strangers as doorway
 from coordination.sockets.strangers import Strangers, Takeovers
 from peer_agent.protocol.identifiers import PeerId
@@ -45,40 +43,3 @@ def test_others_are_not_counted() -> None:
         takeovers.count(TEO, "run", second)
     assert not takeovers.count(NOOR, "run", 1.0)
     assert not takeovers.count(TEO, "other run", 1.0)
-
-
-def test_who_broke_a_host_rests_for_one_four_and_sixteen_minutes() -> None:
-    known, now, rests = Quarantine(), 0.0, []
-    for _ in range(4):
-        rests.append(known.add(TEO, now))
-        assert known.left_s(TEO, now) == rests[-1]
-        now += rests[-1]
-        assert known.left_s(TEO, now) == 0
-    assert rests == [60, 240, 960, 960]
-    assert known.left_s(NOOR, 0.0) == 0
-
-
-def test_it_is_forgotten_after_a_while() -> None:
-    known = Quarantine()
-    known.add(TEO, 0.0)
-    assert known.add(TEO, 60 + quarantine.FORGET_S) == 60
-
-
-def test_so_many_are_remembered() -> None:
-    known = Quarantine()
-    for number in range(quarantine.MOST + 1):
-        known.add(PeerId(f"{number:032x}"), 0.0)
-    assert known.left_s(PeerId(f"{0:032x}"), 0.0) == 0
-    assert known.left_s(PeerId(f"{1:032x}"), 0.0) == 60
-
-
-def test_being_asked_about_does_not_make_one_remembered_longer_but_another_fault_does() -> None:
-    known = Quarantine()
-    known.add(TEO, 0.0)
-    known.add(NOOR, 0.0)
-    known.add(TEO, 0.0)
-    for number in range(quarantine.MOST - 1):
-        known.left_s(NOOR, 0.0)
-        known.add(PeerId(f"{number:032x}"), 0.0)
-    assert known.left_s(NOOR, 0.0) == 0
-    assert known.left_s(TEO, 0.0) > 0

@@ -1,6 +1,6 @@
 """The engines, people, machines and a run for the tests of the feed."""
 
-from tests.coordination.engines import layer, migrated_sqlite
+from tests.coordination.engines import layer
 from tests.runs.factories import data_folder, laptop, organizer, run, stranger, volunteer
 
-__all__ = ["data_folder", "laptop", "layer", "migrated_sqlite", "organizer", "run", "stranger", "volunteer"]
+__all__ = ["data_folder", "laptop", "layer", "organizer", "run", "stranger", "volunteer"]

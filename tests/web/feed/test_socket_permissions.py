@@ -19,7 +19,7 @@ from tests.coordination.peer_link import Closed, connecting, credential_of, iden
 from tests.runs.factories import Owned, opened, owned
 from tests.web.feed.test_consumer import Watcher
 
-ASKERS = ("nobody", "stranger", "member", "removed", "organizer", "operator", "revoked", "relay")
+REQUESTERS = ("nobody", "stranger", "member", "removed", "organizer", "operator", "revoked", "relay")
 OPEN, SHUT = "in", "404"
 
 WATCHING = """
@@ -40,8 +40,8 @@ private   E201   E305     in     E305    in        E305     E214    in
 def cells(table: str) -> list[tuple[str, str, str]]:
     """Visibility, requester, answer."""
     lines = [line.split() for line in table.splitlines() if line.strip()]
-    assert tuple(lines[0]) == ASKERS
-    return [(line[0], name, word) for line in lines[1:] for name, word in zip(ASKERS, line[1:], strict=True)]
+    assert tuple(lines[0]) == REQUESTERS
+    return [(line[0], name, word) for line in lines[1:] for name, word in zip(REQUESTERS, line[1:], strict=True)]
 
 
 @dataclass

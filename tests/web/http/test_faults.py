@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 from peer_agent.protocol.errors import CATALOGUE, Fault
-from tests.web.pages.runs.test_run import page
+from tests.web.browsing import page
 from web.http.faults import HEADLINES, answer
 
 pytestmark = pytest.mark.django_db

@@ -14,7 +14,7 @@ from accounts.models import Person
 from runs.lifecycle.membership import create_invitation, revoke_invitation
 from runs.models import Run
 from tests.runs.factories import PASSWORD, draft
-from tests.web.pages.runs.test_run import as_
+from tests.web.browsing import as_
 from tests.web.pages.runs.test_uploads import announce, send
 from web.http import rate_limits
 from web.http.rate_limits import TooOften

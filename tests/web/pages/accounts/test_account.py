@@ -1,10 +1,8 @@
 """One's own account: passwords, sessions elsewhere, an operator's link, a closed account."""
 
 import io
-import re
 import time
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
@@ -18,6 +16,7 @@ from accounts.services import create_token, relay_keeper
 from peer_agent.protocol.errors import Problem
 from runs.models import Run
 from tests.runs.factories import PASSWORD, Owned
+from tests.web.browsing import page
 
 OTHER = "eight quiet herons"
 
@@ -30,10 +29,6 @@ def logged_in(person: Person, password: str = PASSWORD) -> Client:
 
 def is_in(client: Client) -> bool:
     return bool(client.get("/account/").status_code == 200)
-
-
-def page(answer: Any) -> str:
-    return re.sub(r"\s+", " ", answer.content.decode())
 
 
 class TestPassword:

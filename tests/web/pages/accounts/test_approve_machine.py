@@ -16,7 +16,7 @@ from accounts.services import bar_machine, revoke_machine, unbar_machine
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from runs.models import Run
 from tests.runs.factories import PASSWORD
-from tests.web.pages.runs.test_run import as_, page
+from tests.web.browsing import as_, page
 
 API = "/api/v1/devices"
 ANSWERS = {

@@ -19,6 +19,7 @@ from accounts.models import Person
 from config.providers import login_providers
 from peer_agent.protocol.errors import Problem
 from tests.runs.factories import PASSWORD
+from tests.web.browsing import as_, page
 from tests.web.pages.accounts.openid_double import CLIENT, SECRET, OpenIDDouble, environment, flat, openid_double
 
 START = "/login/with/oidc/"
@@ -44,20 +45,10 @@ def visited(place: str) -> str:
     return str(answer.headers["Location"])
 
 
-def as_(person: Person) -> Client:
-    client = Client()
-    client.force_login(person)
-    return client
-
-
 def come_back(client: Client, start: str = START) -> Any:
     """There and back; the site's answer to the return."""
     place = urlsplit(visited(client.get(start)["Location"]))
     return client.get(f"{place.path}?{place.query}")
-
-
-def page(answer: Any) -> str:
-    return re.sub(r"\s+", " ", answer.content.decode())
 
 
 def name_in(client: Client) -> str:

@@ -1,7 +1,6 @@
 """Everybody's standing: the board on the run's page, the page of all, and the line of the one who asks."""
 
 import re
-from typing import Any
 
 import pytest
 from django.test import Client
@@ -9,19 +8,9 @@ from django.test import Client
 from accounts.models import Person
 from runs.models import Run
 from tests.runs.factories import committed, owned
+from tests.web.browsing import as_, page
 from web.pages.runs import leaderboard
 from web.run_picture.picture import LEADERBOARD_LINES, TALLEST
-
-
-def page(answer: Any) -> str:
-    assert answer.status_code == 200
-    return re.sub(r"\s+", " ", answer.content.decode())
-
-
-def as_(name: str) -> Client:
-    client = Client()
-    client.force_login(Person.objects.get(username=name))
-    return client
 
 
 @pytest.fixture
@@ -43,7 +32,9 @@ def test_whoever_is_not_among_the_rows_has_a_line_of_their_own(crowd: Run) -> No
 
 @pytest.mark.parametrize("name", ["hand 02", "Noor"])
 def test_whoever_has_a_row_or_gave_nothing_has_none(crowd: Run, stranger: Person, name: str) -> None:
-    text = page(as_(name).get("/runs/proverbs/"))
+    answer = as_(name).get("/runs/proverbs/")
+    assert answer.status_code == 200
+    text = page(answer)
     assert "you:" not in text
     assert ('<tr class="mine">' in text) == (name == "hand 02")
 
@@ -86,7 +77,7 @@ def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: py
 
 @pytest.mark.parametrize("number", ["0", "-3", "x", "²", "9" * 30, "999999"])
 def test_a_page_that_there_is_not(crowd: Run, client: Client, number: str) -> None:
-    page(client.get("/runs/proverbs/hands/", {"page": number}))
+    assert client.get("/runs/proverbs/hands/", {"page": number}).status_code == 200
 
 
 def test_before_the_first_sample(run: Run, client: Client) -> None:

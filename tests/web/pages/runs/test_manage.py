@@ -14,7 +14,8 @@ from runs.datasets.resumable_upload import begin_upload, take_piece
 from runs.lifecycle import membership
 from runs.models import Dataset, Invitation, Member, Run, Upload
 from tests.runs.factories import PASSWORD, Owned, committed, draft
-from tests.web.pages.runs.test_run import TEXT, as_, filled, page
+from tests.web.browsing import as_, page
+from tests.web.pages.runs.test_run import TEXT, filled
 
 MANAGE = "/runs/proverbs/manage/"
 LINK = re.compile(r"http://testserver(/runs/proverbs/join/[\w-]+/)")

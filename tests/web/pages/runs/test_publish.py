@@ -1,6 +1,5 @@
 """The page that publishes a run's model, and the consent to be named."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from runs.models import HubAccount, NamedVolunteer, Publication, Release, Run
 from runs.releases.card_facts import release_facts
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import Owned, committed
+from tests.web.browsing import as_, page
 
 TOKEN = "hf_of_amina"
 PAGE = "/runs/proverbs/publish/"
@@ -27,16 +27,6 @@ def hub(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def as_(person: Person) -> Client:
-    client = Client()
-    client.force_login(person)
-    return client
-
-
-def words(answer: Any) -> str:
-    return re.sub(r"\s+", " ", answer.content.decode())
-
-
 def test_only_the_organizer_comes_in(run: Run, stranger: Person, organizer: Person) -> None:
     assert Client().get(PAGE)["Location"] == f"/login/?next={PAGE}"
     assert as_(stranger).get(PAGE).status_code == 403
@@ -48,21 +38,21 @@ def test_only_the_organizer_comes_in(run: Run, stranger: Person, organizer: Pers
 
 def test_a_token_is_tried_kept_and_never_shown(hub: Hub, run: Run, organizer: Person) -> None:
     client = as_(organizer)
-    assert "needs a token" in words(client.get(PAGE))
+    assert "needs a token" in page(client.get(PAGE))
     assert client.post(PAGE, {"action": "save", "token": TOKEN})["Location"] == PAGE
     answer = client.get(PAGE)
-    assert "can write as <strong>amina</strong>" in words(answer)
-    assert 'value="amina/proverbs"' in words(answer)
-    assert TOKEN not in words(answer)
+    assert "can write as <strong>amina</strong>" in page(answer)
+    assert 'value="amina/proverbs"' in page(answer)
+    assert TOKEN not in page(answer)
     assert "no-store" in answer["Cache-Control"]
 
 
 @pytest.mark.parametrize("token", ["hf_read", "hf_unknown", ""])
-def test_a_token_that_does_not_do_is_refused_in_words(hub: Hub, run: Run, organizer: Person, token: str) -> None:
+def test_a_token_that_does_not_do_is_refused_in_page(hub: Hub, run: Run, organizer: Person, token: str) -> None:
     hub.account("amina", "hf_read", role="read")
     answer = as_(organizer).post(PAGE, {"action": "save", "token": token})
     assert answer.status_code == 400
-    assert ("E343" if token else "E351") in words(answer)
+    assert ("E343" if token else "E351") in page(answer)
     assert not HubAccount.objects.exists()
 
 
@@ -72,7 +62,7 @@ def test_it_can_be_asked_for_before_it_is_made(hub: Hub, run: Run, organizer: Pe
     client.post(PAGE, {"action": "publish", "repository": "amina/proverbs", "private": "on"})
     publication = Publication.objects.get()
     assert (publication.repository, publication.private, publication.replace) == ("amina/proverbs", True, False)
-    assert "as soon as the last step is made" in words(client.get(PAGE))
+    assert "as soon as the last step is made" in page(client.get(PAGE))
 
 
 @pytest.mark.parametrize("name", ["proverbs", "a/b/c", "../x", "a b/c", "a/" + "x" * 200])
@@ -81,7 +71,7 @@ def test_a_name_that_is_none_is_told(hub: Hub, run: Run, organizer: Person, name
     client.post(PAGE, {"action": "save", "token": TOKEN})
     answer = client.post(PAGE, {"action": "publish", "repository": name})
     assert answer.status_code == 400
-    assert 'role="alert"' in words(answer)
+    assert 'role="alert"' in page(answer)
     assert not Publication.objects.exists()
 
 
@@ -90,23 +80,23 @@ def test_removing_the_token_forgets_it(hub: Hub, run: Run, organizer: Person) ->
     client.post(PAGE, {"action": "save", "token": TOKEN})
     client.post(PAGE, {"action": "remove"})
     assert not HubAccount.objects.exists()
-    assert "needs a token" in words(client.get(PAGE))
+    assert "needs a token" in page(client.get(PAGE))
 
 
 def test_the_run_page_shows_where_it_is(run: Run, organizer: Person) -> None:
     file = {"name": "proverbs.zip", "size": 5, "sha256": "a" * 64}
     Release.objects.create(run=run, state=Release.State.READY, folder="x", files=[file], archive="proverbs.zip")
-    before = words(Client().get("/runs/proverbs/"))
+    before = page(Client().get("/runs/proverbs/"))
     assert "curl -C - -O http://testserver/api/v1/runs/proverbs/release/proverbs.zip" in before
     assert "On the Hub" not in before
     publication = Publication.objects.create(
         run=run, repository="amina/proverbs", url="https://hub.example/amina/proverbs"
     )
-    after = words(Client().get("/runs/proverbs/"))
+    after = page(Client().get("/runs/proverbs/"))
     assert '<a class="button second" href="https://hub.example/amina/proverbs" rel="noopener">On the Hub ↗</a>' in after
     assert "model=&quot;amina/proverbs&quot;" in after
     Publication.objects.filter(pk=publication.pk).update(private=True)
-    assert "hub.example" not in words(Client().get("/runs/proverbs/"))
+    assert "hub.example" not in page(Client().get("/runs/proverbs/"))
 
 
 def test_who_gave_something_may_be_named_and_take_it_back(
@@ -114,15 +104,15 @@ def test_who_gave_something_may_be_named_and_take_it_back(
 ) -> None:
     committed(run, (laptop.machine, 4))
     client, where = as_(volunteer), "/runs/proverbs/named/"
-    assert "Name me on the card" in words(client.get("/runs/proverbs/"))
-    assert "Name me on the card" not in words(as_(stranger).get("/runs/proverbs/"))
+    assert "Name me on the card" in page(client.get("/runs/proverbs/"))
+    assert "Name me on the card" not in page(as_(stranger).get("/runs/proverbs/"))
     snapshot = run.snapshots.get()
     facts = release_facts(run, snapshot)
     assert (facts.people, facts.unnamed, facts.unnamed_samples, facts.unnamed_share) == ((), 1, 4, 1.0)
     for _ in range(2):
         client.post(where, {"agreed": "1"})
     assert [person.name for person in release_facts(run, snapshot).people] == ["Teo"]
-    assert "Do not name me" in words(client.get("/runs/proverbs/"))
+    assert "Do not name me" in page(client.get("/runs/proverbs/"))
     client.post(where)
     assert not NamedVolunteer.objects.exists()
 

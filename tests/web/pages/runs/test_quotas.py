@@ -9,7 +9,8 @@ from peer_agent.protocol.recipe import parameters
 from runs.models import Dataset
 from runs.storage import MEGABYTE
 from tests.runs.factories import RECIPE, draft, opened
-from tests.web.pages.runs.test_run import as_, filled, page
+from tests.web.browsing import as_, page
+from tests.web.pages.runs.test_run import filled
 from tests.web.pages.runs.test_uploads import announce
 
 

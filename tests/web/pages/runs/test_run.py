@@ -14,20 +14,10 @@ from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
 from runs.models import Dataset, Release, Run
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened
+from tests.web.browsing import as_, page
 from web.pages.accounts.first_operator import operator_secret
 
 TEXT = b"Many hands make light work. " * 200
-
-
-def as_(person: Person, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(person)
-    return client
-
-
-def page(answer: Any) -> str:
-    content: str = answer.content.decode()
-    return re.sub(r"\s+", " ", content)
 
 
 def filled(**changes: Any) -> dict[str, Any]:

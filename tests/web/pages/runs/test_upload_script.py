@@ -6,32 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.end_to_end.rig.browser import PATIENCE_MS, chromium
 from tests.server.test_serve import serving, where
 
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
-MORE = ("--disable-component-update", "--disable-sync")
-PATIENCE_MS = 60_000
 PIECES = 5
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[str]:
     """A real site."""
     data = tmp_path_factory.mktemp("site")
-    with serving(data, MANYHANDS_UPLOAD_LIMIT_MB="6"):
-        yield where(data)["url"]
+    shutil.copy(migrated_sqlite, data)
+    with serving(data, MANYHANDS_UPLOAD_LIMIT_MB="6") as process:
+        yield where(data, process)["url"]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium without a window."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=[*ARGUMENTS, *MORE])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -136,9 +132,9 @@ def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) ->
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    form.reload()  # while the line is cut, else the page goes on before it
     wire.until = None
     wire.offsets.clear()
-    form.reload()
     form.set_input_files("#id_text", text)
     said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
     assert wire.offsets == [3_000_000, 4_000_000]
@@ -148,9 +144,9 @@ def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Pat
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    form.reload()
     wire.until = None
     wire.offsets.clear()
-    form.reload()
     form.route("**/uploads/*/", lambda route: route.fulfill(status=503))
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
@@ -189,12 +185,13 @@ def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, t
     wire = Wire(form, until=2)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
-    wire.until = None
     (tmp_path / "other.txt").write_bytes(b"Many hands make light work.\n" * 100)
     form.set_input_files("#id_text", tmp_path / "other.txt")
+    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    wire.until = None
+    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait, of both if the first still had one
     said(form).to_have_text("other.txt is here, 3 kB.", timeout=PATIENCE_MS)
     first = form.input_value("[name=upload]")
-    form.evaluate("dispatchEvent(new Event('online'))")
     form.set_input_files("#id_text", [])
     said(form).to_have_text("")
     form.set_input_files("#id_text", text)

@@ -4,7 +4,9 @@ import base64
 import errno
 import http.client
 import re
+import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +21,7 @@ from runs import storage
 from runs.datasets import resumable_upload
 from runs.models import Upload
 from tests.server.test_serve import serving, where
-from tests.web.pages.runs.test_run import as_
+from tests.web.browsing import as_
 
 TEXT = "Many hands, много рук.\n".encode() * 200
 
@@ -288,30 +290,36 @@ class Sender:
         return int(self.ask("HEAD", path).headers["Upload-Offset"])
 
 
-def test_an_upload_that_was_cut_off_goes_on_where_the_site_says(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[tuple[Path, Sender]]:
+    """The data folder of a real site, and somebody there."""
+    data = tmp_path_factory.mktemp("site")
+    shutil.copy(migrated_sqlite, data)
+    with serving(data) as site:
+        yield data, Sender(where(data, site)["url"])
+
+
+def test_an_upload_that_was_cut_off_goes_on_where_the_site_says(served: tuple[Path, Sender]) -> None:
     text = TEXT * 300  # more than one piece
-    with serving(tmp_path):
-        sender = Sender(where(tmp_path)["url"])
-        path, piece = sender.announce(len(text)), resumable_upload.PIECE_BYTES
-        assert sender.ask("PATCH", path, text[:piece], Upload_Offset="0").status == 204
-        sender.drop(path, piece, piece, text[piece : piece + piece // 2])
-        at = sender.offset(path)
-        assert at == piece, "half a piece does not count"
-        for start in range(at, len(text), piece):
-            assert sender.ask("PATCH", path, text[start : start + piece], Upload_Offset=str(start)).status == 204
-        assert sender.offset(path) == len(text)
-    kept = next((tmp_path / "storage" / "uploads").iterdir())
-    assert kept.read_bytes() == text
+    data, sender = served
+    path, piece = sender.announce(len(text)), resumable_upload.PIECE_BYTES
+    assert sender.ask("PATCH", path, text[:piece], Upload_Offset="0").status == 204
+    sender.drop(path, piece, piece, text[piece : piece + piece // 2])
+    at = sender.offset(path)
+    assert at == piece, "half a piece does not count"
+    for start in range(at, len(text), piece):
+        assert sender.ask("PATCH", path, text[start : start + piece], Upload_Offset=str(start)).status == 204
+    assert sender.offset(path) == len(text)
+    assert text in [kept.read_bytes() for kept in (data / "storage" / "uploads").iterdir()]
 
 
-def test_a_piece_that_is_too_long_is_refused_by_its_length(tmp_path: Path) -> None:
-    with serving(tmp_path):
-        sender = Sender(where(tmp_path)["url"])
-        path = sender.announce(3_000_000)
-        host, port = sender.address.split(":")
-        lines = {"Host": sender.address, **sender.headers, "Upload-Offset": "0", "Content-Length": "3000000"}
-        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        with socket.create_connection((host, int(port)), timeout=30) as line:
-            line.sendall(f"PATCH {path} HTTP/1.1\r\n{head}\r\n".encode())
-            assert re.match(rb"HTTP/1.1 413 ", line.recv(100))
-        assert sender.offset(path) == 0
+def test_a_piece_that_is_too_long_is_refused_by_its_length(served: tuple[Path, Sender]) -> None:
+    _, sender = served
+    path = sender.announce(3_000_000)
+    host, port = sender.address.split(":")
+    lines = {"Host": sender.address, **sender.headers, "Upload-Offset": "0", "Content-Length": "3000000"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        line.sendall(f"PATCH {path} HTTP/1.1\r\n{head}\r\n".encode())
+        assert re.match(rb"HTTP/1.1 413 ", line.recv(100))
+    assert sender.offset(path) == 0

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from accounts.models import Person
 from runs.models import Run
 from tests.runs.factories import opened
-from tests.web.pages.runs.test_run import as_, page
+from tests.web.browsing import as_, page
 
 NAME = "manyhands-0.1.0-py3-none-any.whl"
 CONTENT = bytes(range(256)) * 64
