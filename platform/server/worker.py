@@ -31,15 +31,16 @@ def running_worker() -> Iterator[threading.Thread]:
         yield thread
     finally:
         stop_children()
-        _stop(worker)
-        thread.join(PATIENCE_S)
+        _stop(worker, thread)
 
 
-def _stop(worker: Worker) -> None:
+def _stop(worker: Worker, thread: threading.Thread) -> None:
     """By its own thread where it reads from a broker: a connection that another closes meanwhile fails with words."""
     if settings.REDIS_URL:
         state.should_stop = EX_OK  # type: ignore[assignment]  # looked at each second at least
+        thread.join(2 * PATIENCE_S)
         return
     stopping = threading.Thread(target=worker.stop, daemon=True)  # from memory it reads for two seconds at a time
     stopping.start()
     stopping.join(PATIENCE_S)
+    thread.join(PATIENCE_S)
