@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import assert_never
 
 from runs.ledger.standings import Place
 from runs.models import Dataset, Run
@@ -17,7 +18,7 @@ FEW = 5  # steps in an hour that say nothing of it yet
 
 def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
     """What the run does now."""
-    match picture.run.state:
+    match state := Run.State(picture.run.state):
         case Run.State.DRAFT:
             return draft_sentence(picture)
         case Run.State.PREPARING:
@@ -29,9 +30,11 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
         case Run.State.FINISHING:
             made = f"All {picture.step:,}" if picture.step >= picture.target_steps else f"{picture.step:,}"
             return picture.run.waiting_for or f"{made} steps are made. The model is being checked and packed."
-        case _:
+        case Run.State.FINISHED:
             hands = counted(picture.people, "person", "people")
             return f"Finished: {picture.step:,} steps by {hands}. The model is yours to take home."
+        case _:
+            assert_never(state)
 
 
 def draft_sentence(picture: RunPicture) -> str:
