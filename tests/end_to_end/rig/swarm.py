@@ -31,7 +31,7 @@ SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)  # the code of a ma
 OPERATOR = re.compile(r"/operator/[\w-]+/")
 AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
 LOOK_S, ASK_S = 0.05, 0.2  # between two looks at what is at hand; between two questions to the site
-GONE_S = 10.0
+GONE_S = 60.0
 SMALL = {
     "family": "gpt2",
     "layers": "1",
@@ -89,7 +89,7 @@ class Swarm:
                 child.kill()
         for process in ended:
             process.wait()
-        psutil.wait_procs(children, GONE_S)
+        self.wait(lambda: not any(is_alive(child) for child in children), GONE_S, "children are gone")
         for name in names:
             if (stdin := self.processes[name].stdin) is not None:
                 stdin.close()
@@ -346,6 +346,14 @@ def _answers(url: str) -> bool:
     except Refused:
         return False
     return True
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Also while nobody has asked how it ended, it is dead."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
