@@ -1,11 +1,22 @@
 """What the journeys share: real English, small enough to be prepared in a second."""
 
+from pathlib import Path
+
 import pytest
 
 from demo.corpus import python_text
+from scripts import build_wheel
 
 
 @pytest.fixture(scope="session")
 def english() -> str:
     """About 150,000 characters."""
     return python_text()[:150_000]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds the agent's wheel, as setup builds it."""
+    folder = tmp_path_factory.mktemp("wheel") / "download"
+    build_wheel.build(build_wheel.ROOT, folder)
+    return folder

@@ -17,7 +17,7 @@ import yaml
 
 from demo.processes import ROOT
 from demo.visitor import Refused, Visitor
-from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, Swarm
+from tests.end_to_end.rig.swarm import MANYHANDS, Swarm
 from tests.servers import free_port, guarded, private_postgres, private_redis, short_folder
 
 FOLDER = ROOT / "docker"
@@ -125,10 +125,7 @@ def is_ready(visitor: Visitor) -> bool:
 
 def approve_relay(swarm: Swarm, here: Here) -> None:
     """The first operator follows the link of the log, and says yes to the code of the relay's."""
-    link = re.search(r"/operator/[\w-]+/", swarm.log("site-1"))
-    assert link is not None
-    operator = Visitor(swarm.url)
-    operator.submit(link[0], {"username": "root", "password": PASSWORD})
+    operator = swarm.operator()
     swarm.start("relay", [*here.command("relay"), "--attached"], here.environment("relay"), here.folder)
     swarm.wait(lambda: CODE.search(swarm.log("relay")), 60, "the relay shows a code")
     code = CODE.findall(swarm.log("relay"))[-1]

@@ -2,16 +2,18 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from demo.visitor import Visitor
 from peer_agent.protocol.log.records import from_lines, to_json
 from tests.end_to_end.rig.reference import main, weights_of
 from tests.end_to_end.rig.swarm import Swarm, slowed
 
-STEPS = 20
+STEPS, LOSSY_STEPS = 20, 6
 LESS_THAN_IS_TRAINED = 70_000  # characters
 BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
 RATES = {"lamb": "0.01", "adamw": "0.001"}
@@ -19,23 +21,32 @@ RATES = {"lamb": "0.01", "adamw": "0.001"}
 MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
 
-def train(folder: Path, english: str, **recipe: str) -> tuple[Path, Path, dict[str, dict[int, str]]]:
-    """Three processes of unequal speed; the exported run, its final snapshot, and every machine's digests."""
-    with Swarm(folder) as swarm:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visitor]]:
+    """A site for all runs, and their organizer."""
+    with Swarm(tmp_path_factory.mktemp("exactness")) as swarm:
         swarm.start_site()
-        organizer = swarm.sign_up("organizer")
-        swarm.open_run(organizer, english, trainers=3, steps=STEPS, **recipe)
-        for name, capability, threads in MACHINES:
-            more = {"ATEN_CPU_CAPABILITY": capability} if capability else {}
-            swarm.start_agent(name, token=swarm.token_of(organizer), threads=threads, **more)
-        with slowed(swarm.processes["slow"].pid):
-            swarm.wait_finished()
-        final = swarm.export(folder / "export")
-        kept = folder / "final.safetensors"
-        shutil.copy(final, kept)
-        ledger, committed = swarm.books()
-        assert ledger == committed > 0
-        return folder / "export", kept, {name: swarm.digests(name) for name, _, _ in MACHINES}
+        yield swarm, swarm.sign_up("organizer")
+
+
+def train(
+    site: tuple[Swarm, Visitor], target: Path, english: str, *, steps: int, **recipe: str
+) -> tuple[Path, dict[str, dict[int, str]]]:
+    """Three processes of unequal speed; the final snapshot, and every machine's digests. The run goes to `target`."""
+    swarm, organizer = site
+    swarm.open_run(organizer, english, trainers=3, steps=steps, **recipe)
+    names = {name: f"{name}-{swarm.slug}" for name, _, _ in MACHINES}
+    for name, capability, threads in MACHINES:
+        more = {"ATEN_CPU_CAPABILITY": capability} if capability else {}
+        swarm.start_agent(names[name], token=swarm.token_of(organizer), threads=threads, **more)
+    with slowed(swarm.processes[names["slow"]].pid):
+        swarm.wait_finished()
+    final = swarm.export(target)
+    ledger, committed = swarm.books()
+    assert ledger == committed > 0
+    digests = {name: swarm.digests(agent) for name, agent in names.items()}
+    swarm.end_agents()
+    return final, digests
 
 
 def distance(export: Path, final: Path) -> float:
@@ -45,10 +56,13 @@ def distance(export: Path, final: Path) -> float:
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
-def test_uneven_machines_make_what_one_would(tmp_path: Path, english: str, optimizer: str) -> None:
+def test_uneven_machines_make_what_one_would(
+    site: tuple[Swarm, Visitor], tmp_path: Path, english: str, optimizer: str
+) -> None:
     torch.set_num_threads(1)
     recipe = {"optimizer": optimizer, "learning_rate": RATES[optimizer]}  # epsilon is the recipe's default, 1e-6
-    export, final, digests = train(tmp_path / "swarm", english[:LESS_THAN_IS_TRAINED], **recipe)
+    export = tmp_path / "export"
+    final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, **recipe)
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
     assert all(record["exact"] for record in records)
     epochs = {unit[0] for record in records for part in record["contributions"] for unit in part["units"]}
@@ -57,14 +71,14 @@ def test_uneven_machines_make_what_one_would(tmp_path: Path, english: str, optim
     moved = distance(export, final)
     print(f"{optimizer}: max |dw| = {moved:.2e} after {STEPS} steps")
     assert moved <= BOUNDS[optimizer]
-    agree(digests)
+    agree(digests, STEPS)
     # The check has teeth: with means that count each machine alike, whatever its tokens, it is far beyond the bound.
     assert distance(unweighted(export, tmp_path / "unweighted"), final) > 10 * BOUNDS[optimizer]
 
 
-def agree(digests: dict[str, dict[int, str]]) -> None:
+def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
     """Every machine reported the same digest after every step it was there for, and two at least were."""
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         seen = {name: of[step] for name, of in digests.items() if step in of}
         assert len(seen) >= 2, f"step {step} was seen by {sorted(seen)}"
         assert len(set(seen.values())) == 1, f"step {step}: {seen}"
@@ -82,17 +96,18 @@ def unweighted(export: Path, target: Path) -> Path:
     return target
 
 
-def test_replicas_agree_on_lossy_bytes(tmp_path: Path, english: str) -> None:
-    _, _, digests = train(tmp_path / "swarm", english, codec_up="int8", codec_down="int8")
-    agree(digests)
+def test_replicas_agree_on_lossy_bytes(site: tuple[Swarm, Visitor], tmp_path: Path, english: str) -> None:
+    lossy = {"codec_up": "int8", "codec_down": "int8"}
+    _, digests = train(site, tmp_path / "export", english, steps=LOSSY_STEPS, **lossy)
+    agree(digests, LOSSY_STEPS)
 
 
 def test_a_skipped_digest_is_seen() -> None:
     digests = {name: {step: f"{step:016x}" for step in range(1, STEPS + 1)} for name in ("quick", "old", "slow")}
-    agree(digests)
+    agree(digests, STEPS)
     digests["old"][7] = "f" * 16
     with pytest.raises(AssertionError, match="step 7"):
-        agree(digests)
+        agree(digests, STEPS)
     del digests["old"][7], digests["slow"][7]
     with pytest.raises(AssertionError, match="step 7 was seen by"):
-        agree(digests)
+        agree(digests, STEPS)

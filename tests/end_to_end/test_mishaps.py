@@ -7,7 +7,6 @@ import sqlite3
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +17,9 @@ from demo.corpus import python_text
 from demo.processes import bare_environment
 from peer_agent.protocol.credentials import public_bytes
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in, sign_up
-from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, Swarm
+from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, SHOWN, Swarm
 from tests.end_to_end.test_live_page import open_page
 
-SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)
 # As in real runs: the site looks for revoked machines once a second.
 SECONDS_A_STEP = {"width": "96", "layers": "2", "target_batch": "384"}
 ROUNDS = 2  # that a revoked machine may still be part of: the one under way, and one that was just planned
@@ -49,11 +47,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[tuple[Swarm, Browser]]:
-    """A site that several tests share."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
+    """A site for all tests. Each of them brings people and runs of its own."""
     with Swarm(tmp_path_factory.mktemp("mishaps")) as swarm:
         swarm.start_site()
-        yield swarm, browser
+        yield swarm
+
+
+@pytest.fixture
+def site(shared: Swarm, browser: Browser) -> Iterator[tuple[Swarm, Browser]]:
+    """The site; whoever works for it ends with the test."""
+    yield shared, browser
+    shared.end_agents()
 
 
 def person(site: tuple[Swarm, Browser], name: str) -> Reader:
@@ -145,62 +150,34 @@ def after_revocation(swarm: Swarm, name: str) -> list[int]:
     return [row["step"] for row in swarm.items("ledger") if row["person"] == name and row["step"] in late]
 
 
-def test_a_machine_that_is_revoked_in_the_middle_of_a_run(tmp_path: Path, english: str, browser: Browser) -> None:
-    with Swarm(tmp_path) as swarm:
-        swarm.start_site()
-        amina, teo = swarm.sign_up("Amina"), swarm.sign_up("Teo")
-        swarm.open_run(amina, english, trainers=1, steps=100_000, **SECONDS_A_STEP)
-        for name, visitor in (("amina", amina), ("teo", teo)):
-            swarm.start_agent(name, token=swarm.token_of(visitor))
-        swarm.wait(lambda: {row["person"] for row in swarm.items("ledger")} == {"Amina", "Teo"}, 120, "both work")
-        tab = open_page(swarm, browser, LIVE)
-        sign_in(tab, swarm.url, "Teo", PASSWORD)
-        tabs = [tab.page, tab.context.new_page()]
-        for page in tabs:
-            page.goto(f"{swarm.url}/machines/")
-        tabs[0].click("td button:has-text('Revoke')")
-        tabs[0].wait_for_selector("tr.off:has-text('revoked')")
+def test_a_machine_that_is_revoked_in_the_middle_of_a_run(site: tuple[Swarm, Browser], english: str) -> None:
+    swarm, browser = site
+    mira, tom = swarm.sign_up("Mira"), swarm.sign_up("Tom")
+    swarm.open_run(mira, english, trainers=1, steps=100_000, **SECONDS_A_STEP)
+    for name, visitor in (("mira", mira), ("tom", tom)):
+        swarm.start_agent(name, token=swarm.token_of(visitor))
+    swarm.wait(lambda: {row["person"] for row in swarm.items("ledger")} == {"Mira", "Tom"}, 120, "both work")
+    tab = open_page(swarm, browser, LIVE)
+    sign_in(tab, swarm.url, "Tom", PASSWORD)
+    tabs = [tab.page, tab.another_tab().page]
+    for page in tabs:
+        page.goto(f"{swarm.url}/machines/")
+    tabs[0].click("td button:has-text('Revoke')")
+    tabs[0].wait_for_selector("tr.off:has-text('revoked')")
 
-        # The page in the other tab is older than that: its buttons say what is, and break nothing.
-        tabs[1].click("td button:has-text('Rename')")
-        tabs[1].wait_for_selector("tr.off:has-text('revoked')")
+    # The page in the other tab is older than that: its buttons say what is, and break nothing.
+    tabs[1].click("td button:has-text('Rename')")
+    tabs[1].wait_for_selector("tr.off:has-text('revoked')")
 
-        swarm.wait(lambda: swarm.processes["teo"].poll() is not None, 60, "Teo's agent ends")
-        said = swarm.log("teo")
-        assert (
-            "E214: This machine was revoked. What was accepted of this machine's work stays counted. Its owner" in said
-        )
-        swarm.wait_for_step(int(swarm.facts()["step"]) + 3)
-        assert len(after_revocation(swarm, "Teo")) <= ROUNDS
-        assert len(after_revocation(swarm, "Amina")) >= 3
-        hands = {hand["name"]: hand["samples"] for hand in swarm.items("leaderboard")}
-        assert hands["Teo"] > 0, "what it gave stays counted"
-        assert swarm.processes["amina"].poll() is None
-
-
-def test_two_tabs_of_a_run_both_move_and_one_may_close(tmp_path: Path, english: str, browser: Browser) -> None:
-    with Swarm(tmp_path) as swarm:
-        swarm.start_site()
-        amina = swarm.sign_up("Amina")
-        swarm.open_run(amina, english, trainers=1, steps=100_000)
-        swarm.start_agent("amina", token=swarm.token_of(amina))
-        first, second = open_page(swarm, browser, LIVE), Reader(browser)
-        second.page.close()
-        second.page = first.context.new_page()
-        second.page.goto(first.page.url)
-        second.page.wait_for_selector(LIVE, state="attached")
-        for reader in (first, second):
-            moves(reader)
-        first.page.close()
-        moves(second)
-        assert first.faults == []
-
-
-def moves(reader: Reader) -> None:
-    """The page shows two more steps by itself."""
-    shown = r"Number(document.querySelector('[data-live=under]').textContent.match(/step ([\d,]+)/)[1].replace(',',''))"
-    before = reader.page.evaluate(shown)
-    reader.wait_for(f"{shown} > {before + 1}")
+    swarm.wait(lambda: swarm.processes["tom"].poll() is not None, 60, "Tom's agent ends")
+    said = swarm.log("tom")
+    assert "E214: This machine was revoked. What was accepted of this machine's work stays counted. Its owner" in said
+    swarm.wait_for_step(swarm.head() + 3)
+    assert len(after_revocation(swarm, "Tom")) <= ROUNDS
+    assert len(after_revocation(swarm, "Mira")) >= 3
+    hands = {hand["name"]: hand["samples"] for hand in swarm.items("leaderboard")}
+    assert hands["Tom"] > 0, "what it gave stays counted"
+    assert swarm.processes["mira"].poll() is None
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", f"Te{OVERRIDE}o", "a", "Te o", "Teo\tTeo", "x" * 31])
@@ -258,7 +235,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
     for page in ("manage/", "edit/", "delete/", "publish/", ""):
         check_page(organizer, run + page, HOSTILE)
     visitor.submit(f"/runs/{swarm.slug}/manage/", {"action": "open"})
-    swarm.wait(lambda: swarm.facts()["state"] == "open", 120, "the run is prepared")
+    swarm.wait_for_state("open", 120)
     code = hostile_request(swarm, swarm.slug)
     check_page(organizer, f"{swarm.url}/approve/?code={code}", MACHINE)
     check_page(organizer, f"{swarm.url}/approve/?code={code}", HOSTILE)
@@ -284,48 +261,45 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
     assert OVERRIDE not in swarm.log("worker"), "the terminal is not turned either"
 
 
-def test_a_machine_is_sent_away_and_let_back_and_a_run_without_a_step_begins_anew(
-    tmp_path: Path, browser: Browser
-) -> None:
+def test_a_machine_is_sent_away_and_let_back_and_a_run_without_a_step_begins_anew(site: tuple[Swarm, Browser]) -> None:
     """By the organizer's pages, while the run's host holds it and a machine waits for a second one."""
-    with Swarm(tmp_path) as swarm:
-        swarm.start_site()
-        organizer, volunteer = swarm.sign_up("Amina"), swarm.sign_up("Teo")
-        swarm.open_run(organizer, python_text()[:50_000], trainers=2, steps=4)
-        reader, manage = Reader(browser), f"{swarm.url}/runs/{swarm.slug}/manage/"
-        sign_in(reader, swarm.url, "Amina", PASSWORD)
-        comes(swarm, swarm.token_of(volunteer))
-        reader.page.goto(manage)
-        reader.page.fill("input[name=remove-name]", "Teo")
-        reader.page.click("button:text-is('Remove')")
-        assert goes(swarm) == "E324"
-        reader.page.click("button:has-text('Let back in')")
-        comes(swarm)
-        reader.page.goto(manage)
-        reader.page.click("button:has-text('Take it back to a draft')")
-        assert goes(swarm) == "E308"
-        reader.page.click("a:has-text('Change the draft')")
-        reader.page.fill("input[name=minimum_trainers]", "1")
-        reader.page.fill("input[name=width]", "64")
-        reader.page.click("button:has-text('Save the draft')")
-        reader.page.click("button:has-text('Open the run')")
-        swarm.wait(lambda: swarm.facts()["state"] == "open", 120, "the run is prepared once more")
-        swarm.start_agent("teo")
-        swarm.wait_finished()
-        ledger, records = swarm.books()
-        assert ledger == records > 0
-        assert len(swarm.records()) == 4
-        assert "Traceback" not in swarm.log("site")
+    swarm, browser = site
+    organizer, volunteer = swarm.sign_up("Noor"), swarm.sign_up("Zoe")
+    swarm.open_run(organizer, python_text()[:50_000], trainers=2, steps=4)
+    reader, manage = Reader(browser), f"{swarm.url}/runs/{swarm.slug}/manage/"
+    sign_in(reader, swarm.url, "Noor", PASSWORD)
+    comes(swarm, swarm.token_of(volunteer))
+    reader.page.goto(manage)
+    reader.page.fill("input[name=remove-name]", "Zoe")
+    reader.page.click("button:text-is('Remove')")
+    assert goes(swarm) == "E324"
+    reader.page.click("button:has-text('Let back in')")
+    comes(swarm)
+    reader.page.goto(manage)
+    reader.page.click("button:has-text('Take it back to a draft')")
+    assert goes(swarm) == "E308"
+    reader.page.click("a:has-text('Change the draft')")
+    reader.page.fill("input[name=minimum_trainers]", "1")
+    reader.page.fill("input[name=width]", "64")
+    reader.page.click("button:has-text('Save the draft')")
+    reader.page.click("button:has-text('Open the run')")
+    swarm.wait_for_state("open", 120)
+    swarm.start_agent("zoe")
+    swarm.wait_finished()
+    ledger, records = swarm.books()
+    assert ledger == records > 0
+    assert len(swarm.records()) == 4
+    assert "Traceback" not in swarm.log("site")
 
 
 def comes(swarm: Swarm, token: str = "") -> None:
-    """Teo's machine joins, and waits for another."""
-    swarm.start_agent("teo", token=token)
+    """Zoe's machine joins, and waits for another."""
+    swarm.start_agent("zoe", token=token)
     swarm.wait(lambda: swarm.online("trainer") and swarm.facts()["waiting_for"], 60, "it waits for another")
 
 
 def goes(swarm: Swarm) -> str:
     """It ends by itself; the number that it tells."""
-    assert swarm.processes["teo"].wait(30) == 1
+    assert swarm.processes["zoe"].wait(30) == 1
     swarm.wait(lambda: not swarm.online("trainer") or swarm.facts()["state"] == "draft", 30, "it is seen no more")
-    return str(re.findall(r"^E\d+", swarm.log("teo"), re.MULTILINE)[-1])
+    return swarm.last_code("zoe")

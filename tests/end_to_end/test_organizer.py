@@ -70,6 +70,7 @@ def test_a_run_by_invitation_from_the_first_link_to_the_release(tmp_path: Path, 
             zoe.read(f"/runs/{swarm.slug}/")
         swarm.start_agent("zoe")
         swarm.wait(lambda: swarm.processes["zoe"].poll() is not None, 60, "it is not let in again")
+        assert (swarm.processes["zoe"].returncode, swarm.last_code("zoe")) == (1, "E305")
         at = int(str(facts()["step"]))
         swarm.wait(lambda: int(str(facts()["step"])) >= at + 3, 60, "the others go on")
 

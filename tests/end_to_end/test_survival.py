@@ -1,9 +1,11 @@
 """Processes killed with -9 at the worst moments: the run finishes, replicas agree, books agree."""
 
-import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from tests.end_to_end.rig.swarm import Swarm
 
@@ -29,28 +31,39 @@ def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tupl
         swarm.start_agent(name, token=swarm.token_of(organizer))
 
 
-def in_mid_reduce(folder: Callable[[], Path], after_step: int) -> Callable[[], bool]:
+def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
     """True at a moment when a relay holds a span of the step after `after_step` that no record names yet."""
 
     def now() -> bool:
-        held = (path.name for path in (folder() / "tentative").glob("*.span"))
+        held = (path.name for path in (log / "tentative").glob("*.span"))
         return any(int(name.split("-")[0]) >= after_step for name in held)
 
     return now
 
 
 def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
-    """SIGKILL as soon as the moment has come."""
-    until = time.monotonic() + 180
-    while not moment():
+    """SIGKILL in such a moment: it is stopped first, and goes on where the moment is over by then."""
+    until, process = time.monotonic() + 180, swarm.processes[victim]
+    while True:
         assert time.monotonic() < until, "the moment did not come"
+        if moment():
+            process.send_signal(signal.SIGSTOP)
+            stands_still(process.pid)
+            if moment():
+                break
+            process.send_signal(signal.SIGCONT)
         time.sleep(0.0005)
-    swarm.processes[victim].kill()
-    swarm.processes[victim].wait()
+    swarm.kill(victim)
 
 
-def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None) -> list[dict[str, object]]:
-    """The run is finished, survivors have equal digests at every step both made, both books are equal; the steps."""
+def stands_still(pid: int) -> None:
+    """Wait until a signal has stopped it."""
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.0005)
+
+
+def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None) -> None:
+    """The run is finished, survivors have equal digests at every step both made, both books are equal."""
     swarm.wait_finished()
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
@@ -59,16 +72,15 @@ def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None)
         assert len({of[step] for of in digests if step in of}) == 1, f"step {step}"
     ledger, committed = swarm.books(relay)
     assert ledger == committed == sum(step["samples"] for step in steps)
-    return steps
 
 
 def test_a_trainer_is_killed_in_mid_reduce(tmp_path: Path, english: str) -> None:
     with Swarm(tmp_path) as swarm:
         begin(swarm, english, trainers=("a", "b", "c"))
         swarm.wait_for_step(2)
-        hit(swarm, "c", in_mid_reduce(swarm.relay_log, 3))
+        hit(swarm, "c", in_mid_reduce(swarm.relay_log(), 3))
         settled(swarm, ("a", "b"))
-        assert any("mid-round" in line or "void" in line or "away" in line for line in swarm.timeline())
+        assert any("is away" in line for line in swarm.timeline())
 
 
 def test_one_of_two_relays_is_killed_in_mid_reduce(tmp_path: Path, english: str) -> None:
@@ -76,7 +88,7 @@ def test_one_of_two_relays_is_killed_in_mid_reduce(tmp_path: Path, english: str)
         begin(swarm, english, trainers=("a", "b", "c"), relays=("second",))
         swarm.wait_for_step(2)
         second = tmp_path / "second" / "manyhands"
-        hit(swarm, "second", in_mid_reduce(lambda: swarm.relay_log(second), 3))
+        hit(swarm, "second", in_mid_reduce(swarm.relay_log(second), 3))
         settled(swarm, ("a", "b", "c"))
         reducers = {span[REDUCER] for record in swarm.records() for span in record["spans"]}
         assert len(reducers) == 2, "both relays reduced before"
@@ -93,7 +105,4 @@ def test_the_site_is_killed_between_commit_and_message(tmp_path: Path, english: 
         swarm.wait(lambda: max(swarm.digests("a"), default=0) >= 3, 30, "a has made step 3")
         assert max(swarm.digests("a")) == 3, "the message was sent before the site died"
         swarm.start_site()
-        steps = settled(swarm, ("a", "b", "c"))
-        assert len(steps) == STEPS
-        before = json.loads(json.dumps(steps))
-        assert sum(row["samples"] for row in swarm.items("ledger")) == sum(step["samples"] for step in before)
+        settled(swarm, ("a", "b", "c"))

@@ -19,18 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demo.visitor import Visitor
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
-from scripts import build_wheel
+from tests.end_to_end.rig.outside import LIMIT_S, told
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
-
-LIMIT_S = 120
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[str]:
     """A site whose setup has built the wheel."""
-    folder = tmp_path_factory.mktemp("way-in")
-    build_wheel.build(build_wheel.ROOT, folder / "download")
-    with Swarm(folder, {"MANYHANDS_DOWNLOADS": str(folder / "download")}) as swarm:
+    with Swarm(tmp_path_factory.mktemp("way-in"), {"MANYHANDS_DOWNLOADS": str(wheel)}) as swarm:
         swarm.start_site()
         yield swarm.url
 
@@ -50,13 +46,9 @@ def environment(tmp_path: Path) -> Path:
     return place
 
 
-def told(line: str, home: Path) -> str:
+def typed(line: str, home: Path) -> str:
     """What a line says that is typed into a new shell."""
-    environment = {"PATH": os.defpath, "HOME": str(home)}
-    done = subprocess.run(
-        ["sh", "-c", line], cwd=home, env=environment, timeout=LIMIT_S, check=True, capture_output=True, text=True
-    )
-    return done.stdout
+    return told(["sh", "-c", line], home, {"PATH": os.defpath, "HOME": str(home)})
 
 
 def test_the_line_of_the_page_installs_the_agent(site: str, environment: Path, tmp_path: Path) -> None:
@@ -65,9 +57,9 @@ def test_the_line_of_the_page_installs_the_agent(site: str, environment: Path, t
     assert found
     line = html.unescape(found[1])
     assert shlex.split(line)[-1].startswith(f"manyhands[train] @ {site}/download/manyhands-")
-    told(f"{line} --quiet --no-deps", home)  # everything else is lent, so that no index has to be asked
-    assert "join" in told("~/manyhands/bin/manyhands --help", home)
-    where = told("~/manyhands/bin/python -c 'import peer_agent; print(peer_agent.__file__)'", home)
+    typed(f"{line} --quiet --no-deps", home)  # everything else is lent, so that no index has to be asked
+    assert "join" in typed("~/manyhands/bin/manyhands --help", home)
+    where = typed("~/manyhands/bin/python -c 'import peer_agent; print(peer_agent.__file__)'", home)
     assert Path(where.strip()).is_relative_to(environment)
 
 

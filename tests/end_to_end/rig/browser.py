@@ -1,10 +1,11 @@
 """A real Chromium, and a reader in it who sees whatever goes wrong."""
 
+import copy
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
@@ -42,6 +43,15 @@ class Reader:
     def __init__(self, browser: Browser, *, width: int = 1440, height: int = 1000, **context: Any) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": height}, **context)
         self.context.set_default_timeout(PATIENCE_MS)
+        self._open()
+
+    def another_tab(self) -> Self:
+        """A second page of the same person, with faults and requests of its own."""
+        tab = copy.copy(self)
+        tab._open()
+        return tab
+
+    def _open(self) -> None:
         self.page: Page = self.context.new_page()
         self.faults: list[str] = []
         self.requests: list[str] = []

@@ -37,9 +37,8 @@ def make_environment(wheel: Path, folder: Path) -> None:
     assert Path(where.strip()).is_relative_to(own), "what is lent does not come first"
 
 
-def told(command: list[str], home: Path) -> str:
-    """What a program says."""
-    done = subprocess.run(
-        command, cwd=home, env=bare_environment(home), timeout=LIMIT_S, check=True, capture_output=True, text=True
-    )
+def told(command: list[str], home: Path, environment: dict[str, str] | None = None) -> str:
+    """What a program says; in an agent's environment, where no other is given."""
+    own = environment or bare_environment(home)
+    done = subprocess.run(command, cwd=home, env=own, timeout=LIMIT_S, check=True, capture_output=True, text=True)
     return done.stdout

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
+from uuid import UUID
 
+import psutil
 import psycopg
 
 from demo.corpus import LICENCE
@@ -25,6 +27,11 @@ from peer_agent.site.login_token import VARIABLE
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 PASSWORD = "correct horse battery staple"
 DIGEST = re.compile(r"step (\d+): state ([0-9a-f]{16})")
+SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)  # the code of a machine that asks to be approved
+OPERATOR = re.compile(r"/operator/[\w-]+/")
+AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
+LOOK_S, ASK_S = 0.05, 0.2  # between two looks at what is at hand; between two questions to the site
+GONE_S = 60.0
 SMALL = {
     "family": "gpt2",
     "layers": "1",
@@ -52,7 +59,7 @@ SMALL = {
 
 
 class Swarm:
-    """One site in one folder, and everybody who works for it. Ends its processes, by their ids, with the block."""
+    """One site in one folder, and everybody who works for it. Kills its processes, by their ids, with the block."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder, self.data = folder, folder / "site"
@@ -67,20 +74,29 @@ class Swarm:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(6)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+        self.end(*self.processes)
         for file in self._files:
             file.close()
+
+    def end(self, *names: str) -> None:
+        """SIGKILL for these and their children. How a program ends that is asked to has tests of its own."""
+        ended = [process for name in names if (process := self.processes[name]).poll() is None]
+        children = [child for process in ended for child in psutil.Process(process.pid).children(recursive=True)]
+        for process in ended:
+            process.kill()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        for process in ended:
+            process.wait()
+        self.wait(lambda: not any(is_alive(child) for child in children), GONE_S, "children are gone")
+        for name in names:
+            if (stdin := self.processes[name].stdin) is not None:
+                stdin.close()
+
+    def end_agents(self) -> None:
+        """All but the site: for tests that share one."""
+        self.end(*(name for name in self.processes if name != "site"))
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -175,17 +191,19 @@ class Swarm:
 
     def operator(self) -> Visitor:
         """The first operator, by the one-time link that `serve` prints."""
-        link = re.search(r"/operator/[\w-]+/", self.log("site"))
-        assert link is not None
         person = Visitor(self.url)
-        person.submit(link[0], {"username": "root", "password": PASSWORD})
+        person.submit(self.operator_link(), {"username": "root", "password": PASSWORD})
         return person
+
+    def operator_link(self) -> str:
+        """Its path, while nobody has followed it."""
+        return next(link[0] for name in self.processes if (link := OPERATOR.search(self.log(name))))
 
     def open_run(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
         """A run on a text, opened."""
         self.draft(organizer, text, trainers=trainers, steps=steps, **recipe)
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
-        self.wait(lambda: self.facts()["state"] == "open", 120, "the run is prepared")
+        self.wait_for_state("open", 120)
 
     def draft(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
         """A run on a text."""
@@ -216,30 +234,59 @@ class Swarm:
         """A list of the API."""
         return Visitor(self.url).read_items(f"runs/{self.slug}/{what}")
 
+    def head(self) -> int:
+        """Steps that are committed."""
+        return int(self.facts()["step"])
+
     def wait_for_step(self, step: int, limit_s: float = 300) -> None:
         """Until that many steps are committed."""
-        self.wait(lambda: self.facts()["step"] >= step, limit_s, f"step {step}")
+        self._poll(lambda: self.head() >= step, limit_s, f"step {step}", ASK_S)
 
     def wait_finished(self, limit_s: float = 600) -> None:
         """Until the run is finished."""
-        self.wait(lambda: self.facts()["state"] == "finished", limit_s, "the run is finished")
+        self.wait_for_state("finished", limit_s)
+
+    def wait_for_state(self, state: str, limit_s: float) -> None:
+        """Until the run is in this state."""
+        self._poll(lambda: self.facts()["state"] == state, limit_s, f"the run is {state}", ASK_S)
 
     def wait(self, done: Callable[[], object], limit_s: float, what: str) -> None:
         """Poll, at most `limit_s`."""
+        self._poll(done, limit_s, what, LOOK_S)
+
+    def _poll(self, done: Callable[[], object], limit_s: float, what: str, every_s: float) -> None:
         until = time.monotonic() + limit_s
         while not done():
             if time.monotonic() > until:
                 logs = "\n".join(f"--- {name}\n{self.log(name)[-1500:]}" for name in self.processes)
                 raise AssertionError(f"not within {limit_s:g} s: {what}\n{self.facts()}\n{logs}")
-            time.sleep(0.05)
+            time.sleep(every_s)
 
     def digests(self, agent: str) -> dict[int, str]:
         """State digest after each step, as an agent logs it."""
         return {int(step): digest for step, digest in DIGEST.findall(self.log(agent))}
 
+    def made(self, agent: str) -> int:
+        """The newest step that an agent has applied."""
+        return max(self.digests(agent), default=0)
+
+    def said(self, agent: str, words: str) -> int:
+        """How often an agent's log has these words."""
+        return self.log(agent).count(words)
+
+    def last_code(self, name: str) -> str:
+        """The number of the last error that a program told as it ended."""
+        return str(re.findall(r"^E\d+", self.log(name), re.MULTILINE)[-1])
+
+    def run_id(self) -> str:
+        """As the database writes it."""
+        ((found,),) = self.rows(f"select id from runs_run where slug = '{self.slug}'")
+        return str(found)
+
     def relay_log(self, home: Path | None = None) -> Path:
         """The folder of this run in a relay's log; the site's own relay by default."""
-        folders = [path.parent for path in (home or self.data / "relay").glob("**/records")]
+        run = UUID(self.run_id()).hex
+        folders = [path.parent for path in (home or self.data / "relay").glob(f"**/{run}/records")]
         assert len(folders) == 1, folders
         return folders[0]
 
@@ -263,25 +310,31 @@ class Swarm:
         return [json.loads(path.read_bytes().split(b"\n")[0]) for path in paths]
 
     def timeline(self) -> list[str]:
-        """Everything that happened, in words."""
-        return [row[0] for row in self.rows("select text from runs_activityline order by id")]
+        """Everything that happened in this run, in words."""
+        return [row[0] for row in self.rows(f"select text from runs_activityline where {self.of_run()} order by id")]
+
+    def of_run(self) -> str:
+        """What a query says to have rows of this run alone."""
+        return f"run_id = '{self.run_id()}'"
 
     def online(self, role: str) -> list[dict[str, Any]]:
         """Peers of a role that the run's host sees."""
-        rows = self.rows("select cast(members as text) from coordination_presence")
+        rows = self.rows(f"select cast(members as text) from coordination_presence where {self.of_run()}")
         return [member for row in rows for member in json.loads(row[0]) if member["role"] == role]
 
     def export(self, target: Path) -> Path:
         """What the reference replays: recipe, shards, first snapshot, commit records. The final snapshot's path."""
         target.mkdir(parents=True)
-        recipe = self.rows("select recipe from runs_run")[0][0]
-        shards = [{"digest": row[0]} for row in self.rows("select digest from runs_shard order by position")]
+        ((recipe, text),) = self.rows(f"select recipe, dataset_id from runs_run where slug = '{self.slug}'")
+        found = self.rows(f"select digest from runs_shard where dataset_id = '{text}' order by position")
+        shards = [{"digest": row[0]} for row in found]
         (target / "recipe.json").write_text(recipe)
         (target / "shards.json").write_text(json.dumps(shards))
         for shard in shards:
             name = f"{shard['digest']}.safetensors"
             shutil.copy(next(self.data.glob(f"**/shards/{name}")), target / name)
-        snapshots = [row[0] for row in self.rows('select file from runs_snapshot order by "index"')]
+        named = self.rows(f'select file from runs_snapshot where {self.of_run()} order by "index"')
+        snapshots = [row[0] for row in named]
         shutil.copy(next(self.data.glob(f"**/{snapshots[0]}*")), target / "step0.safetensors")
         shutil.copytree(self.relay_log() / "records", target / "records")
         return next(self.data.glob(f"**/{snapshots[-1]}*"))
@@ -293,6 +346,14 @@ def _answers(url: str) -> bool:
     except Refused:
         return False
     return True
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Also while nobody has asked how it ended, it is dead."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

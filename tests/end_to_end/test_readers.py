@@ -1,12 +1,17 @@
-"""Readers whose browser is old, or asleep, or whose socket died without a word: the page goes on."""
+"""Readers of one run: with an old browser, asleep, with a dead socket, with two tabs. The page goes on by itself.
+
+One has been there since before its first step, and sees also what is measured on text that nobody trains on.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import psutil
 import pytest
 from playwright.sync_api import Browser, WebSocketRoute
 
+from demo.visitor import Visitor
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium
 from tests.end_to_end.rig.swarm import Swarm
 from tests.end_to_end.test_live_page import RECORDER
@@ -31,16 +36,27 @@ LEARNED_LATER = """
 """
 
 
+MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out text: ")'
+
+
+class Run(NamedTuple):
+    """A run that one volunteer works for, a browser, and a page that shows it since before it began."""
+
+    swarm: Swarm
+    browser: Browser
+    spectator: Reader
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[tuple[Swarm, Browser]]:
-    """A run that one volunteer works for, and a browser."""
-    with Swarm(tmp_path_factory.mktemp("away")) as swarm, chromium() as browser:
+def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[Run]:
+    with Swarm(tmp_path_factory.mktemp("readers")) as swarm, chromium() as browser:
         swarm.start_site()
         amina = swarm.sign_up("Amina")
         swarm.open_run(amina, english, trainers=1, steps=100_000)
+        spectator = watch(swarm, Reader(browser))
         swarm.start_agent("amina", token=swarm.token_of(amina))
         swarm.wait_for_step(1)
-        yield swarm, browser
+        yield Run(swarm, browser, spectator)
 
 
 def watch(swarm: Swarm, reader: Reader) -> Reader:
@@ -61,12 +77,12 @@ def is_up_to_date(swarm: Swarm, reader: Reader) -> None:
 def moves(swarm: Swarm, reader: Reader) -> None:
     """Up to date, and two steps later again."""
     is_up_to_date(swarm, reader)
-    swarm.wait_for_step(swarm.facts()["step"] + 2)
+    swarm.wait_for_step(swarm.head() + 2)
     is_up_to_date(swarm, reader)
 
 
-def test_a_browser_of_years_ago(run: tuple[Swarm, Browser]) -> None:
-    swarm, browser = run
+def test_a_browser_of_years_ago(run: Run) -> None:
+    swarm, browser, _ = run
     reader = Reader(browser)
     reader.page.add_init_script(LEARNED_LATER)
     watch(swarm, reader)
@@ -94,13 +110,13 @@ def asleep() -> Iterator[None]:
             process.resume()
 
 
-def test_a_phone_that_sleeps(run: tuple[Swarm, Browser]) -> None:
-    swarm, browser = run
+def test_a_phone_that_sleeps(run: Run) -> None:
+    swarm, browser, _ = run
     reader = watch(swarm, Reader(browser, width=390, height=844))
     before = reader.page.evaluate("window.seen.length")
     with asleep():
-        swarm.wait_for_step(swarm.facts()["step"] + 20)
-        woken = swarm.facts()["step"]
+        swarm.wait_for_step(swarm.head() + 5)
+        woken = swarm.head()
     is_up_to_date(swarm, reader)
     steps = [look["step"] for look in reader.page.evaluate("window.seen")[before:]]
     assert steps == sorted(steps), "it never went back"
@@ -109,9 +125,9 @@ def test_a_phone_that_sleeps(run: tuple[Swarm, Browser]) -> None:
     reader.context.close()
 
 
-def test_a_phone_whose_socket_died_while_it_slept(run: tuple[Swarm, Browser]) -> None:
+def test_a_phone_whose_socket_died_while_it_slept(run: Run) -> None:
     """Some router forgot the connection: nothing comes, nothing fails, until the page is seen again and asks."""
-    swarm, browser = run
+    swarm, browser, _ = run
     reader, sockets = Reader(browser), 0
     is_dead = False
 
@@ -128,10 +144,35 @@ def test_a_phone_whose_socket_died_while_it_slept(run: tuple[Swarm, Browser]) ->
     reader.page.route_web_socket(lambda url: "/ws/runs/" in url, pass_on)
     watch(swarm, reader)
     is_dead = True
-    asleep = swarm.facts()["step"]
+    asleep = swarm.head()
     swarm.wait_for_step(asleep + 3)
     assert (reader.page.evaluate("window.seen.at(-1).step") <= asleep + 1, sockets) == (True, 1)
     reader.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     moves(swarm, reader)
     assert sockets == 2, "the dead one was left for another"
     reader.context.close()
+
+
+def test_two_tabs_both_move_and_one_may_close(run: Run) -> None:
+    swarm, browser, _ = run
+    first = watch(swarm, Reader(browser))
+    second = watch(swarm, first.another_tab())
+    for reader in (first, second):
+        moves(swarm, reader)
+    first.page.close()
+    moves(swarm, second)
+    assert first.faults == []
+    first.context.close()
+
+
+def test_a_snapshot_is_measured_on_unseen_text_and_shown_without_a_reload(run: Run) -> None:
+    swarm, _, spectator = run
+    spectator.wait_for(MEASURED)
+    moves(swarm, spectator)
+    measured = [row for row in swarm.items("snapshots") if row["heldout_loss"] is not None]
+    steps = {row["step"]: row["loss"] for row in swarm.items("steps")}
+    assert measured
+    assert all(row["step"] % 10 == 0 and row["step"] > 0 for row in measured)
+    # It is the same language and a small model: what it makes of unseen text is near what it makes of the rest.
+    assert all(abs(row["heldout_loss"] - steps[row["step"]]) < 1 for row in measured if row["step"] in steps)
+    assert 'class="held"' in Visitor(swarm.url).read(f"/runs/{swarm.slug}/")
