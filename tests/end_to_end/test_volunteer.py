@@ -68,6 +68,7 @@ def makes(swarm: Swarm, agent: str, step: int, what: str) -> None:
 
 def sleep_until_missed(swarm: Swarm, agent: str) -> None:
     """A machine sleeps for longer than the run waits for it."""
+    swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     swarm.processes[agent].send_signal(signal.SIGSTOP)
     swarm.wait(lambda: len(swarm.online("trainer")) == 1, 120, f"{agent} is missed")
     assert status(swarm, agent)["stale"] is True

@@ -101,6 +101,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
 
 def lose_network(swarm: Swarm, roaming: Laptop) -> int:
     """Until both sides have noticed; the steps that were made without the laptop."""
+    swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     before, told = swarm.head(), said(swarm, AWAY)
     roaming.cut()
     swarm.wait(lambda: said(swarm, AWAY) > told, 120, "the laptop says so")
