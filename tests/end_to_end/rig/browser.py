@@ -68,11 +68,11 @@ class Reader:
         """What stands in a live place of the page."""
         return self.page.inner_text(f'[data-live="{name}"]')
 
-    def wait_for(self, condition: str) -> None:
+    def wait_for(self, condition: str, limit_s: float = PATIENCE_MS / 1000) -> None:
         """Until an expression of the page is true. Playwright's own wait needs `eval`, which the policy forbids."""
-        until = time.monotonic() + PATIENCE_MS / 1000
+        until = time.monotonic() + limit_s
         while not self.page.evaluate(condition):
-            assert time.monotonic() < until, f"not within {PATIENCE_MS / 1000:g} s: {condition}"
+            assert time.monotonic() < until, f"not within {limit_s:g} s: {condition}"
             self.page.wait_for_timeout(50)
 
 
