@@ -14,42 +14,27 @@ from peer_agent.simulation.host import Host
 from peer_agent.simulation.world import Setting, World
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 
-FULL = 2  # generation of a full collection
 LIMIT_S = 3600.0  # virtual
 
 
 class Stopwatch:
-    """Processor time within `advance`, by kind of event: what else the machine does is not counted.
-
-    Full collections of garbage go over the thousand simulated trainers of this process, which no host has: what they
-    take within `advance` is kept apart.
-    """
+    """Processor time within `advance`, by kind of event: what else the machine does is not counted."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.events: defaultdict[str, int] = defaultdict(int)
-        self.collecting_s = 0.0  # in full collections, within `advance`
-        self._began = self._collecting = 0.0
-        self._is_within = False
+        self._began = 0.0
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
         """It begins."""
-        self._collecting, self._is_within = 0.0, True
         self._began = time.thread_time()
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
         """It has ended."""
-        seconds = time.thread_time() - self._began - self._collecting
-        self.collecting_s += self._collecting
-        self._is_within = False
+        seconds = time.thread_time() - self._began
         name = type(event.message if isinstance(event, e.Received) else event).__name__
         self.seconds[name] += seconds
         self.events[name] += 1
-
-    def collected(self, phase: str, info: dict[str, int]) -> None:
-        """What the collector says when it begins and ends."""
-        if self._is_within and info["generation"] == FULL:
-            self._collecting += time.thread_time() * (1 if phase == "stop" else -1)
 
     def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
         """Not our business."""
@@ -59,16 +44,16 @@ class Timed:
     """One simulated run."""
 
     def __init__(self, peers: int, steps: int, weather: Weather | None) -> None:
-        gc.collect()  # what the world before has left is not this one's
         self.watch = Stopwatch()
         world = World(Setting(trainers=peers, relays=2, steps=steps, seed=1), [self.watch])
         if weather is not None:
             befall(world, weather)
-        gc.callbacks.append(self.watch.collected)
+        gc.collect()
+        gc.freeze()  # no host has a thousand trainers in its heap for the collector to pass over
         try:
             assert world.run(lambda: world.database.step >= steps, LIMIT_S), "the run did not reach its last step"
         finally:
-            gc.callbacks.remove(self.watch.collected)
+            gc.unfreeze()
         self.virtual_s = world.clock.now
         self.events = sum(self.watch.events.values())
         self.advance_s = sum(self.watch.seconds.values())
@@ -100,7 +85,6 @@ def _figures(runs: Sequence[Timed]) -> Figures:
         "events": first.events,
         "events_per_s": median(run.events / run.advance_s for run in runs),
         "us_per_event": median(1e6 * run.advance_s / run.events for run in runs),
-        "us_per_event_collected": median(1e6 * (run.advance_s + run.watch.collecting_s) / run.events for run in runs),
         "ms_per_step": median(1e3 * run.advance_s / run.steps for run in runs),
         "share_of_one_core": median(run.advance_s / run.virtual_s for run in runs),
         "us_by_kind": {
