@@ -62,7 +62,6 @@ def _cards(seen: Seen) -> Picture:
     run = seen.run
     return {
         "resting": card_sentences.resting(run),
-        "others": card_sentences.others(bars_of(seen).relays, seen.void_rounds),
         "given": card_sentences.given(run.people, run.machines, run.samples),
         "nobody": card_sentences.NOBODY,
         "nothing": card_sentences.NOTHING,
@@ -95,6 +94,7 @@ def _step(seen: Seen) -> Picture:
         "training": len(bars.bars),
         "relays": bars.relays,
         "void_rounds": seen.void_rounds,
+        "others": card_sentences.others(bars.relays, seen.void_rounds),
     }
 
 
