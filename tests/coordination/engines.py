@@ -20,7 +20,7 @@ from django.db.utils import load_backend
 
 from config.environment import postgresql, sqlite
 
-PATIENCE_S = 30.0  # for what must happen; never how long a good run takes
+PATIENCE_S = 120.0  # for what must happen; never how long a good run takes
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def wait_for(done: Callable[[], object]) -> None:

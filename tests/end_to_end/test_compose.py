@@ -106,7 +106,7 @@ def caddy(here: Here) -> Iterator[None]:
 
 def start_site(swarm: Swarm, here: Here) -> None:
     """Tables, then the two site processes and the worker."""
-    subprocess.run(here.command("migrate"), env=here.environment("migrate"), check=True, timeout=60)
+    subprocess.run(here.command("migrate"), env=here.environment("migrate"), check=True, timeout=300)
     for name in (*SITES, "worker"):
         swarm.start(name, [*here.command(name), "--attached"], here.environment(name), here.folder)
     for name in SITES:

@@ -30,7 +30,7 @@ def forget(folder: Path, *arguments: str, answer: str = "") -> subprocess.Comple
         input=answer,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

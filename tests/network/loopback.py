@@ -17,7 +17,7 @@ from tests.protocol.identities import NOW, RELAY, RUN, relay, trainer
 
 FETCH = FetchRecords(run=RUN, first=0)
 NOTHING = Records(run=RUN, first=0, last=-1, records=())
-PATIENCE_S = 20.0  # for what must happen; never how long a good run takes
+PATIENCE_S = 60.0  # for what must happen; never how long a good run takes
 
 
 def at_now() -> float:

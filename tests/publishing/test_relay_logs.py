@@ -30,7 +30,7 @@ from tests.publishing.test_replay import STEPS, Story
 from tests.training.commits import RUN, SITE_KEY, small_recipe
 
 READER = PeerId("dd" * 16)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 Handle = Callable[[Connection], Awaitable[None]]
 
 

@@ -77,7 +77,7 @@ def test_what_was_finished_since(example: Example) -> None:
 
 
 async def heard(link: PeerLink) -> m.Snapshotted:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         message = await link.hear()
     assert isinstance(message, m.Snapshotted)
     return message
@@ -112,7 +112,7 @@ async def test_a_trainer_is_not_told(
     monkeypatch.setattr(polling, "settled", counted)
     async with linked(identity_of(credential_of(example.teo, example.run), example.teo.key)) as link:
         await in_thread(finish)(example.run)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not await looked.get():
                 pass
             await looked.get()  # by now the note before was handed on
