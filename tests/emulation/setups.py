@@ -9,6 +9,7 @@ Pair = tuple[str, str]  # from, to
 
 MBIT = 1e6 / 8  # bytes per second
 MOST_PEERS = 200  # each has an address in a /24
+LEAST_MBIT, MOST_MBIT = 0.1, 30_000.0  # what the kernel's queues can hold a link to
 MOST_DELAYED_MBIT = 50.0  # of one link through the process that delays
 
 
@@ -50,8 +51,8 @@ class Setup:
         names = [peer.name for peer in self.peers]
         if not 0 < len(names) <= MOST_PEERS or len(set(names)) < len(names) or self.keeper not in names:
             raise ValueError(f"{self.name}: 1 to {MOST_PEERS} peers, each with its own name, one the log's keeper")
-        if any(min(peer.up_mbit, peer.down_mbit) <= 0 for peer in self.peers):
-            raise ValueError(f"{self.name}: a rate is above 0")
+        if not all(LEAST_MBIT <= rate <= MOST_MBIT for peer in self.peers for rate in (peer.up_mbit, peer.down_mbit)):
+            raise ValueError(f"{self.name}: a rate is {LEAST_MBIT:g} to {MOST_MBIT:g} Mb/s")
         if any(max(peer.up_mbit, peer.down_mbit) > MOST_DELAYED_MBIT for peer in self.peers if self.delays(peer)):
             raise ValueError(f"{self.name}: a delayed link carries at most {MOST_DELAYED_MBIT:g} Mb/s")
 
