@@ -47,7 +47,7 @@ def test_packets_are_held_both_ways_and_keep_their_order() -> None:
                 here.send(packet)
             assert [there.recv(1000) for _ in sent] == sent
             assert time.monotonic() - started >= DELAY_S
-        assert (carrier.account.packets, carrier.account.bytes, carrier.account.lost) == (10, 2 * 510, 0)
+    assert (carrier.account.packets, carrier.account.bytes, carrier.account.lost) == (10, 2 * 510, 0)
 
 
 def test_what_is_beyond_the_longest_queue_is_lost() -> None:
