@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.emulation.loopback import anywhere
+from tests.emulation.namespaces import anywhere
 from tests.emulation.network import Network
 from tests.emulation.setups import Setup, peers
 

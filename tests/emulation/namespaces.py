@@ -4,7 +4,8 @@
             data bridge    ══ a veth to each peer, shaped at both ends (or two taps, and the delay between them)
 
 Both bridges are in one namespace, "the internet". A peer that cannot be reached has routes to relays and to nobody
-else, and who dials it hears nothing. Names begin with `mh`, the id of this process, and a serial number.
+else, and who dials it hears nothing. Names begin with `mh`, the id of this process, and a serial number. Where a
+machine has no namespaces, `anywhere` puts the same peers on loopback.
 """
 
 import itertools
@@ -13,11 +14,12 @@ from contextlib import contextmanager
 
 from tests.emulation import delay
 from tests.emulation.kernel import addresses, links, queues, remains
-from tests.emulation.kernel.commands import batch, require, run
+from tests.emulation.kernel.commands import batch, reason_against, require, run
 from tests.emulation.kernel.interruptions import ended_by_sigterm, undisturbed
 from tests.emulation.network import Network, Node, end
 from tests.emulation.setups import Setup
 
+LOOPBACK = "127.0.0.1"
 HOST_LINK = "mhcontrol{slot}"
 serials = itertools.count(1)
 
@@ -37,6 +39,23 @@ def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
         finally:
             with undisturbed():
                 building.down()
+
+
+@contextmanager
+def on_loopback(setup: Setup) -> Iterator[Network]:
+    """The same peers without namespaces: all dial all, no rate is held, no time passes. Ends what was started in it."""
+    nodes = {peer.name: Node(peer.name, LOOPBACK, LOOPBACK, "") for peer in setup.peers}
+    try:
+        yield Network(setup, nodes, LOOPBACK)
+    finally:
+        end(process for node in nodes.values() for process in node.started)
+
+
+@contextmanager
+def anywhere(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
+    """Namespaces where this machine has them, else loopback: for tests of what is exchanged, not of how fast."""
+    with on_loopback(setup) if reason_against() else emulated(setup, shaped=shaped) as network:
+        yield network
 
 
 class Building:

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 
 from tests.emulation import delay
 from tests.emulation.delay import SPARE_BYTES, Delay
-from tests.emulation.loopback import anywhere
+from tests.emulation.namespaces import anywhere
 from tests.emulation.network import hear
 from tests.emulation.setups import Setup, peers
 from tests.emulation.test_network import listen
 
 DELAY_S = 0.2
+PATIENCE_S = 20.0
 
 
 @contextmanager
@@ -23,6 +24,8 @@ def between(delay_s: float) -> Iterator[tuple[socket.socket, socket.socket, Dela
     """Two ends, packet by packet, and what carries between them."""
     ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
     (one, inner), (other, outer) = ends
+    for end in (one, other):
+        end.settimeout(PATIENCE_S)
     heard, stop = os.pipe()
     carrier = Delay([(inner.fileno(), outer.fileno())], delay_s)
     thread = threading.Thread(target=carrier.carry, args=(heard,))
@@ -70,8 +73,9 @@ def test_what_is_beyond_the_longest_queue_is_lost() -> None:
 
 CONNECT = """
 import socket, sys, time
-started = time.monotonic()
-socket.create_connection((sys.argv[1], int(sys.argv[2])), 20).close()
+for _ in range(2):  # the first also asks for the address of the other's device
+    started = time.monotonic()
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 20).close()
 print(time.monotonic() - started)
 """
 

@@ -13,7 +13,7 @@ from tests.emulation import counters
 from tests.emulation.conftest import SMALL
 from tests.emulation.kernel import remains
 from tests.emulation.kernel.commands import absent, run
-from tests.emulation.loopback import anywhere
+from tests.emulation.namespaces import anywhere
 from tests.emulation.network import Network, Node, end, hear
 from tests.emulation.setups import Peer, Setup, peers
 

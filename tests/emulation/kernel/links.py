@@ -19,10 +19,9 @@ def bridges() -> Iterator[str]:
 
 
 def control_port(index: int, namespace: str) -> Iterator[str]:
-    """A peer's control link: it leads to the host, never to another peer."""
+    """A peer's control link."""
     yield f"link add c{index} type veth peer name control netns {namespace}"
     yield f"link set c{index} {QUIET} master control"
-    yield f"link set c{index} type bridge_slave isolated on"
 
 
 def data_port(index: int, namespace: str) -> Iterator[str]:

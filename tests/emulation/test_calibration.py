@@ -1,0 +1,62 @@
+"""Who is measured, in which groups, and that measuring leaves the network as it was. How much, no test says."""
+
+import itertools
+
+import pytest
+
+from tests.emulation import counters, setups
+from tests.emulation.calibration import calibrated, groups, load
+from tests.emulation.counters import ProcessorTime
+from tests.emulation.kernel import remains
+from tests.emulation.kernel.commands import run
+from tests.emulation.namespaces import anywhere, on_loopback
+from tests.emulation.network import Network
+from tests.emulation.setups import MBIT, Setup, peers
+
+
+@pytest.mark.parametrize("name", setups.SETUPS)
+def test_everybody_is_measured_once_and_never_more_than_a_machine_carries(name: str) -> None:
+    with on_loopback(setups.setup(name)) as network:
+        found = list(groups(network))
+    assert [peer.name for peer in itertools.chain(*found)] == list(network.nodes)
+    assert all(sum(map(load, group)) <= 3200 * MBIT for group in found if len(group) > 1)
+    assert (len(found) == 1) == (not name.startswith("homes"))
+
+
+def test_links_and_pairs_are_measured_and_then_the_network_is_as_before() -> None:
+    ends = (
+        *peers("east", (1, 20, 20), region="east"),
+        *peers("west", (1, 20, 20), region="west"),
+        *peers("home", (1, 20, 20), reachable=False),
+    )
+    with anywhere(Setup("both", ends, 1, "east-1", 1.0, pair_mbit=10.0)) as network:
+        if network.internet is None:
+            with pytest.raises(ValueError, match="loopback"):
+                calibrated(network)
+            return
+        before = state(network)
+        rates = calibrated(network, warm_up_s=0.0, measured_s=2.0)
+        assert state(network) == before
+    assert rates.up.keys() == rates.down.keys() == network.nodes.keys()
+    assert rates.pairs.keys() == {("east-1", "west-1"), ("west-1", "east-1")}
+    assert min(*rates.up.values(), *rates.down.values(), *rates.pairs.values()) > 0
+
+
+def state(network: Network) -> list[str]:
+    """Namespaces, and the routes in them."""
+    assert network.internet is not None
+    names = remains.named(network.internet.namespace.removesuffix("internet"))
+    return [*names, *(run(["ip", "-n", name, "route"]) for name in names)]
+
+
+@pytest.mark.parametrize(("busy_s", "part"), [(1.0, 0.0), (9.0, 0.8), (11.0, 1.0)])
+def test_how_busy_the_machine_was(busy_s: float, part: float) -> None:
+    assert counters.cpu_busy(ProcessorTime(1.0, 10.0), ProcessorTime(busy_s, 20.0)) == pytest.approx(part)
+
+
+def test_a_processor_is_not_busier_than_always() -> None:
+    before = counters.processor_time()
+    sum(index * index for index in range(200_000))
+    after = counters.processor_time()
+    assert 0 < before.busy_s < before.all_s
+    assert 0 <= after.busy_s - before.busy_s <= after.all_s - before.all_s + 0.05  # told in hundredths
