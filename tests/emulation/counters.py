@@ -4,6 +4,7 @@ A burst of segments that TCP hands over at once counts as one packet with one he
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +85,12 @@ class ProcessorTime:
 
 def processor_time() -> ProcessorTime:
     """Now."""
-    times = {name: value for name, value in psutil.cpu_times()._asdict().items() if not name.startswith("guest")}
-    everything = sum(times.values())
+    return summed(psutil.cpu_times()._asdict())
+
+
+def summed(times: Mapping[str, float]) -> ProcessorTime:
+    """Of seconds by kind; those of guests are in `user` already."""
+    everything = sum(value for name, value in times.items() if not name.startswith("guest"))
     return ProcessorTime(everything - times["idle"] - times.get("iowait", 0.0), everything)
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.emulation import counters, setups
-from tests.emulation.calibration import calibrated, groups, load
+from tests.emulation.calibration import calibrated, groups, load, rate
 from tests.emulation.counters import ProcessorTime
 from tests.emulation.kernel import remains
 from tests.emulation.kernel.commands import run
@@ -42,6 +42,12 @@ def test_links_and_pairs_are_measured_and_then_the_network_is_as_before() -> Non
     assert min(*rates.up.values(), *rates.down.values(), *rates.pairs.values()) > 0
 
 
+def test_a_link_through_which_nothing_came_is_named() -> None:
+    assert rate({"sink": {"home": 6}}, "home", "sink", 2.0) == 3.0
+    with pytest.raises(RuntimeError, match="from far to sink"):
+        rate({"sink": {"home": 6}}, "far", "sink", 2.0)
+
+
 def state(network: Network) -> list[str]:
     """Namespaces, and the routes in them."""
     assert network.internet is not None
@@ -52,6 +58,11 @@ def state(network: Network) -> list[str]:
 @pytest.mark.parametrize(("busy_s", "part"), [(1.0, 0.0), (9.0, 0.8), (11.0, 1.0)])
 def test_how_busy_the_machine_was(busy_s: float, part: float) -> None:
     assert counters.cpu_busy(ProcessorTime(1.0, 10.0), ProcessorTime(busy_s, 20.0)) == pytest.approx(part)
+
+
+def test_waiting_for_a_disk_is_not_work_and_guests_count_once() -> None:
+    times = {"user": 5.0, "steal": 1.0, "idle": 4.0, "iowait": 2.0, "guest": 3.0}
+    assert counters.summed(times) == ProcessorTime(busy_s=6.0, all_s=12.0)
 
 
 def test_a_processor_is_not_busier_than_always() -> None:
