@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from tests.emulation import delay
 from tests.emulation.kernel import addresses, links, queues, remains
 from tests.emulation.kernel.commands import batch, reason_against, require, run
-from tests.emulation.kernel.interruptions import ended_by_sigterm, undisturbed
+from tests.emulation.kernel.interruptions import ended_by_signals, undisturbed
 from tests.emulation.network import Network, Node, end
 from tests.emulation.setups import Setup
 
@@ -28,12 +28,12 @@ serials = itertools.count(1)
 def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
     """The set-up for as long as the block lasts; then every process in it is ended and all of it is removed.
 
-    Raises Unavailable where this machine cannot, RuntimeError where the kernel refuses. SIGTERM ends the block as
-    an exception would.
+    Raises Unavailable where this machine cannot, RuntimeError where the kernel refuses. SIGTERM, or a terminal that
+    closes, ends the block as an exception would.
     """
     require()
     building = Building(setup, remains.prefix(next(serials)))
-    with ended_by_sigterm():
+    with ended_by_signals():
         try:
             yield building.up(shaped=shaped)
         finally:
@@ -112,9 +112,11 @@ class Building:
     def down(self) -> None:
         """End everything, remove everything."""
         end(process for node in (*self._nodes, self._internet) for process in node.started)
-        if self._slot is not None:
-            run(["ip", "link", "delete", HOST_LINK.format(slot=self._slot)])
-        remains.remove(remains.named(self._prefix))
+        try:
+            if self._slot is not None:
+                run(["ip", "link", "delete", HOST_LINK.format(slot=self._slot)])
+        finally:
+            remains.remove(remains.named(self._prefix))
 
 
 def free_slot(internet: str) -> int:

@@ -1,33 +1,46 @@
 """Who is measured, in which groups, and that measuring leaves the network as it was. How much, no test says."""
 
 import itertools
+import socket
+import threading
+import time
 
 import pytest
 
 from tests.emulation import counters, setups
-from tests.emulation.calibration import calibrated, groups, load, rate
+from tests.emulation.calibration import Times, calibrated, groups, rate
 from tests.emulation.counters import ProcessorTime
 from tests.emulation.kernel import remains
 from tests.emulation.kernel.commands import run
-from tests.emulation.namespaces import anywhere, on_loopback
+from tests.emulation.namespaces import anywhere
 from tests.emulation.network import Network
+from tests.emulation.programs import traffic
 from tests.emulation.setups import MBIT, Setup, peers
+
+TOGETHER = 3200 * MBIT
 
 
 @pytest.mark.parametrize("name", setups.SETUPS)
 def test_everybody_is_measured_once_and_never_more_than_a_machine_carries(name: str) -> None:
-    with on_loopback(setups.setup(name)) as network:
-        found = list(groups(network))
-    assert [peer.name for peer in itertools.chain(*found)] == list(network.nodes)
-    assert all(sum(map(load, group)) <= 3200 * MBIT for group in found if len(group) > 1)
+    everybody = setups.setup(name).peers
+    found = list(groups(everybody, {}, TOGETHER))
+    assert tuple(itertools.chain(*found)) == everybody
+    assert all(sum(peer.up_mbit + peer.down_mbit for peer in group) <= 3200 for group in found if len(group) > 1)
     assert (len(found) == 1) == (not name.startswith("homes"))
+
+
+def test_whom_the_sink_sends_less_there_is_room_for_more() -> None:
+    homes = peers("home", (10, 10, 310), reachable=False)
+    assert [len(group) for group in groups(homes, {}, 960 * MBIT)] == [3, 3, 3, 1]
+    assert [len(group) for group in groups(homes, {peer.name: 10 * MBIT for peer in homes}, 960 * MBIT)] == [10]
+    assert list(groups([], {}, 960 * MBIT)) == []
 
 
 def test_links_and_pairs_are_measured_and_then_the_network_is_as_before() -> None:
     ends = (
         *peers("east", (1, 20, 20), region="east"),
         *peers("west", (1, 20, 20), region="west"),
-        *peers("home", (1, 20, 20), reachable=False),
+        *peers("home", (1, 10, 20), reachable=False),
     )
     with anywhere(Setup("both", ends, 1, "east-1", 1.0, pair_mbit=10.0)) as network:
         if network.internet is None:
@@ -43,9 +56,21 @@ def test_links_and_pairs_are_measured_and_then_the_network_is_as_before() -> Non
 
 
 def test_a_link_through_which_nothing_came_is_named() -> None:
-    assert rate({"sink": {"home": 6}}, "home", "sink", 2.0) == 3.0
+    assert rate({"sink": {"home": 6}}, "home", "sink", Times(1.0, 2.0)) == 3.0
     with pytest.raises(RuntimeError, match="from far to sink"):
-        rate({"sink": {"home": 6}}, "far", "sink", 2.0)
+        rate({"sink": {"home": 6}}, "far", "sink", Times(1.0, 2.0))
+
+
+def test_the_sink_sends_no_faster_than_it_is_told() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        started = time.monotonic()
+        sending = threading.Thread(target=traffic.send, args=(one, 10.0 * traffic.SMALL_PIECE))
+        sending.start()
+        other.recv(5 * traffic.SMALL_PIECE, socket.MSG_WAITALL)
+        assert time.monotonic() - started >= 0.39  # the fifth piece leaves when four times a tenth is over
+        one.shutdown(socket.SHUT_RDWR)
+        sending.join()
 
 
 def state(network: Network) -> list[str]:

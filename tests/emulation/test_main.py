@@ -1,7 +1,6 @@
 """By hand: what it prints, and that it takes all away however it ends. Without root or iproute2 it says so."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from tests.emulation.kernel.commands import reason_against
 from tests.emulation.network import ROOT
 from tests.emulation.setups import SETUPS
 
-NAMESPACE = re.compile(r"mh\d+-1-trainer-1\b")
 PATIENCE_S = 60.0
 
 
@@ -41,7 +39,9 @@ def is_there(process: "subprocess.Popen[str]") -> bool:
 
 
 @pytest.mark.parametrize(
-    ("ending", "status"), [("enter", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)], ids=["enter", "ctrl-c", "sigterm"]
+    ("ending", "status"),
+    [("enter", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["enter", "ctrl-c", "sigterm", "terminal-closed"],
 )
 def test_a_setup_is_there_until_its_end(ending: str | int, status: int) -> None:
     process = started("--setup", "four", "--scale", "0.5")
