@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
 
 from tests.emulation.setups import Rates, Setup
 
@@ -28,6 +27,8 @@ def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], 
     Every element is reduced at one place, which all contributors can dial; contributors and the keeper of the log
     receive it. Nothing is forwarded. Raises RuntimeError where nobody can be dialled.
     """
+    from scipy.optimize import linprog  # takes as long to load as a set-up takes to come up
+
     count = len(setup.peers)
     limits = list(limits_of(setup, rates, wire_bytes_up, wire_bytes_down))
     # Variables: each peer's share, in their order, and the time. Rows in seconds, so that they are of like size.

@@ -40,8 +40,12 @@ class Node:
         return self.start(sys.executable, *arguments, cwd=ROOT, **settings)
 
     def converse(self, module: str, *arguments: str) -> "subprocess.Popen[str]":
-        """Start a module of ours there and wait until it says "ready"; lines go in and come out."""
-        process = self.python("-m", module, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        """Start a module of ours there and wait until it says "ready"; lines go in and come out.
+
+        Without packages that are installed: so many start that to look for these is most of the work.
+        """
+        pipe = subprocess.PIPE
+        process = self.python("-S", "-m", module, *arguments, stdin=pipe, stdout=pipe, text=True)
         if (line := hear(process)) != "ready":
             raise RuntimeError(f"{module}: {line}")
         return process

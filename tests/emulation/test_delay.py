@@ -85,7 +85,7 @@ def test_a_round_trip_to_a_relay_takes_its_time() -> None:
     with anywhere(Setup("far", ends, 1, "relay-1", 1.0, round_trip_s=DELAY_S)) as network:
         relay = network["relay-1"]
         port = listen(relay, relay.address)
-        home = network["home-1"].python("-c", CONNECT, relay.address, port, stdout=subprocess.PIPE, text=True)
+        home = network["home-1"].python("-S", "-c", CONNECT, relay.address, port, stdout=subprocess.PIPE, text=True)
         took_s = float(hear(home))
         if network.delay is not None:
             assert took_s >= DELAY_S

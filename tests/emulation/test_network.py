@@ -43,12 +43,12 @@ except OSError as trouble:
 
 def listen(node: Node, address: str) -> str:
     """A port on which somebody there takes all that comes."""
-    return hear(node.python("-c", LISTEN, address, stdout=subprocess.PIPE, text=True))
+    return hear(node.python("-S", "-c", LISTEN, address, stdout=subprocess.PIPE, text=True))
 
 
 def sending(node: Node, address: str, port: str, size: int = 1, patience_s: int = 20) -> "subprocess.Popen[str]":
     """It says "all" where that arrived, else the name of the error."""
-    return node.python("-c", SEND, address, port, str(size), str(patience_s), stdout=subprocess.PIPE, text=True)
+    return node.python("-S", "-c", SEND, address, port, str(size), str(patience_s), stdout=subprocess.PIPE, text=True)
 
 
 def may_dial(one: Peer, other: Peer) -> bool:
@@ -169,7 +169,7 @@ def runs(pid: int) -> bool:
 def fail_within(seen: "list[tuple[Network, subprocess.Popen[str], int]]") -> None:
     with anywhere(SMALL) as network:
         pipe = subprocess.PIPE
-        process = network["home-1"].python("-c", LEAVE_A_CHILD, stdin=pipe, stdout=pipe, text=True)
+        process = network["home-1"].python("-S", "-c", LEAVE_A_CHILD, stdin=pipe, stdout=pipe, text=True)
         seen.append((network, process, int(hear(process))))
         raise ZeroDivisionError
 
