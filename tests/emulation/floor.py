@@ -1,0 +1,67 @@
+"""The least time in which anybody could average: the share LP, written out here once more.
+
+It knows rates and bytes alone and never asks the plan, which is judged by it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.emulation.setups import Rates, Setup
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A link in one direction: bytes that pass anyhow, and those that grow with a peer's share, by its index."""
+
+    bytes_per_s: float
+    always: float
+    by_share: Mapping[int, float]
+
+
+def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], wire_bytes_down: int) -> float:
+    """Seconds from the first byte of a gradient to the last byte of an average.
+
+    `wire_bytes_up`: a whole encoded vector, of each contributor or by name; `wire_bytes_down`: the whole average.
+    Every element is reduced at one place, which all contributors can dial; contributors and the keeper of the log
+    receive it. Nothing is forwarded. Raises RuntimeError where nobody can be dialled.
+    """
+    from scipy.optimize import linprog  # takes as long to load as a set-up takes to come up
+
+    count = len(setup.peers)
+    limits = list(limits_of(setup, rates, wire_bytes_up, wire_bytes_down))
+    # Variables: each peer's share, in their order, and the time. Rows in seconds, so that they are of like size.
+    rows = np.zeros((len(limits), count + 1))
+    rows[:, -1] = -1.0
+    for row, limit in zip(rows, limits, strict=True):
+        for index, size in limit.by_share.items():
+            row[index] = size / limit.bytes_per_s
+    solved = linprog(
+        c=[0.0] * count + [1.0],
+        A_ub=rows,
+        b_ub=[-limit.always / limit.bytes_per_s for limit in limits],
+        A_eq=[[1.0] * count + [0.0]],
+        b_eq=[1.0],
+        bounds=[(0.0, 1.0 if peer.reachable else 0.0) for peer in setup.peers] + [(0.0, None)],
+        method="highs",
+    )
+    if not solved.success:
+        raise RuntimeError(f"{setup.name}: {solved.message}")
+    return float(solved.x[-1])
+
+
+def limits_of(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], down: int) -> Iterator[Limit]:
+    """Every link, up and down, and every limited pair."""
+    contributors = [peer.name for peer in setup.peers if peer.role == "trainer"]
+    up = wire_bytes_up if isinstance(wire_bytes_up, Mapping) else dict.fromkeys(contributors, wire_bytes_up)
+    receivers = {*contributors, setup.keeper}
+    for index, peer in enumerate(setup.peers):
+        own, taken = up.get(peer.name, 0), down if peer.name in receivers else 0
+        given = down * len(receivers - {peer.name})
+        yield Limit(rates.up[peer.name], own, {index: given - own})
+        yield Limit(rates.down[peer.name], taken, {index: sum(up.values()) - own - taken})
+    indexes = {peer.name: index for index, peer in enumerate(setup.peers)}
+    for (one, other), rate in rates.pairs.items():
+        sizes = {indexes[one]: down if other in receivers else 0, indexes[other]: up.get(one, 0)}
+        yield Limit(rate, 0, sizes)

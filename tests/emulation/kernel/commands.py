@@ -1,0 +1,80 @@
+"""`ip` and `tc`, many lines at a time; and whether this machine lets us use them."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+
+PATIENCE_S = 30.0
+PROBE = "mh{pid}-0-probe"
+# All that a set-up needs of a kernel, on the loopback device of a namespace that is thrown away.
+PROBE_LINKS = ("link add bridge type bridge", "link add one type veth peer name two")
+PROBE_QUEUES = (
+    "qdisc add dev lo root handle 1: htb default 1",
+    "class add dev lo parent 1: classid 1:1 htb rate 1mbit quantum 1514",
+    "qdisc add dev lo parent 1:1 bfifo limit 10000",
+    "filter add dev lo parent 1: protocol ip u32 match ip dst 198.18.0.1/32 flowid 1:1",
+)
+
+
+class Unavailable(RuntimeError):
+    """This machine cannot emulate; the words say why, and what to do."""
+
+
+def batch(program: str, lines: Iterable[str], namespace: str = "") -> None:
+    """Have `ip` or `tc` do these lines in a namespace. Raises RuntimeError with the kernel's words."""
+    where = ["-n", namespace] if namespace else []
+    run([program, *where, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def run(command: list[str], words: str = "") -> str:
+    """What a command prints. Raises RuntimeError with what it complains of.
+
+    In a session of its own, so that Ctrl-C ends us between two commands and never within one.
+    """
+    done = subprocess.run(
+        command, input=words, capture_output=True, text=True, timeout=PATIENCE_S, start_new_session=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def absent(platform: str, user: int, find: Callable[[str], str | None] = shutil.which) -> str:
+    """What this machine lacks, and what to do; empty where it lacks nothing."""
+    if platform != "linux":
+        return "Network namespaces are of Linux alone: use a Linux machine or a virtual one."
+    if missing := [program for program in ("ip", "tc") if find(program) is None]:
+        return f"There is no {' and no '.join(missing)} here: install iproute2 (sudo apt-get install -y iproute2)."
+    if user:
+        return "Only root makes network namespaces: use sudo with the same command."
+    return ""
+
+
+def require() -> None:
+    """Raises Unavailable where this machine cannot emulate."""
+    if reason := reason_against():
+        raise Unavailable(reason)
+
+
+@functools.cache
+def reason_against() -> str:
+    """Why this machine cannot emulate; empty where it can. Asks once."""
+    return absent(sys.platform, os.geteuid()) or refused_by_kernel()
+
+
+def refused_by_kernel() -> str:
+    """What a first namespace meets: containers often have root and may not make one."""
+    probe = PROBE.format(pid=os.getpid())
+    try:
+        run(["ip", "netns", "add", probe])
+        try:
+            batch("ip", PROBE_LINKS, probe)
+            batch("tc", PROBE_QUEUES, probe)
+        finally:
+            run(["ip", "netns", "delete", probe])
+    except RuntimeError as trouble:
+        return f"No network namespaces, links and queues here ({trouble}): start the container with --privileged."
+    return ""

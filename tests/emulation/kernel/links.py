@@ -1,0 +1,77 @@
+"""Bridges, links, addresses and routes: lines for `ip`."""
+
+from collections.abc import Iterator
+
+from tests.emulation.kernel import addresses
+from tests.emulation.setups import Peer, Setup
+
+# What home computers use. The machine's own choice would decide the figures otherwise.
+CONGESTION = "congctl cubic"
+BRIDGE = "type bridge stp_state 0 mcast_snooping 0"
+QUIET = "addrgenmode none up"  # without IPv6, which would send and be counted
+
+
+def bridges() -> Iterator[str]:
+    """The two networks, in a namespace of their own."""
+    for name in ("data", "control"):
+        yield f"link add {name} {BRIDGE}"
+        yield f"link set {name} {QUIET}"
+
+
+def control_port(index: int, namespace: str) -> Iterator[str]:
+    """A peer's control link."""
+    yield f"link add c{index} type veth peer name control netns {namespace}"
+    yield f"link set c{index} {QUIET} master control"
+
+
+def data_port(index: int, namespace: str) -> Iterator[str]:
+    """A peer's data link."""
+    yield f"link add d{index} type veth peer name data netns {namespace}"
+    yield f"link set d{index} {QUIET} master data"
+
+
+def delayed_port(index: int, namespace: str) -> Iterator[str]:
+    """The same over two taps that are there already."""
+    yield f"link set p{index} netns {namespace} name data"
+    yield f"link set d{index} {QUIET} master data"
+
+
+def peer_side(setup: Setup, index: int, slot: int) -> Iterator[str]:
+    """Within a peer's namespace: its addresses, and whom it reaches."""
+    yield "link set lo up"
+    yield f"link set data {QUIET}"
+    yield f"addr add {addresses.data_address(index)}/32 dev data"
+    for destination in destinations(setup, setup.peers[index]):
+        yield f"route add {destination} dev data {CONGESTION}"
+    yield f"link set control {QUIET}"
+    yield f"addr add {addresses.control_address(slot, index)}/32 dev control"
+    yield f"route add {addresses.host_address(slot)}/32 dev control"
+
+
+def destinations(setup: Setup, peer: Peer) -> Iterator[str]:
+    """Where a peer has a route to: all of the data network, or the reachable ones beside trainers alone."""
+    if peer.reachable:
+        yield str(addresses.DATA)
+        return
+    for index, other in enumerate(setup.peers):
+        if other.reachable and other.role != "trainer":
+            yield f"{addresses.data_address(index)}/32"
+
+
+def host_side(device: str, slot: int) -> Iterator[str]:
+    """In the host's own namespace."""
+    yield f"link set {device} {QUIET}"
+    yield f"addr add {addresses.host_address(slot)}/24 dev {device}"
+
+
+def sink_port(namespace: str) -> Iterator[str]:
+    """The link of what a calibration sends to; it has no rate."""
+    yield f"link add sink type veth peer name data netns {namespace}"
+    yield f"link set sink {QUIET} master data"
+
+
+def sink_side() -> Iterator[str]:
+    """Within the namespace of what a calibration sends to."""
+    yield f"link set data {QUIET}"
+    yield f"addr add {addresses.SINK}/32 dev data"
+    yield f"route add {addresses.DATA} dev data {CONGESTION}"

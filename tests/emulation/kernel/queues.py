@@ -1,0 +1,58 @@
+"""Queues that hold a link to its rate: lines for `tc`, one class of htb per limit.
+
+A queue holds what a link carries in 0.1 s, as a home router does, and drops what is beyond.
+"""
+
+from collections.abc import Iterator, Mapping
+
+LONGEST_WAIT_S = 0.1
+BURST_S = 0.004  # how late the kernel may wake up without losing rate
+LEAST_BURST = 16 * 1024
+UNLIMITED = 1.25e9  # bytes per second: more than this machine moves
+FRAME = 1514
+ROOT, REST, NEW_CONNECTIONS, FIRST_PAIR = 0x1, 0x2, 0x3, 0x100
+
+
+def shaped(
+    device: str, rate: float, pairs: Mapping[str, float] | None = None, *, refuses_connections: bool = False
+) -> Iterator[str]:
+    """Hold what leaves a device to `rate` bytes per second, and to less toward the addresses in `pairs`.
+
+    `refuses_connections`: whoever dials what is behind the device hears nothing, as from a home's router.
+    """
+    pairs = pairs or {}
+    yield f"qdisc add dev {device} root handle 1: htb default {REST:x}"
+    yield limit(device, "1:", ROOT, rate, rate)
+    # What the pairs are promised is not promised twice; all of it may be borrowed.
+    yield limit(device, "1:1", REST, max(rate - sum(pairs.values()), rate / 10), rate)
+    yield fifo(device, REST, rate)
+    for index, (address, most) in enumerate(pairs.items(), FIRST_PAIR):
+        yield limit(device, "1:1", index, most, most)
+        yield fifo(device, index, most)
+        yield f"filter add dev {device} parent 1: protocol ip prio 2 u32 match ip dst {address}/32 flowid 1:{index:x}"
+    if refuses_connections:
+        yield from without_new_connections(device, rate)
+
+
+def limit(device: str, parent: str, index: int, rate: float, most: float) -> str:
+    """A class that is promised `rate` and may borrow up to `most`."""
+    burst, most_burst = (max(LEAST_BURST, round(each * BURST_S)) for each in (rate, most))
+    return (
+        f"class add dev {device} parent {parent} classid 1:{index:x} htb rate {round(rate * 8)}bit"
+        f" ceil {round(most * 8)}bit burst {burst} cburst {most_burst} quantum {10 * FRAME}"
+    )
+
+
+def fifo(device: str, index: int, rate: float) -> str:
+    """The queue of a class, in bytes."""
+    return f"qdisc add dev {device} parent 1:{index:x} bfifo limit {LEAST_BURST + round(rate * LONGEST_WAIT_S)}"
+
+
+def without_new_connections(device: str, rate: float) -> Iterator[str]:
+    """Lose the first packet of each TCP connection: SYN without ACK, 13 bytes after the 20 of IP."""
+    yield limit(device, "1:1", NEW_CONNECTIONS, rate / 10, rate)
+    yield f"qdisc add dev {device} parent 1:{NEW_CONNECTIONS:x} blackhole"
+    yield (
+        f"filter add dev {device} parent 1: protocol ip prio 1 u32 match ip ihl 5 0xf match ip protocol 6 0xff"
+        f" match u8 0x02 0x12 at 33 flowid 1:{NEW_CONNECTIONS:x}"
+    )

@@ -1,0 +1,96 @@
+"""Plain TCP both ways at once, as fast as it goes: `python -m tests.emulation.programs.traffic NAME ADDRESS`.
+
+Listens on the address, prints "ready", and reads one line of JSON: whom to `dial`, from when (`start`) until when
+(`stop`, both on this machine's monotonic clock) to count, and to whom it sends at `most` so many bytes per second, by
+name. Then it prints how many bytes came from each, by name.
+"""
+
+import json
+import math
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+
+PORT = 5201
+PIECE = 256 * 1024
+SMALL_PIECE = 16 * 1024
+NAME_BYTES = 64
+PATIENCE_S = 10.0
+# One alone may take seconds to find its rate while the other way is full; it is the link that is measured.
+CONNECTIONS = 4
+
+
+class Exchange:
+    """Connections on which a thread sends and another receives, until the time is over."""
+
+    def __init__(self, name: str, start: float, stop: float, most: Mapping[str, float]) -> None:
+        self._name = name
+        self._most = most
+        self._start, self._stop = start, stop
+        self._connections: list[socket.socket] = []
+        self.received: Counter[str] = Counter()
+
+    def dial(self, address: str) -> None:
+        """Use a connection to another who listens."""
+        self._use(socket.create_connection((address, PORT), PATIENCE_S))
+
+    def accept(self, listening: socket.socket) -> None:
+        """Use whatever connection comes."""
+        while True:
+            self._use(listening.accept()[0])
+
+    def _use(self, connection: socket.socket) -> None:
+        connection.settimeout(PATIENCE_S)
+        connection.sendall(self._name.encode().ljust(NAME_BYTES))
+        other = connection.recv(NAME_BYTES, socket.MSG_WAITALL).decode().strip()
+        connection.settimeout(None)
+        self._connections.append(connection)
+        most = self._most.get(other, math.inf) / CONNECTIONS
+        threading.Thread(target=send, args=(connection, most), daemon=True).start()
+        threading.Thread(target=self._receive, args=(connection, other), daemon=True).start()
+
+    def _receive(self, connection: socket.socket, other: str) -> None:
+        room = bytearray(PIECE)
+        with suppress(OSError):  # the time is over
+            while count := connection.recv_into(room):
+                if self._start <= time.monotonic() < self._stop:
+                    self.received[other] += count
+
+    def end(self) -> None:
+        """Wait for the time, then let all threads go."""
+        time.sleep(max(0.0, self._stop - time.monotonic()))
+        for connection in self._connections:
+            with suppress(OSError):  # the other side was first
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def send(connection: socket.socket, most: float) -> None:
+    """Nothing but zeros, at most so many bytes per second, until the connection is shut down."""
+    piece = bytes(PIECE if math.isinf(most) else SMALL_PIECE)
+    due = time.monotonic()
+    with suppress(OSError):
+        while True:
+            connection.sendall(piece)
+            due = max(due + len(piece) / most, time.monotonic() - SMALL_PIECE / most)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def main(name: str, address: str) -> None:
+    """Listen, hear what to do, do it, and say what came."""
+    listening = socket.create_server((address, PORT), backlog=256)
+    print("ready", flush=True)
+    work = json.loads(sys.stdin.readline())
+    exchange = Exchange(name, work["start"], work["stop"], work["most"])
+    threading.Thread(target=exchange.accept, args=(listening,), daemon=True).start()
+    for other in work["dial"] * CONNECTIONS:
+        exchange.dial(other)
+    exchange.end()
+    print(json.dumps(exchange.received), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
