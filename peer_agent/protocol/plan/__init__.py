@@ -1,9 +1,11 @@
-"""Who reduces how much of the vector, and in which chunks: pure arithmetic, by the coordinator alone.
+"""Who contributes, who reduces how much of the vector, and in which chunks: pure arithmetic, by the coordinator alone.
 
-`solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them, and `published_bound` is what the paper's
-own program allows, which may average an element at two places.
+`choose` says who contributes (rule 30), `solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them, and
+`published_bound` is what the paper's own program allows, which may average an element at two places.
 """
 
+from peer_agent.protocol.plan.comparison import Candidate
+from peer_agent.protocol.plan.contributors import Choice, choose
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.published import published_bound
@@ -16,11 +18,14 @@ __all__ = [
     "NO_LIMITS",
     "QUORUM_PERCENT",
     "SPAN_BYTES",
+    "Candidate",
+    "Choice",
     "Kind",
     "Limit",
     "Limits",
     "Party",
     "Shares",
+    "choose",
     "largest_remainder",
     "published_bound",
     "solve",
