@@ -18,7 +18,7 @@ from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.solve import Shares, solve
 
 PATIENCE = 3  # rounds running that somebody is left out at most
-MOST_CELLS = 1 << 14  # choices times peers that are compared at once; of more choices, every so many-th
+MOST_CELLS = 1 << 13  # choices times peers that are compared at once; of more choices, every so many-th
 MOST_CHANGES = 8  # of one peer each, after the scan
 MOST_SOLVED = 4  # choices that are looked at with the limits that links have together
 ALIKE = 1.01  # a choice this much slower than the fastest may be preferred to it
