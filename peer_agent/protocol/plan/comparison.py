@@ -57,8 +57,11 @@ class Comparison:
         sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
         upload = table.upload[self.places, None]
         up = np.divide(sizes, upload, out=np.where(np.isfinite(sizes), 0.0, np.inf), where=np.isfinite(upload))
-        down = np.where(table.waits, self.down_bytes / table.download, 0.0)
-        return np.asarray(np.maximum(up, down[self.places, None]), dtype=np.float64)
+        return np.asarray(np.maximum(up, self.arrival_times()[self.places, None]), dtype=np.float64)
+
+    def arrival_times(self) -> Vector:
+        """Seconds that the averages take to each party that is waited for, by its own download; 0 for the others."""
+        return np.where(self.table.waits, self.down_bytes / self.table.download, 0.0)
 
     def durations(self, found: Codecs) -> Vector:
         """Seconds of the round with each choice, where only own links limit."""

@@ -25,10 +25,14 @@ ALIKE = 1.01  # a choice this much slower than the fastest may be preferred to i
 
 
 class Choice(Struct, frozen=True):
-    """The number of each contributor's codec, who is left out, the plan, and the seconds from step to step."""
+    """The number of each contributor's codec, who is left out, the plan, and the seconds from step to step.
+
+    To `cannot_follow`, of those left out, averages come more slowly than steps are made: they never reach the head.
+    """
 
     codecs: dict[PeerId, int]
     left_out: tuple[PeerId, ...]
+    cannot_follow: tuple[PeerId, ...]
     shares: Shares
     step_s: float
 
@@ -129,9 +133,10 @@ def _choice(comparison: Comparison, others: Sequence[Party], codecs: Codecs, lim
     used = {c.party.peer: n for c, n in zip(comparison.candidates, codecs.tolist(), strict=True) if n >= 0}
     parties = [_as_chosen(candidate, used.get(candidate.party.peer)) for candidate in comparison.candidates]
     shares = solve([*parties, *others], comparison.down_bytes, limits)
-    left_out = tuple(party.peer for party in parties if party.peer not in used)
     (step_s,) = comparison.steps(codecs[None], np.array([shares.duration_s])).tolist()
-    return Choice(used, left_out, shares, step_s)
+    arrives_s = dict(zip(comparison.table.peers, comparison.arrival_times().tolist(), strict=True))
+    left_out = tuple(party.peer for party in parties if party.peer not in used)
+    return Choice(used, left_out, tuple(peer for peer in left_out if arrives_s[peer] > step_s), shares, step_s)
 
 
 def _as_chosen(candidate: Candidate, codec: int | None) -> Party:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from peer_agent.protocol.identifiers import PeerId
 
 MOST_PARTIES = 1 << 16  # as many as a plan has slots
+LARGEST = 1e18  # bytes, or bytes per second; what is not 0 is not smaller than one by this
 
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -44,7 +45,7 @@ NO_LIMITS = Limits()
 class Table:
     """The parties as arrays, in the order of their ids: whoever lists them, the plan is the same.
 
-    Raises ValueError for ids that are there twice, and for numbers that are negative or not finite.
+    Raises ValueError for ids that are there twice, and for numbers that are negative, not finite, or beyond `LARGEST`.
     """
 
     def __init__(self, parties: Sequence[Party]) -> None:
@@ -55,8 +56,7 @@ class Table:
         numbers = [(p.up_bytes, p.upload_bps, p.download_bps, p.duplex_bps) for p in self.parties]
         flags = [(p.receives, p.receives and p.is_awaited, p.may_reduce, p.is_volunteer) for p in self.parties]
         columns = np.array(numbers, dtype=np.float64).reshape(-1, 4).T
-        if not (np.isfinite(columns) & (columns >= 0)).all():
-            raise ValueError("bytes and speeds are finite and not negative")
+        check_numbers(columns)
         self.receives, self.waits, self.reduces, self.is_volunteer = np.array(flags, dtype=bool).reshape(-1, 4).T
         self.up_bytes, upload, download, self.duplex = columns
         self.upload = of_kind(upload, self.is_volunteer)
@@ -68,6 +68,12 @@ def _check(parties: Sequence[Party], distinct: int) -> None:
         raise ValueError("a peer is there twice")
     if distinct > MOST_PARTIES:
         raise ValueError(f"more than {MOST_PARTIES} take part")
+
+
+def check_numbers(numbers: Vector) -> None:
+    """Raise ValueError for what is neither 0 nor within `LARGEST` of 1 in either direction."""
+    if not ((numbers == 0) | ((numbers >= 1 / LARGEST) & (numbers <= LARGEST))).all():
+        raise ValueError("bytes and speeds are finite and not negative")
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:

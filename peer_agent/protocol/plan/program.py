@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party, Table, Vector, loads_of
+from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party, Table, Vector, check_numbers, loads_of
 
 MOST_PAIRS = 1 << 16  # limited or forwarded: all pairs of 256 peers
 
@@ -133,8 +133,9 @@ class _Builder:
 def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Program:
     """The rows of a round in which averages of `down_bytes` go to every receiver.
 
-    Raises ValueError as `Table` does, and for more than `MOST_PAIRS` pairs.
+    Raises ValueError as `Table` does, also for limits, and for more than `MOST_PAIRS` pairs.
     """
+    check_numbers(np.array([down_bytes, *limits.pairs.values(), *limits.households.values()], dtype=np.float64))
     if len(limits.pairs) + len(limits.forwarded) > MOST_PAIRS:
         raise ValueError(f"more than {MOST_PAIRS} pairs")
     table = Table(parties)

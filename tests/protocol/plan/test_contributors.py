@@ -76,6 +76,14 @@ def test_a_slow_link_is_left_out_where_it_costs_more_than_it_brings() -> None:
     assert choose(candidates, [RELAY], 1.0, batch=30_000, staleness=1).left_out == ()
 
 
+def test_whose_download_is_slower_than_the_steps_can_never_follow() -> None:
+    slow_up, slow_down = trainer(3, 0.01, 1.0), trainer(4, 1.0, 0.01)
+    slow = [Candidate(replace(party, may_reduce=False), 10.0, (1.0,)) for party in (slow_up, slow_down)]
+    choice = choose([*homes(1.0, 1.0, 1.0), *slow], [RELAY], 1.0, batch=30, staleness=1)
+    assert choice.left_out == (peer(3), peer(4))
+    assert choice.cannot_follow == (peer(4),)
+
+
 def test_with_staleness_0_the_batch_and_the_exchange_follow_one_another() -> None:
     candidates = homes(1.0, 1.0, 1.0, 0.1)
     assert choose(candidates, [RELAY], 1.0, batch=300, staleness=1).step_s == 10.0

@@ -21,7 +21,10 @@ def test_what_is_not_measured_is_the_slowest_of_its_kind_or_has_no_limit() -> No
     assert of_kind(np.array([0.0, 5.0, 0.0, 0.0, 3.0]), is_volunteer).tolist() == [3.0, 5.0, np.inf, np.inf, 3.0]
 
 
-@pytest.mark.parametrize("wrong", [{"up_bytes": -1.0}, {"upload_bps": np.inf}, {"duplex_bps": np.nan}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"up_bytes": -1.0}, {"upload_bps": np.inf}, {"duplex_bps": np.nan}, {"upload_bps": 1e-19}, {"download_bps": 1e19}],
+)
 def test_numbers_that_are_none_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="finite"):
         Table([replace(trainer(0, 1.0), **wrong)])

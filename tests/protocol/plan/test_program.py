@@ -57,6 +57,15 @@ def test_who_is_not_waited_for_is_sent_to_and_has_no_row() -> None:
     assert times[module.Row(Kind.DOWN, (peer(1),))] == 0.0
 
 
+def test_limits_that_are_no_numbers_are_refused() -> None:
+    for wrong in (np.nan, np.inf, -1.0, 1e-300):
+        for limits in (Limits(pairs={(peer(0), peer(1)): wrong}), Limits(households={"one": wrong})):
+            with pytest.raises(ValueError, match="finite"):
+                program_of(trainers(2, 1.0), 1.0, limits)
+    with pytest.raises(ValueError, match="finite"):
+        program_of(trainers(2, 1.0), np.inf)
+
+
 def test_entries_grow_with_the_rows() -> None:
     program = program_of(trainers(50, 1.0), 1.0)
     assert (len(program.rows), len(program.slope)) == (100, 100)

@@ -1,11 +1,15 @@
 """Plans are the optimum of the share program: against HiGHS on rows written a second time, and the known set-ups."""
 
+import math
 import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import NO_LIMITS, Kind, Limits, Party, Shares, solve
 from tests.protocol.plan import by_hand
 from tests.protocol.plan.instances import (
@@ -60,6 +64,37 @@ def test_the_order_in_which_peers_are_listed_changes_nothing() -> None:
     for seed in range(20):
         parties, down, limits = coupled(seed)
         assert solve(parties[::-1], down, limits) == solve(parties, down, limits)
+
+
+numbers = st.sampled_from([0.0, 1e-18, 1.0, 1e18]) | st.floats(1e-18, 1e18)
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> list[Party]:
+    """Whatever peers may say of themselves."""
+    sizes = ("up_bytes", "upload_bps", "download_bps", "duplex_bps")
+    flags = ("receives", "is_awaited", "may_reduce", "is_volunteer")
+    return [
+        Party(
+            peer=peer(i),
+            household="one",
+            **{name: draw(numbers) for name in sizes},  # type: ignore[arg-type]
+            **{name: draw(st.booleans()) for name in flags},
+        )
+        for i in range(draw(st.integers(1, 5)))
+    ]
+
+
+@given(claims(), numbers, st.dictionaries(st.tuples(*[st.sampled_from([peer(i) for i in range(6)])] * 2), numbers))
+def test_whatever_is_claimed_there_is_a_plan(
+    parties: list[Party], down: float, pairs: dict[tuple[PeerId, PeerId], float]
+) -> None:
+    parties.append(auxiliary(9, 1.0))
+    plan = solve(parties, down, Limits(pairs=pairs, households={"one": 1.0}))
+    assert sum(plan.shares) == pytest.approx(1)
+    assert min(plan.shares) >= 0
+    assert math.isfinite(plan.duration_s)
+    assert all(0 < limit.part <= 1.001 for limit in plan.limits)
 
 
 # --- the known algorithms, and the table that the literature has (P over 1 Gb/s)
