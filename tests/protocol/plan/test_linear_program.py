@@ -1,6 +1,8 @@
 """Where rows couple shares: who gets what among the fastest plans, and what happens where HiGHS gives up."""
 
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -72,3 +74,10 @@ def test_where_levelling_gives_up_the_plan_is_as_fast(monkeypatch: pytest.Monkey
     plan = solve(parties, 1.0, limits)
     assert plan.duration_s == pytest.approx(20 / 9)
     assert len(set(plan.shares)) > 2, "one of HiGHS's corners"
+
+
+def test_who_makes_no_such_plan_does_not_load_scipy() -> None:
+    """Relays and agents import the plan; scipy would cost them 0.3 s of processor time and 44 MB."""
+    code = "import sys, peer_agent.protocol.plan as p; p.solve([p.Party(peer='a', may_reduce=True)], 1.0)"
+    code += "; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
