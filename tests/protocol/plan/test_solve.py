@@ -237,3 +237,17 @@ def test_a_part_says_how_much_shorter_the_round_would_be(seed: int) -> None:
         wider = pairs | {(sender, receiver): 1.0001 * pairs[sender, receiver]}
         shorter = solve(parties, 1.0, Limits(pairs=wider)).duration_s
         assert 1 - shorter / plan.duration_s == pytest.approx(0.0001 * limit.part, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_so_it_does_where_only_own_links_limit(seed: int) -> None:
+    chance = random.Random(seed)
+    parties = [trainer(i, chance.uniform(1, 2), 10.0) for i in range(5)]
+    parties.append(replace(auxiliary(5, chance.uniform(1, 3)), download_bps=10.0))
+    plan = check(parties, 1.0)
+    assert {limit.kind for limit in plan.limits} == {Kind.UP}
+    assert sum(limit.part for limit in plan.limits) == pytest.approx(1)
+    for limit in plan.limits:
+        faster = [replace(p, upload_bps=p.upload_bps * 1.0001) if (p.peer,) == limit.peers else p for p in parties]
+        shorter = solve(faster, 1.0).duration_s
+        assert 1 - shorter / plan.duration_s == pytest.approx(0.0001 * limit.part, rel=0.01)
