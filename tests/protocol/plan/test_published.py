@@ -54,6 +54,15 @@ def test_so_it_does_without_limits_on_pairs() -> None:
     assert published_bound(parties, 1.0) == pytest.approx(8 / 9)
 
 
+def test_a_pair_that_is_forwarded_has_no_limit_of_its_own() -> None:
+    parties = [*trainers(2, 1.0), replace(auxiliary(9, 100.0), may_reduce=False)]
+    thin = {(peer(0), peer(1)): 0.1, (peer(1), peer(0)): 0.1}
+    assert published_bound(parties, 1.0, Limits(pairs=thin)) == pytest.approx(10.0)
+    assert published_bound(parties, 1.0, Limits(pairs=thin, forwarded=dict.fromkeys(thin, peer(9)))) == pytest.approx(
+        1.0
+    )
+
+
 def test_where_nothing_has_to_be_sent_it_is_0() -> None:
     assert published_bound(trainers(1, 1.0), 1.0) == 0.0
     assert published_bound([auxiliary(1, 1.0), replace(keeper(2, 1.0), is_awaited=False)], 0.0) == 0.0
