@@ -19,7 +19,6 @@ from peer_agent.protocol.plan.solve import Shares, solve
 
 PATIENCE = 3  # rounds running that somebody is left out at most
 MOST_CELLS = 1 << 13  # choices times peers that are compared at once; of more choices, every so many-th
-MOST_CHANGES = 8  # of one peer each, after the scan
 MOST_SOLVED = 4  # choices that are looked at with the limits that links have together
 ALIKE = 1.01  # a choice this much slower than the fastest may be preferred to it
 
@@ -58,29 +57,16 @@ def choose(
         raise ValueError("nobody may reduce")
     comparison = Comparison(candidates, others, down_bytes, batch, staleness)
     comparison.narrow(limits)
-    order = _compared(comparison)
+    found = scanned(comparison)
+    order = _order(comparison, found, comparison.steps(found, comparison.durations(found)))
     # Where links have no limits together, all is known of each choice.
-    looked_at = order[: 1 if limits == NO_LIMITS else MOST_SOLVED]
+    looked_at = found[order[: 1 if limits == NO_LIMITS else MOST_SOLVED]]
     return min((_choice(comparison, others, codecs, limits) for codecs in looked_at), key=lambda choice: choice.step_s)
 
 
 def is_overdue(candidate: Candidate) -> bool:
     """Whether it must not be left out again."""
     return candidate.rounds_left_out >= PATIENCE
-
-
-def _compared(comparison: Comparison) -> Codecs:
-    """Choices, best first: the scan, then one change after another to the fastest while that helps."""
-    found = scanned(comparison)
-    steps = comparison.steps(found, comparison.durations(found))
-    for _ in range(MOST_CHANGES):
-        before = steps.min()
-        changed = _changes(comparison.candidates, found[steps.argmin()])
-        found = np.concatenate([found, changed])
-        steps = np.concatenate([steps, comparison.steps(changed, comparison.durations(changed))])
-        if steps.min() == before:
-            break
-    return found[_order(comparison, found, steps)]
 
 
 def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
@@ -108,20 +94,6 @@ def scanned(comparison: Comparison) -> Codecs:
         is_quick = allowed <= within[:, None, None]
         found.append(np.where(is_quick.any(axis=-1), is_quick.argmax(axis=-1), otherwise))
     return np.asarray(np.unique(np.concatenate(found), axis=0))
-
-
-def _changes(candidates: Sequence[Candidate], codecs: Codecs) -> Codecs:
-    """The same choice with one candidate in another codec, left out, or taken in."""
-    changes = [
-        (place, codec)
-        for place, candidate in enumerate(candidates)
-        for codec in range(-1 + is_overdue(candidate), len(candidate.up_bytes))
-        if codec != codecs[place]
-    ]
-    places, others = _few(np.array(changes).reshape(-1, 2), len(candidates)).T
-    changed = np.tile(codecs, (len(places), 1))
-    changed[np.arange(len(places)), places] = others
-    return np.asarray(changed[(changed >= 0).any(axis=1)])
 
 
 def _few(values: NDArray[Any], cells: int) -> NDArray[Any]:

@@ -53,7 +53,7 @@ def best_of_all(comparison: Comparison) -> float:
 @pytest.mark.parametrize("staleness", [0, 1])
 @pytest.mark.parametrize(("codecs", "seeds"), [((1.0,), 60), ((1.0, 0.5), 8)])
 def test_it_is_within_a_tenth_of_the_best_of_all_choices(codecs: tuple[float, ...], seeds: int, staleness: int) -> None:
-    """Of 300 seeds the worst was 1.010 (staleness 0) and 1.051 (1) with one codec, 1.030 and 1.088 with two."""
+    """Of 300 seeds the worst was 1.083 (staleness 0) and 1.051 (1) with one codec, 1.041 and 1.088 with two."""
     for seed in range(seeds):
         candidates, others, down, batch = instance(seed, codecs)
         choice = choose(candidates, others, down, batch=batch, staleness=staleness)
@@ -132,6 +132,20 @@ def test_limits_of_pairs_are_looked_at_after_the_scan() -> None:
     thin = Limits(pairs=ends | {(relay, end): 9.0 for end, relay in ends} | {(peer(3), RELAY.peer): 0.01})
     choice = choose(candidates, [RELAY], 1.0, batch=30, staleness=1, limits=thin)
     assert (choice.left_out, choice.step_s) == ((peer(3),), 1.0)
+
+
+def test_the_fastest_by_own_links_is_not_taken_where_its_pairs_make_it_slower() -> None:
+    """The last could reduce, so that its thin way to the relay says nothing of it before the plan is solved."""
+    candidates = [*homes(1.0, 1.0, 1.0), Candidate(trainer(3, 0.995), 5.0, (1.0,))]
+    thin = Limits(pairs={(peer(3), RELAY.peer): 0.01})
+    choice = choose(candidates, [RELAY], 1.0, batch=30, staleness=1, limits=thin)
+    assert (choice.left_out, choice.step_s) == ((peer(3),), 1.0)
+
+
+def test_a_smaller_codec_is_not_taken_for_next_to_nothing() -> None:
+    candidates = homes(1.0, 1.0, 1.0, codecs=(1.0, 0.5))
+    assert set(choose(candidates, [RELAY], 0.5, batch=30_000, staleness=0).codecs.values()) == {0}
+    assert set(choose(candidates, [RELAY], 0.5, batch=30, staleness=0).codecs.values()) == {1}
 
 
 def test_many_are_compared_in_few_choices(monkeypatch: pytest.MonkeyPatch) -> None:
