@@ -62,3 +62,10 @@ def test_a_share_is_cut_in_spans_of_a_64th_or_a_mebibyte() -> None:
     }
     spans = spans_of(relay, [1.0], [(0, large.chunks)], large, attempt=1)
     assert 60 <= len(spans) <= 66
+
+
+def test_reducers_have_the_vector_in_the_order_of_their_ids() -> None:
+    grid = grid_of(10_000_000)
+    spans = spans_of([peer(2), peer(1)], [0.9, 0.1], [(0, grid.chunks)], grid, attempt=1)
+    assert [span.reducer for span in (spans[0], spans[-1])] == [peer(1), peer(2)]
+    assert [span.first for span in spans] == sorted(span.first for span in spans)
