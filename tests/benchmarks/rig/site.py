@@ -20,7 +20,7 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters, plan_of, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, SpanEntry, Unit, digest_of, seal, whole
-from peer_agent.protocol.plan import Reducer, spans_of
+from peer_agent.protocol.plan import spans_of
 from peer_agent.protocol.recipe import Codec, Model, Recipe, encode_recipe
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from tests.averaging.rounds import SCALARS
@@ -150,7 +150,7 @@ class Site:
         return Times(offered - began, reduced - began, held - began)
 
     def _plan(self, step: int, codec: Codec, offers: Sequence[tuple[PeerId, m.Offer]]) -> m.Plan:
-        reducers = [Reducer(peer, 0, 0) for peer in self.relays]
+        reducers = list(self.relays)
         shares = [1.0] * len(reducers)
         slots = tuple(
             m.Slot(peer=peer, weights=offer.weights, root=offer.root, norm=offer.norm, codec=codec)

@@ -8,7 +8,7 @@ from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
-from peer_agent.protocol.plan import Participant, Reducer, Shares, shares_of, spans_of
+from peer_agent.protocol.plan import Party, Shares, solve, spans_of
 
 REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
 SLOW_ROUNDS = 5  # doublings of that while rounds are void because nothing moved
@@ -43,12 +43,11 @@ def patience_s(state: RunState) -> float:
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
-    reducers = [Reducer(p.peer, p.upload_bps, p.download_bps) for p in members]
-    shares = _shares(state, round_, reducers)
+    shares = _shares(state, round_, members)
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
     missing = _missing(kept, state.grid.chunks)
-    spans = spans_of(reducers, shares.shares, missing, state.grid, attempt=round_.attempt, first_span=first_span)
+    spans = spans_of(shares.reducers, shares.shares, missing, state.grid, attempt=round_.attempt, first_span=first_span)
     return plan_of(
         run=state.run,
         step=state.step,
@@ -64,12 +63,27 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
     )
 
 
-def _shares(state: RunState, round_: Round, reducers: Sequence[Reducer]) -> Shares:
+def _shares(state: RunState, round_: Round, reducers: Sequence[Member]) -> Shares:
     up = encoded_size(state.recipe.codec_up, state.elements)
-    down = encoded_size(state.recipe.codec_down, state.elements)
-    links = {p.peer: Participant(up, p.upload_bps, p.download_bps) for p in state.trainers()}
-    contributors = [links.get(slot.peer, Participant(up, 0, 0)) for slot in round_.slots]
-    return shares_of(reducers, contributors, list(links.values()), down)
+    contributors = {slot.peer for slot in round_.slots}
+    here = {member.peer: member for member in (*state.trainers(), *reducers)}
+    parties = [_party(peer, here.get(peer), up if peer in contributors else 0) for peer in contributors | here.keys()]
+    return solve(parties, encoded_size(state.recipe.codec_down, state.elements))
+
+
+def _party(peer: PeerId, member: Member | None, up_bytes: int) -> Party:
+    """Relays reduce, trainers receive; who has left sends what it offered, once it is back, and receives nothing."""
+    if member is None:
+        return Party(peer=peer, up_bytes=up_bytes, is_volunteer=True)
+    return Party(
+        peer=peer,
+        up_bytes=up_bytes,
+        receives=member.trains,
+        may_reduce=member.reduces,
+        is_volunteer=member.trains,
+        upload_bps=member.upload_bps,
+        download_bps=member.download_bps,
+    )
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:

@@ -1,0 +1,33 @@
+"""Who contributes, who reduces how much of the vector, and in which chunks: pure arithmetic, by the coordinator alone.
+
+`choose` says who contributes (rule 30), `solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them, and
+`published_bound` is what the paper's own program allows, which may average an element at two places.
+"""
+
+from peer_agent.protocol.plan.comparison import Candidate
+from peer_agent.protocol.plan.contributors import Choice, choose
+from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party
+from peer_agent.protocol.plan.program import Kind
+from peer_agent.protocol.plan.published import published_bound
+from peer_agent.protocol.plan.solve import Limit, Shares, solve
+from peer_agent.protocol.plan.spans import SPAN_BYTES, largest_remainder, spans_of
+
+QUORUM_PERCENT = 70  # of a batch's samples, and of each chunk's planned tokens; below it a round is void (rule 7)
+
+__all__ = [
+    "NO_LIMITS",
+    "QUORUM_PERCENT",
+    "SPAN_BYTES",
+    "Candidate",
+    "Choice",
+    "Kind",
+    "Limit",
+    "Limits",
+    "Party",
+    "Shares",
+    "choose",
+    "largest_remainder",
+    "published_bound",
+    "solve",
+    "spans_of",
+]

@@ -1,0 +1,118 @@
+"""The share program where no row couples two shares (rule 28), and who gets what where shares are not unique (rule 29).
+
+At a time T every row of a reducer is a bound on its own share, linear in T. T* is the least T at which the lower bounds
+leave room and the upper bounds together reach the whole vector; it is found by bisection, with nothing but single
+operations in a fixed order, so that it is the same number on every machine. Arrays may have leading dimensions: many
+programs of the same rows are solved at once.
+"""
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from peer_agent.protocol.plan.parties import Flags, Vector, total
+from peer_agent.protocol.plan.program import Program
+
+STEPS = 60  # of bisection, between bounds that are less than a factor of all reducers apart
+FILL = 0.9  # of what they could take, relays and auxiliaries get before trainers get any
+
+
+class Lines(Struct, frozen=True, eq=False):
+    """Bounds on shares, `share <= gain * T - offset` (above) or `>=` (below), those of one share side by side.
+
+    Shape (..., bounds); share j's begin at `starts[j]`, the first of them bounds nothing. `least_s` and `most_s`,
+    of shape (...), are times below which a row fails whatever the shares, and at which one reducer can take all.
+    """
+
+    starts: NDArray[np.int64]
+    gain: Vector
+    offset: Vector
+    is_below: Flags
+    least_s: Vector
+    most_s: Vector
+
+    def upper(self, time_s: Vector | float) -> Vector:
+        """The most of the vector that each reducer could take in this time, also more than all of it."""
+        bound = np.where(self.is_below, np.inf, np.asarray(time_s)[..., None] * self.gain - self.offset)
+        return np.asarray(np.minimum.reduceat(bound, self.starts, axis=-1))
+
+    def lower(self, time_s: Vector | float) -> Vector:
+        """The least that each reducer must take, from 0 on: one that reduces sends and receives less."""
+        bound = np.where(self.is_below, np.asarray(time_s)[..., None] * self.gain - self.offset, 0.0)
+        return np.asarray(np.maximum.reduceat(bound, self.starts, axis=-1))
+
+
+def lines_of(program: Program) -> Lines:
+    """The rows of a program that have at most one share."""
+    entries = np.bincount(program.row, minlength=len(program.base))
+    alone = entries[program.row] == 1
+    row, share, slope = program.row[alone], program.share[alone], program.slope[alone]
+    order = np.argsort(share, kind="stable")
+    row, share, slope = row[order], share[order], slope[order]
+    free = entries == 0
+    least_s = (program.base[free] / program.capacity[free]).max(initial=0.0)
+    shares = len(program.reducers)
+    first = np.searchsorted(share, np.arange(shares))
+    # Each share begins with a bound that bounds nothing, so that none is without one.
+    base, slopes = (np.insert(values, first, 0.0) for values in (program.base[row], slope))
+    capacity = np.insert(program.capacity[row], first, np.inf)
+    return lines(first + np.arange(shares), base, slopes, capacity, least_s)
+
+
+def lines(starts: NDArray[np.int64], base: Vector, slope: Vector, capacity: Vector, least_s: Vector | float) -> Lines:
+    """The same from rows `base + slope * share <= capacity * T`, sorted by share; infinite capacity bounds nothing."""
+    binds = (slope != 0) & np.isfinite(capacity)
+    divisor = np.where(binds, slope, 1.0)
+    empty, full = base / capacity, np.maximum(base + slope, 0.0) / capacity
+    floor = np.where(slope >= 0, empty, full).max(axis=-1, initial=0.0)
+    alone = np.maximum.reduceat(full, starts, axis=-1)
+    return Lines(
+        starts,
+        np.where(binds, capacity, 0.0) / divisor,
+        np.where(binds, base / divisor, -np.inf),
+        binds & (slope < 0),
+        np.maximum(floor, least_s),
+        np.maximum(np.maximum(alone.min(axis=-1), empty.max(axis=-1)), least_s),
+    )
+
+
+def least_time(lines: Lines) -> Vector:
+    """T*, of shape (...). Where a row fails below `least_s`, that is T* if the rest fits into it."""
+    low, high = lines.least_s, lines.most_s
+    is_least = _fits(lines, low)
+    if is_least.all():
+        return low
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        fits = _fits(lines, middle)
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return np.where(is_least, lines.least_s, high)
+
+
+def _fits(lines: Lines, time_s: Vector) -> NDArray[np.bool_]:
+    upper = np.clip(lines.upper(time_s), 0.0, 1.0)
+    enough = total(upper) >= 1.0
+    if not lines.is_below.any():
+        return np.asarray(enough)
+    lower = lines.lower(time_s)
+    return np.asarray(enough & (total(lower) <= 1.0) & (lower <= upper).all(axis=-1))
+
+
+def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
+    """Shares between the bounds, one program's: relays and auxiliaries to 90 % of theirs first (rule 29).
+
+    Bounds above the whole vector stay as they are, so that among those with time to spare the faster gets more; who
+    has no upper bound goes before all that have one.
+    """
+    shares = lower + _deal(1.0 - total(lower), np.where(is_volunteer, 0.0, np.maximum(FILL * upper - lower, 0.0)))
+    shares = shares + _deal(1.0 - total(shares), np.maximum(upper - shares, 0.0))
+    return np.asarray(shares / total(shares))
+
+
+def _deal(left: Vector, room: Vector) -> Vector:
+    """What is left, or as much of it as there is room, in proportion to the room."""
+    if np.isinf(room).any():
+        room = np.isinf(room).astype(np.float64)
+        return room * (np.maximum(left, 0.0) / total(room))
+    whole = total(room)
+    return room * (np.clip(left, 0.0, whole) / whole) if whole > 0 else np.zeros_like(room)

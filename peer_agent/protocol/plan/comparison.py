@@ -1,0 +1,97 @@
+"""How long a step takes with one choice of contributors or another: many choices at once, by the closed form."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from peer_agent.protocol.plan.closed_form import least_time, lines
+from peer_agent.protocol.plan.parties import Limits, Loads, Party, Table, Vector, loads_of, total
+
+Codecs = NDArray[np.int64]  # of each candidate, the number of its codec; -1: left out. Shape (choices, candidates)
+
+
+class Candidate(Struct, frozen=True):
+    """A trainer that could contribute. `up_bytes`: of each of its codecs, the preferred first; its party's is not read.
+
+    A speed of 0 is not measured yet and counts as the slowest that is.
+    """
+
+    party: Party
+    samples_per_s: float
+    up_bytes: tuple[float, ...]
+    rounds_left_out: int = 0  # running, up to now
+
+
+class Comparison:
+    """A round that is to be: candidates by id, everybody else, the batch. Raises ValueError as `Table`."""
+
+    def __init__(
+        self, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float, batch: int, staleness: int
+    ) -> None:
+        self.candidates = sorted(candidates, key=lambda candidate: candidate.party.peer)
+        self.table = Table([*(candidate.party for candidate in candidates), *others])
+        self.places = [self.table.place[candidate.party.peer] for candidate in self.candidates]
+        self.down_bytes, self.batch, self.staleness = down_bytes, batch, staleness
+        self.codecs = max(len(candidate.up_bytes) for candidate in candidates)
+        speeds = np.array([candidate.samples_per_s for candidate in self.candidates])
+        self.speeds = np.where(speeds > 0, speeds, min(speeds[speeds > 0], default=1.0))
+
+    def narrow(self, limits: Limits) -> None:
+        """Who does not reduce and has a limit on each pair has links no wider than all of them together."""
+        reducers = [self.table.peers[place] for place in np.flatnonzero(self.table.reduces)]
+        forwarded = {peer for pair in limits.forwarded for peer in pair}
+        for place in np.flatnonzero(~self.table.reduces) if limits.pairs else ():
+            peer = self.table.peers[place]
+            up = np.array([limits.pairs.get((peer, reducer), 0.0) for reducer in reducers])
+            down = np.array([limits.pairs.get((reducer, peer), 0.0) for reducer in reducers])
+            if peer not in forwarded and up.all():
+                self.table.upload[place] = min(self.table.upload[place], total(up))
+            if peer not in forwarded and down.all():
+                self.table.download[place] = min(self.table.download[place], total(down))
+
+    def own_times(self) -> Vector:
+        """Seconds of each one's links for gradient and averages; shape (candidates, codecs), inf: no such codec."""
+        table, most = self.table, self.codecs
+        sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
+        upload = table.upload[self.places, None]
+        up = np.divide(sizes, upload, out=np.where(np.isfinite(sizes), 0.0, np.inf), where=np.isfinite(upload))
+        return np.asarray(np.maximum(up, self.arrival_times()[self.places, None]), dtype=np.float64)
+
+    def arrival_times(self) -> Vector:
+        """Seconds that the averages take to each party that is waited for, by its own download; 0 for the others."""
+        return np.where(self.table.waits, self.down_bytes / self.table.download, 0.0)
+
+    def durations(self, found: Codecs) -> Vector:
+        """Seconds of the round with each choice, where only own links limit."""
+        up_bytes, waits = np.zeros((len(found), len(self.table.peers))), np.tile(self.table.waits, (len(found), 1))
+        for column, (place, candidate) in enumerate(zip(self.places, self.candidates, strict=True)):
+            codec = found[:, column]
+            up_bytes[:, place] = np.where(codec >= 0, np.array(candidate.up_bytes)[codec], 0.0)
+            waits[:, place] &= codec >= 0
+        return _durations(self.table, loads_of(self.table, up_bytes, waits, self.table.reduces, self.down_bytes))
+
+    def steps(self, found: Codecs, durations: Vector) -> Vector:
+        """Seconds from step to step: the batch beside the exchange (staleness 1), or before it."""
+        computing = self.batch / self.samples_per_s(found)
+        return np.maximum(computing, durations) if self.staleness else computing + durations
+
+    def samples_per_s(self, found: Codecs) -> Vector:
+        """Of all contributors together."""
+        return total(np.where(found >= 0, self.speeds, 0.0))
+
+
+def _durations(table: Table, loads: Loads) -> Vector:
+    """The closed form over rows that nothing bounds, of uploads, of downloads, and of both, for each reducer."""
+    nothing, reduces = np.zeros_like(loads.up_base), table.reduces
+    base = np.stack([nothing, loads.up_base, loads.down_base, loads.up_base + loads.down_base], axis=-1)
+    slope = np.stack([nothing, loads.up_slope, loads.down_slope, loads.up_slope + loads.down_slope], axis=-1)
+    infinite = np.full(len(table.peers), np.inf)
+    duplex = np.where(table.duplex > 0, table.duplex, infinite)
+    capacity = np.stack([infinite, table.upload, table.download, duplex], axis=-1)
+    least_s = (base[:, ~reduces] / capacity[~reduces]).max(axis=(1, 2), initial=0.0)
+    starts = capacity.shape[-1] * np.arange(np.count_nonzero(reduces))
+    shape = (len(base), -1)
+    rows = (base[:, reduces].reshape(shape), slope[:, reduces].reshape(shape), capacity[reduces].reshape(-1))
+    return least_time(lines(starts, *rows, least_s))

@@ -1,0 +1,117 @@
+"""Who contributes to a round, and in how many bytes: rule 30.
+
+Every further contributor shortens the wait for the batch and may lengthen the exchange. A slow one can send a smaller
+codec or be left out: what it has is carried over, never lost, and it catches up from the log while nobody waits for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan.comparison import Candidate, Codecs, Comparison
+from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
+from peer_agent.protocol.plan.solve import Shares, solve
+
+PATIENCE = 3  # rounds running that somebody is left out at most
+MOST_CELLS = 1 << 13  # choices times peers that are compared at once; of more choices, every so many-th
+MOST_SOLVED = 4  # choices that are looked at with the limits that links have together
+ALIKE = 1.01  # a choice this much slower than the fastest may be preferred to it
+
+
+class Choice(Struct, frozen=True):
+    """The number of each contributor's codec, who is left out, the plan, and the seconds from step to step.
+
+    To `cannot_follow`, of those left out, averages come more slowly than steps are made: they never reach the head.
+    """
+
+    codecs: dict[PeerId, int]
+    left_out: tuple[PeerId, ...]
+    cannot_follow: tuple[PeerId, ...]
+    shares: Shares
+    step_s: float
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    others: Sequence[Party],
+    down_bytes: float,
+    *,
+    batch: int,
+    staleness: int,
+    limits: Limits = NO_LIMITS,
+) -> Choice:
+    """Who contributes, so that steps of `batch` samples follow one another as fast as may be.
+
+    With staleness 1 samples are computed during the exchange, else before it. `others` reduce or receive. Whoever was
+    left out three rounds running contributes. Within 10 % of the best of all choices where only own links limit.
+    Raises ValueError as `solve`, without candidates, and for one without a codec.
+    """
+    if not candidates or not all(candidate.up_bytes for candidate in candidates):
+        raise ValueError("nobody may contribute")
+    if not any(party.may_reduce for party in (*(c.party for c in candidates), *others)):
+        raise ValueError("nobody may reduce")
+    comparison = Comparison(candidates, others, down_bytes, batch, staleness)
+    comparison.narrow(limits)
+    found = scanned(comparison)
+    order = _order(comparison, found, comparison.steps(found, comparison.durations(found)))
+    # Where links have no limits together, all is known of each choice.
+    looked_at = found[order[: 1 if limits == NO_LIMITS else MOST_SOLVED]]
+    return min((_choice(comparison, others, codecs, limits) for codecs in looked_at), key=lambda choice: choice.step_s)
+
+
+def is_overdue(candidate: Candidate) -> bool:
+    """Whether it must not be left out again."""
+    return candidate.rounds_left_out >= PATIENCE
+
+
+def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
+    """Those that are as good as the fastest by more samples, then by the more preferred codecs; then by time."""
+    is_alike = steps <= ALIKE * steps.min()
+    samples = np.where(is_alike, comparison.samples_per_s(found), 0.0)
+    return np.lexsort((steps, np.where(is_alike, found.sum(axis=1), 0), -samples))
+
+
+def scanned(comparison: Comparison) -> Codecs:
+    """Everybody whose own links need at most so long, for every so long.
+
+    Each in the first codec with which it is as quick; and all that again without the first codec of each, the second …
+    And each alone: one that contributes and reduces all needs no gradient of its own on any link.
+    """
+    candidates, codecs, own = comparison.candidates, np.arange(comparison.codecs), comparison.own_times()
+    last = np.array([[len(candidate.up_bytes) - 1] for candidate in candidates])
+    quickest = own.argmin(axis=1)
+    otherwise = np.where([is_overdue(candidate) for candidate in candidates], quickest, -1)
+    cells = (1 + len(codecs)) * len(comparison.table.peers)  # each list has a part of what is compared at once
+    found = [np.where(_few(np.eye(len(candidates), dtype=bool), cells), quickest, otherwise)]
+    for level in codecs:
+        allowed = np.where(codecs >= np.minimum(level, last), own, np.inf)
+        within = _few(np.unique(allowed[np.isfinite(allowed)])[::-1], cells)
+        is_quick = allowed <= within[:, None, None]
+        found.append(np.where(is_quick.any(axis=-1), is_quick.argmax(axis=-1), otherwise))
+    return np.asarray(np.unique(np.concatenate(found), axis=0))
+
+
+def _few(values: NDArray[Any], cells: int) -> NDArray[Any]:
+    """Of values that are compared in so many cells each, as many as may be, evenly."""
+    return values[:: max(1, -(-len(values) * cells // MOST_CELLS))]
+
+
+def _choice(comparison: Comparison, others: Sequence[Party], codecs: Codecs, limits: Limits) -> Choice:
+    used = {c.party.peer: n for c, n in zip(comparison.candidates, codecs.tolist(), strict=True) if n >= 0}
+    parties = [_as_chosen(candidate, used.get(candidate.party.peer)) for candidate in comparison.candidates]
+    shares = solve([*parties, *others], comparison.down_bytes, limits)
+    (step_s,) = comparison.steps(codecs[None], np.array([shares.duration_s])).tolist()
+    arrives_s = dict(zip(comparison.table.peers, comparison.arrival_times().tolist(), strict=True))
+    left_out = tuple(party.peer for party in parties if party.peer not in used)
+    return Choice(used, left_out, tuple(peer for peer in left_out if arrives_s[peer] > step_s), shares, step_s)
+
+
+def _as_chosen(candidate: Candidate, codec: int | None) -> Party:
+    if codec is None:
+        return replace(candidate.party, up_bytes=0.0, is_awaited=False)
+    return replace(candidate.party, up_bytes=candidate.up_bytes[codec])

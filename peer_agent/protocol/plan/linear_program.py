@@ -1,0 +1,122 @@
+"""The share program by HiGHS, where rows couple shares: pairs, households, relays that forward (rule 26).
+
+HiGHS returns one corner of the optimum, which may leave all of the reducing to one peer. So the shares are chosen among
+all optimal ones: as near as the rows allow to what rule 29 would give without the coupling. Who has to go beyond that
+does so in proportion to what it could take, then the same among the others (lexicographic min-max, which is one point).
+"""
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from peer_agent.protocol.plan.closed_form import Lines, fill
+from peer_agent.protocol.plan.parties import Vector, total
+from peer_agent.protocol.plan.program import Program
+
+SLACK = 1e-8  # relative: by so much the shares may be slower than the optimum, to be found among all optimal ones
+MOST_ITERATIONS = 100_000  # of HiGHS, for one answer
+MOST_LEVELS = 8  # answers for who goes how far beyond its aim
+HOLDS = 1e-7  # a smaller multiplier does not hold an answer
+DIGITS = 10  # of a share: what comes behind them differs between builds of HiGHS
+
+
+class Scaled(Struct, frozen=True, eq=False):
+    """The rows that can bind at all, without units: `matrix @ shares + base <= time`, times in units of `scale_s`."""
+
+    rows: NDArray[np.int64]
+    matrix: Any  # scipy's, sparse
+    base: Vector
+    scale_s: float
+
+
+def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vector, Vector]:
+    """Optimal shares, and what each row has to do with the time (sum 1). `least_s` is T* without the coupling.
+
+    Where HiGHS gives up, the shares are those without the coupling: feasible, only slower.
+    """
+    parts = np.zeros(len(program.base))
+    aim = _aim(program, lines, least_s)
+    scaled = scaled_rows(program, least_s or program.duration_s(aim))
+    answer = _minimise(scaled.matrix, -np.ones(len(scaled.rows)), -scaled.base, np.full(len(aim), np.nan))
+    if answer is None:
+        return aim, parts
+    parts[scaled.rows] = np.maximum(-answer.ineqlin.marginals, 0.0)
+    time = float(answer.x[-1]) * (1 + SLACK)
+    aim = _aim(program, lines, time * scaled.scale_s)
+    reach = np.minimum(lines.upper(time * scaled.scale_s), 1.0)
+    shares = _level(scaled, time, aim, reach, np.asarray(answer.x[:-1]))
+    rounded = np.array([round(share, DIGITS) for share in np.maximum(shares, 0.0).tolist()])
+    return rounded / total(rounded), parts
+
+
+def scaled_rows(program: Program, scale_s: float) -> Scaled:
+    """The rows that could need more than this time."""
+    from scipy.sparse import csr_array
+
+    most = np.zeros(len(program.base))
+    np.maximum.at(most, program.row, program.slope)
+    allowance = program.capacity * scale_s
+    rows = np.flatnonzero(program.base + most > allowance * (1 - SLACK))
+    number = np.full(len(program.base), -1)
+    number[rows] = np.arange(len(rows))
+    kept = number[program.row] >= 0
+    places = (number[program.row[kept]], program.share[kept])
+    values = program.slope[kept] / allowance[program.row[kept]]
+    matrix = csr_array((values, places), shape=(len(rows), len(program.reducers)))
+    return Scaled(rows, matrix, program.base[rows] / allowance[rows], scale_s)
+
+
+def _aim(program: Program, lines: Lines, time_s: float) -> Vector:
+    """What rule 29 gives at this time, without the coupling."""
+    return fill(lines.lower(time_s), lines.upper(time_s), program.is_volunteer)
+
+
+def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vector) -> Vector:
+    """Shares within `time` whose largest excess over the aim, in parts of their reach, is as small as can be.
+
+    Who holds that excess where it is keeps its share; the others are levelled again, and so on.
+    """
+    from scipy.sparse import csr_array, vstack
+
+    settled = np.where(reach > 0, np.nan, 0.0)
+    for _ in range(MOST_LEVELS):
+        free = np.flatnonzero(np.isnan(settled))
+        if not len(free):
+            break
+        places = (np.arange(len(free)), free)
+        own = csr_array((np.ones(len(free)), places), shape=(len(free), len(aim)))
+        column = np.concatenate([np.zeros(len(scaled.rows)), -reach[free]])
+        bound = np.concatenate([time - scaled.base, aim[free]])
+        answer = _minimise(vstack([scaled.matrix, own]), column, bound, settled)
+        if answer is None:
+            break
+        shares = np.asarray(answer.x[:-1])
+        holds = free[answer.ineqlin.marginals[len(scaled.rows) :] < -HOLDS]
+        settled[holds] = shares[holds]
+    return shares
+
+
+def _minimise(matrix: Any, column: Vector, bound: Vector, settled: Vector) -> Any:
+    """The least z, of any sign, with `matrix @ shares + column * z <= bound`, or None where HiGHS gives up.
+
+    Shares sum to 1 and are not negative; those that are not NaN in `settled` are as they are there.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array, hstack
+
+    is_open = np.isnan(settled)
+    lowest = np.append(np.where(is_open, 0.0, settled), -np.inf)
+    highest = np.append(np.where(is_open, np.inf, settled), np.inf)
+    answer = linprog(
+        np.append(np.zeros(len(settled)), 1.0),
+        A_ub=hstack([matrix, csr_array(column[:, None])]),
+        b_ub=bound,
+        A_eq=np.append(np.ones(len(settled)), 0.0)[None],
+        b_eq=[1.0],
+        bounds=np.column_stack([lowest, highest]),
+        method="highs",
+        options={"maxiter": MOST_ITERATIONS},
+    )
+    return answer if answer.status == 0 else None

@@ -1,0 +1,114 @@
+"""Who takes part in a round, and what its links carry: what a plan is made from. Bytes, and bytes per second."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from peer_agent.protocol.identifiers import PeerId
+
+MOST_PARTIES = 1 << 16  # as many as a plan has slots
+LARGEST = 1e18  # bytes, or bytes per second; what is not 0 is not smaller than one by this
+
+Vector = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Pair = tuple[PeerId, PeerId]  # who sends, who receives
+
+
+class Party(Struct, frozen=True, kw_only=True):
+    """A peer in the round. Speeds are budgets; 0 is not measured yet (`duplex_bps` 0: both directions at once)."""
+
+    peer: PeerId
+    up_bytes: float = 0.0  # its encoded gradient; 0: it contributes nothing
+    receives: bool = False  # the averages are sent to it, as to every replica and to the keeper of the log
+    is_awaited: bool = True  # the round lasts until it has them; others catch up from the log
+    may_reduce: bool = False
+    is_volunteer: bool = False  # a trainer; in ties relays and auxiliaries are given their part first
+    upload_bps: float = 0.0
+    download_bps: float = 0.0
+    duplex_bps: float = 0.0  # of up and down together, as on Wi-Fi
+    household: str = ""  # who shares a public address shares its uplink
+
+
+class Limits(Struct, frozen=True):
+    """What several links have together. Peers that are not in the round count for nothing; 0 is not known."""
+
+    pairs: dict[Pair, float] = {}  # of the direct link from one to another
+    forwarded: dict[Pair, PeerId] = {}  # the relay that carries a pair without a direct link
+    households: dict[str, float] = {}  # joint uplink
+
+
+NO_LIMITS = Limits()
+
+
+class Table:
+    """The parties as arrays, in the order of their ids: whoever lists them, the plan is the same.
+
+    Raises ValueError for ids that are there twice, and for numbers that are negative, not finite, or beyond `LARGEST`.
+    """
+
+    def __init__(self, parties: Sequence[Party]) -> None:
+        self.parties = sorted(parties, key=lambda party: party.peer)
+        self.peers = [party.peer for party in self.parties]
+        self.place = {peer: i for i, peer in enumerate(self.peers)}
+        _check(self.parties, len(self.place))
+        numbers = [(p.up_bytes, p.upload_bps, p.download_bps, p.duplex_bps) for p in self.parties]
+        flags = [(p.receives, p.receives and p.is_awaited, p.may_reduce, p.is_volunteer) for p in self.parties]
+        columns = np.array(numbers, dtype=np.float64).reshape(-1, 4).T
+        check_numbers(columns)
+        self.receives, self.waits, self.reduces, self.is_volunteer = np.array(flags, dtype=bool).reshape(-1, 4).T
+        self.up_bytes, upload, download, self.duplex = columns
+        self.upload = of_kind(upload, self.is_volunteer)
+        self.download = of_kind(download, self.is_volunteer)
+
+
+def _check(parties: Sequence[Party], distinct: int) -> None:
+    if distinct != len(parties):
+        raise ValueError("a peer is there twice")
+    if distinct > MOST_PARTIES:
+        raise ValueError(f"more than {MOST_PARTIES} take part")
+
+
+def check_numbers(numbers: Vector) -> None:
+    """Raise ValueError for what is neither 0 nor within `LARGEST` of 1 in either direction."""
+    if not ((numbers == 0) | ((numbers >= 1 / LARGEST) & (numbers <= LARGEST))).all():
+        raise ValueError("bytes and speeds are finite and not negative")
+
+
+def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
+    """What is not measured counts as the slowest measured of its kind, and as unlimited where none of it is."""
+    filled = speeds.copy()
+    for kind in (is_volunteer, ~is_volunteer):
+        measured = speeds[kind & (speeds > 0)]
+        filled[kind & (speeds <= 0)] = measured.min() if measured.size else np.inf
+    return filled
+
+
+def total(values: Vector) -> Vector:
+    """The sum along the last axis, one after another: numpy's own order of additions differs between builds."""
+    if not values.shape[-1]:
+        return np.zeros(values.shape[:-1])
+    return np.cumsum(values, axis=-1)[..., -1]
+
+
+class Loads(Struct, frozen=True, eq=False):
+    """Bytes that each party sends and receives in a round: `base + slope * (its own share)`. Shape (..., parties)."""
+
+    up_base: Vector
+    up_slope: Vector
+    down_base: Vector
+    down_slope: Vector
+
+
+def loads_of(table: Table, up_bytes: Vector, waits: Flags, reduces: Flags, down_bytes: float) -> Loads:
+    """The left sides of rule 26. Who contributes what, who is waited for and who reduces: shape (..., parties)."""
+    arriving = total(up_bytes)[..., None]
+    others = np.count_nonzero(table.receives) - table.receives
+    noise = 1e-12 * (arriving + down_bytes * len(table.peers))
+
+    def slope(value: Vector) -> Vector:
+        return np.where(reduces & (np.abs(value) > noise), value, 0.0)  # what rounding leaves of 0 is no slope
+
+    down_base = np.where(waits, down_bytes, 0.0)
+    return Loads(up_bytes, slope(down_bytes * others - up_bytes), down_base, slope(arriving - up_bytes - down_base))

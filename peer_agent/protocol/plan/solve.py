@@ -1,0 +1,81 @@
+"""The shares of a round and what limits it: rules 25 to 29."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan.closed_form import fill, least_time, lines_of
+from peer_agent.protocol.plan.linear_program import coupled_shares
+from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
+from peer_agent.protocol.plan.program import Kind, Program, program_of
+
+ROUNDING = 1e-9  # relative: by less, two times do not differ
+MOST_NAMED = 8  # limits that a plan names
+
+
+class Limit(Struct, frozen=True):
+    """What the round waits for. One percent more of all limits is one percent less time, of which this gives `part`."""
+
+    kind: Kind
+    peers: tuple[PeerId, ...]  # one; of a pair the sender and the receiver; of a household all of it
+    part: float
+
+
+class Shares(Struct, frozen=True):
+    """Each reducer's share of the vector (sum 1, by id), the seconds the round takes with them, and why so many."""
+
+    reducers: tuple[PeerId, ...]
+    shares: tuple[float, ...]
+    duration_s: float
+    limits: tuple[Limit, ...] = ()  # the largest parts first
+
+
+def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
+    """The optimum of the share program. Where nothing is measured, relays and auxiliaries get equal shares.
+
+    Without rows that couple shares, or where those that do bind nothing, shares are the same bits on every platform;
+    else they are HiGHS's, which makes the same of them on one platform and to nine digits on all.
+    Raises ValueError where nobody may reduce, and for numbers that `Table` refuses.
+    """
+    program = program_of(parties, down_bytes, limits)
+    if not program.reducers:
+        raise ValueError("nobody may reduce")
+    lines = lines_of(program)
+    time_s = least_time(lines)
+    shares = fill(lines.lower(time_s), lines.upper(time_s), program.is_volunteer)
+    if program.duration_s(shares) <= time_s * (1 + ROUNDING):
+        parts = _parts(program, shares)
+    else:
+        shares, parts = coupled_shares(program, lines, float(time_s))
+    return Shares(program.reducers, tuple(map(float, shares)), program.duration_s(shares), _named(program, parts))
+
+
+def _parts(program: Program, shares: Vector) -> Vector:
+    """What each row has to do with the time, where each share has rows of its own. Sum 1, or 0 where nothing binds.
+
+    Those that bind whatever is reduced there decide, in equal parts; else all reducers are full together.
+    """
+    times = program.times(shares)
+    longest = times.max(initial=0.0)
+    parts = np.zeros(len(times))
+    if longest <= 0:
+        return parts
+    entry = np.full(len(times), -1)
+    entry[program.row] = np.arange(len(program.row))
+    full: dict[int, int] = {}
+    alone: dict[tuple[PeerId, ...], int] = {}
+    for row in np.flatnonzero(times >= longest * (1 - ROUNDING)).tolist():
+        if entry[row] < 0 or shares[program.share[entry[row]]] < ROUNDING:
+            alone.setdefault(program.rows[row].peers, row)
+        else:
+            full.setdefault(int(program.share[entry[row]]), row)
+    for row in (alone or full).values():
+        parts[row] = 1.0 if alone else program.capacity[row] / abs(program.slope[entry[row]])
+    return np.asarray(parts / parts.sum())
+
+
+def _named(program: Program, parts: Vector) -> tuple[Limit, ...]:
+    order = np.argsort(-parts, kind="stable")[:MOST_NAMED]
+    return tuple(Limit(program.rows[i].kind, program.rows[i].peers, float(parts[i])) for i in order if parts[i] > 0)

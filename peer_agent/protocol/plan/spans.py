@@ -1,0 +1,56 @@
+"""Shares as whole chunks: integers, reducers in the order of their ids, ties to the earlier (rule 29)."""
+
+import math
+from collections.abc import Sequence
+
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.messages import PlannedSpan
+
+SPAN_BYTES = 1 << 20  # a share is cut in spans of max(P/64, 1 MiB), so that a dead reducer costs only what is open
+
+
+def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
+    """Integers in proportion to `shares` that sum to `total`; ties go to the earlier one."""
+    whole = math.fsum(shares)  # `sum` of floats rounds otherwise from Python 3.12 on
+    exact = [share * total / whole for share in shares]
+    counts = [int(value) for value in exact]
+    order = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def spans_of(
+    reducers: Sequence[PeerId],
+    shares: Sequence[float],
+    missing: Sequence[tuple[int, int]],
+    grid: Grid,
+    *,
+    attempt: int,
+    first_span: int = 0,
+) -> list[PlannedSpan]:
+    """Deal the chunk ranges `missing` to the reducers in id order by their shares, and cut each share into spans."""
+    ranked = sorted(zip(reducers, shares, strict=True), key=lambda pair: pair[0])
+    counts = largest_remainder([share for _, share in ranked], sum(stop - first for first, stop in missing))
+    length = max(1, max(grid.elements * 4 // 64, SPAN_BYTES) // (grid.chunk_elements * 4))
+    chunks = [chunk for first, stop in missing for chunk in range(first, stop)]
+    spans: list[PlannedSpan] = []
+    taken = 0
+    for (reducer, _), count in zip(ranked, counts, strict=True):
+        for first, stop in _runs(chunks[taken : taken + count], length):
+            span = PlannedSpan(span=first_span + len(spans), first=first, stop=stop, reducer=reducer, attempt=attempt)
+            spans.append(span)
+        taken += count
+    return spans
+
+
+def _runs(chunks: Sequence[int], length: int) -> list[tuple[int, int]]:
+    """Consecutive chunks as ranges of at most `length`."""
+    runs: list[tuple[int, int]] = []
+    for chunk in chunks:
+        if runs and runs[-1][1] == chunk and chunk - runs[-1][0] < length:
+            runs[-1] = (runs[-1][0], chunk + 1)
+        else:
+            runs.append((chunk, chunk + 1))
+    return runs

@@ -1,0 +1,90 @@
+"""The rows of rule 26 a second time: who sends what to whom where one reducer takes the whole vector.
+
+Loads are linear in the shares, and the shares sum to 1, so what a link carries is the mean of these, by shares.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from scipy.optimize import linprog
+
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import NO_LIMITS, Limits, Party
+
+Link = tuple[str, object]  # what a limit is on: ("up", a peer), ("pair", a pair) …
+
+
+def transfers(parties: Sequence[Party], down: float, reducer: PeerId) -> Iterator[tuple[PeerId, PeerId, float, bool]]:
+    """Sender, receiver, bytes, and whether the receiver is waited for."""
+    for party in parties:
+        if party.peer != reducer:
+            yield party.peer, reducer, party.up_bytes, True
+            if party.receives:
+                yield reducer, party.peer, down, party.is_awaited
+
+
+def loads(parties: Sequence[Party], down: float, limits: Limits, reducer: PeerId) -> dict[Link, float]:
+    """Bytes on everything that can be limited."""
+    home = {party.peer: party.household for party in parties}
+    carried: defaultdict[Link, float] = defaultdict(float)
+
+    def hop(sender: PeerId | None, receiver: PeerId | None, size: float) -> None:
+        for kind, end in (("up", sender), ("down", receiver)):
+            if end is not None:
+                carried[kind, end] += size
+                carried["duplex", end] += size
+        if sender is not None:
+            carried["household", home[sender]] += size
+
+    for sender, receiver, size, is_awaited in transfers(parties, down, reducer):
+        hop(sender, receiver if is_awaited else None, size)
+        relay = limits.forwarded.get((sender, receiver))
+        if relay is None:
+            carried["pair", (sender, receiver)] += size if is_awaited else 0.0
+        elif relay not in (sender, receiver) and is_awaited:
+            hop(relay, relay, size)
+    return carried
+
+
+def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
+    """What is known of them; unmeasured links as the slowest of their kind."""
+    known: dict[Link, float] = {("pair", pair): bps for pair, bps in limits.pairs.items()}
+    known |= {("household", name): bps for name, bps in limits.households.items() if name}
+    for party in parties:
+        alike = [other for other in parties if other.is_volunteer == party.is_volunteer]
+        known["duplex", party.peer] = party.duplex_bps
+        known["up", party.peer] = party.upload_bps or min((o.upload_bps for o in alike if o.upload_bps), default=0)
+        known["down", party.peer] = party.download_bps or min(
+            (o.download_bps for o in alike if o.download_bps), default=0
+        )
+    return {link: bps for link, bps in known.items() if bps}
+
+
+def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -> tuple[list[PeerId], np.ndarray]:
+    """Who may reduce, by id, and for each limit (row) how long it takes where one of them (column) takes all."""
+    reducers = sorted(party.peer for party in parties if party.may_reduce)
+    capacity = capacities(parties, limits)
+    table = np.zeros((len(capacity), len(reducers)))
+    for column, reducer in enumerate(reducers):
+        carried = loads(parties, down, limits, reducer)
+        table[:, column] = [carried.get(link, 0.0) / bps for link, bps in capacity.items()]
+    return reducers, table
+
+
+def least(table: np.ndarray) -> float:
+    """T* by HiGHS: the least T with shares that sum to 1 and no row above it."""
+    count = table.shape[1]
+    scale = float(table.max(axis=0, initial=0.0).min())  # where the best of them takes all: T* is at most that
+    if not scale:
+        return 0.0
+    answer = linprog(
+        np.append(np.zeros(count), 1.0),
+        A_ub=np.column_stack([table / scale, np.full(len(table), -1.0)]),
+        b_ub=np.zeros(len(table)),
+        A_eq=np.append(np.ones(count), 0.0)[None],
+        b_eq=[1.0],
+        method="highs",
+    )
+    assert answer.status == 0, answer.message
+    return float(answer.x[-1]) * scale
