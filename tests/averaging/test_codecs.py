@@ -20,11 +20,13 @@ from peer_agent.averaging.codecs import (
     decode,
     decode_with_leaf,
     encode,
+    encode_with_leaves,
     sum_squares,
 )
 from peer_agent.protocol.codec_sizes import BLOCK, encoded_size
 from peer_agent.protocol.log.merkle import leaf_of
 from peer_agent.protocol.recipe import Codec
+from tests.averaging import definition
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 LARGEST, SUBNORMAL = float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_subnormal)
@@ -86,6 +88,25 @@ def test_extremes(codec: Codec, name: str) -> None:
     assert encode(codec, decoded) == data
 
 
+@given(codecs, chunks)
+def test_the_bytes_are_those_of_the_definition(codec: Codec, values: Floats) -> None:
+    assert encode(codec, values) == definition.encoded(codec, values)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_chunks_of_one_length_are_encoded_together_as_they_are_alone(codec: Codec) -> None:
+    """Numbers of all sizes, with extremes among them."""
+    rows = np.array(many_values())
+    for row, extremes in enumerate(EXTREMES.values()):
+        rows[row, : len(extremes)] = extremes
+    wanted = [definition.encoded(codec, row) for row in rows]
+    together = encode_with_leaves(codec, rows.copy())
+    assert [bytes(payload) for payload, _ in together] == wanted
+    for data, (_, leaf) in zip(wanted, together, strict=True):
+        values = definition.decoded(codec, data, rows.shape[1])
+        assert leaf == leaf_of(data, definition.sum_of_squares(values))
+
+
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 1500, 2999])
@@ -100,9 +121,20 @@ def test_what_is_not_finite_is_not_encoded(codec: Codec, bad: float, place: int)
 def test_any_bytes_decode(data: st.DataObject, codec: Codec, length: int) -> None:
     head = data.draw(st.binary(max_size=64))
     size = encoded_size(codec, length)
-    values, leaf = decode_with_leaf(codec, (head * (size // max(len(head), 1) + 1)).ljust(size, b"\xff")[:size], length)
-    assert values.shape == (length,)
+    values = np.empty(length, np.float32)
+    leaf = decode_with_leaf(codec, (head * (size // max(len(head), 1) + 1)).ljust(size, b"\xff")[:size], values)
     assert math.isfinite(leaf.sum_squares) == bool(np.isfinite(values).all())
+
+
+@given(st.data(), codecs, st.integers(1, 2100))
+def test_any_bytes_decode_as_the_definition_says(data: st.DataObject, codec: Codec, length: int) -> None:
+    size = encoded_size(codec, length)
+    head = data.draw(st.binary(min_size=size % 8192, max_size=size % 8192))
+    payload = (head * 3).ljust(size, b"\x7b")[:size]
+    wanted = definition.decoded(codec, payload, length)
+    values = decode(codec, payload, length)
+    assert np.array_equal(values, wanted, equal_nan=True)
+    assert np.array_equal(np.signbit(values), np.signbit(wanted))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -142,7 +174,8 @@ def test_sum_of_squares_of_what_is_not_finite() -> None:
 @given(codecs, chunks)
 def test_the_leaf_is_of_the_bytes_and_the_decoded_values(codec: Codec, values: Floats) -> None:
     data = encode(codec, values)
-    decoded, leaf = decode_with_leaf(codec, memoryview(b"head" + data)[4:], values.size)
+    decoded = np.empty(values.size, np.float32)
+    leaf = decode_with_leaf(codec, memoryview(b"head" + data)[4:], decoded)
     assert leaf == leaf_of(data, sum_squares(decoded))
 
 
@@ -158,7 +191,8 @@ def digest_of_everything(codec: Codec) -> str:
     digest = hashlib.sha256()
     for values in many_values():
         data = encode(codec, values)
-        decoded, leaf = decode_with_leaf(codec, data, values.size)
+        decoded = np.empty(values.size, np.float32)
+        leaf = decode_with_leaf(codec, data, decoded)
         digest.update(data + decoded.tobytes() + leaf.pack())
     return digest.hexdigest()
 

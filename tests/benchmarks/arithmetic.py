@@ -11,6 +11,7 @@ import time
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -34,6 +35,7 @@ from tests.protocol.identities import SITE_PUBLIC
 CODECS: tuple[Codec, ...] = get_args(Codec)
 TOKENS = 1000
 BYTES_PER_GB = 1e9
+OPEN = 8  # chunks that a reducer has open: contributors do not keep in step
 Work = Callable[[], object]
 
 
@@ -41,20 +43,24 @@ class Meter:
     """Processor seconds of what is done, by step; or the most memory that Python and numpy asked for in it."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
-        self.peaks: defaultdict[str, list[float]] = defaultdict(list)
+        self.turns: list[defaultdict[str, float]] = []
+        self.peaks: defaultdict[str, float] = defaultdict(float)
 
     def did(self, step: str, work: Work) -> None:
-        """Do a step."""
+        """Do a step, or a part of it."""
         if tracemalloc.is_tracing():
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             work()
-            self.peaks[step].append(tracemalloc.get_traced_memory()[1] - before)
+            self.peaks[step] = max(self.peaks[step], tracemalloc.get_traced_memory()[1] - before)
         else:
             began = time.process_time()
             work()
-            self.seconds[step].append(time.process_time() - began)
+            self.turns[-1][step] += time.process_time() - began
+
+    def medians(self) -> dict[str, float]:
+        """Seconds of each step; the first turn warmed up."""
+        return {step: median(turn[step] for turn in self.turns[1:]) for step in self.turns[0]}
 
 
 class Turn:
@@ -80,26 +86,28 @@ class Turn:
         self._receive(plan, payloads)
         return sum(len(payload) for payload in sending.payloads)
 
-    def _reduce(self, plan: Plan, sending: Sending) -> Sequence[bytes]:
-        """Two contributors that send the same."""
+    def _reduce(self, plan: Plan, sending: Sending) -> Sequence[memoryview]:
+        """Two contributors that send the same, at about the same time."""
         reduction = Reduction(OpenPlan(plan, plan.slots))
         for slot in (0, 1):
             assert reduction.leaves(slot, pack_leaves(sending.leaves)) is None
-        for slot, step in ((0, "add_first"), (1, "add")):
-            self.meter.did(step, lambda slot=slot: self._add(reduction, slot, sending))  # type: ignore[misc]
-        self.meter.did("close", lambda: [reduction.close(chunk, 2 * TOKENS) for chunk in self.grid])
-        self.closed, payloads = reduction.take_span(plan.spans[0], ())
-        self.meter.did("hold", lambda: self._hold(plan, self.closed, payloads))
-        return payloads
+        for first in range(0, self.grid.chunks, OPEN):
+            chunks = range(first, min(first + OPEN, self.grid.chunks))
+            for slot, step in ((0, "add_first"), (1, "add")):
+                self.meter.did(step, partial(self._add, reduction, slot, sending, chunks))
+            self.meter.did("close", lambda: [reduction.close(chunk, 2 * TOKENS) for chunk in chunks])  # noqa: B023
+        self.closed = reduction.take_span(plan.spans[0], ())
+        self.meter.did("hold", partial(self._hold, plan, self.closed))
+        return self.closed.payloads
 
-    def _add(self, reduction: Reduction, slot: int, sending: Sending) -> None:
-        for chunk, payload in enumerate(sending.payloads):
-            assert reduction.add(slot, chunk, memoryview(payload)) is None
+    def _add(self, reduction: Reduction, slot: int, sending: Sending, chunks: Sequence[int]) -> None:
+        for chunk in chunks:
+            assert reduction.add(slot, chunk, memoryview(sending.payloads[chunk])) is None
 
-    def _hold(self, plan: Plan, closed: ClosedSpan, payloads: Sequence[bytes]) -> None:
-        self.log.hold(RUN, plan.step, plan.fence, plan.attempt, closed, payloads)
+    def _hold(self, plan: Plan, closed: ClosedSpan) -> None:
+        self.log.hold(RUN, plan.step, plan.fence, plan.attempt, closed)
 
-    def _receive(self, plan: Plan, payloads: Sequence[bytes]) -> None:
+    def _receive(self, plan: Plan, payloads: Sequence[memoryview]) -> None:
         assembly = Assembly(self.grid, self.codec)
         assembly.follow(plan)
         place = (plan.run, plan.step, plan.fence, plan.attempt, 0)
@@ -117,26 +125,27 @@ class Turn:
         self.meter.did("memcpy", lambda: _copy_all(room, sending.payloads))
 
 
-def _copy_all(room: bytearray, payloads: Sequence[bytes]) -> None:
+def _copy_all(room: bytearray, payloads: Sequence[bytes | memoryview]) -> None:
     with memoryview(room) as view:
         for payload in payloads:
             view[: len(payload)] = payload
 
 
 def inside(elements: int, repeats: int) -> Figures:
-    """Of this process; the first turn warms up, the last one tells of memory."""
+    """Of this process; the last turn tells of memory."""
     grid, figures = grid_of(elements), {}
     with tempfile.TemporaryDirectory() as folder:
         log = UpdateLog(Path(folder), SITE_PUBLIC)
         for codec in CODECS:
             meter = Meter()
             for _ in range(1 + repeats):
+                meter.turns.append(defaultdict(float))
                 size = Turn(meter, grid, codec, log).run()
-            figures[codec] = {"s_per_gb": {k: median(v[1:]) * BYTES_PER_GB / size for k, v in meter.seconds.items()}}
+            figures[codec] = {"s_per_gb": {k: v * BYTES_PER_GB / size for k, v in meter.medians().items()}}
             tracemalloc.start()
             Turn(meter, grid, codec, log).run()
             tracemalloc.stop()
-            figures[codec]["peak_vectors"] = {k: v[0] / (4 * elements) for k, v in meter.peaks.items()}
+            figures[codec]["peak_vectors"] = {k: v / (4 * elements) for k, v in meter.peaks.items()}
             say(f"{codec} is done")
     return {"codecs": figures, "peak_mb": peak_mb(os.getpid())}
 
