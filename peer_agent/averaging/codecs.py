@@ -3,6 +3,8 @@
     fp32   the values, little-endian
     fp16   int16 exponent e, then halves h: x = h * 2^e (rule 34)
     int8   a float32 scale per block of 1024, then the integers q: x = q * scale
+    int4   a float32 scale per block of 128, then ceil(n/2) bytes: byte i has q of value i in its low four bits and that
+           of value i + ceil(n/2) in its high ones, in two's complement: x = q * scale
 
 Encoding what was decoded gives the same bytes again.
 """
@@ -19,7 +21,7 @@ from peer_agent.averaging.halves import from_halves, to_halves
 from peer_agent.averaging.levels import multiply, to_levels
 from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.averaging.squares import sums_of_squares
-from peer_agent.protocol.codec_sizes import BLOCK, encoded_size
+from peer_agent.protocol.codec_sizes import BLOCK, INT4_BLOCK, encoded_size
 from peer_agent.protocol.log.merkle import Leaf, leaf_of
 from peer_agent.protocol.recipe import Codec
 
@@ -35,7 +37,7 @@ LARGEST_HALF = np.float32(2**15 - 2**4)
 LOWEST_EXPONENT = -126  # of a power of two that is a normal float32 number
 HIGHEST_EXPONENT = 128 - HALF_EXPONENT  # of float32's largest value
 
-INT8_TOP = 127
+INT8_TOP, INT4_TOP = 127, 7
 
 
 def encode(codec: Codec, values: Floats) -> bytes:
@@ -57,6 +59,8 @@ def encode_rows(codec: Codec, rows: Floats) -> Bytes:
                 _encode_halves(rows, payloads)
             case "int8":
                 _encode_int8(rows, payloads)
+            case "int4":
+                _encode_int4(rows, payloads)
             case _:
                 assert_never(codec)
     return payloads
@@ -108,6 +112,8 @@ def _decode(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
             _decode_halves(data, values)
         case "int8":
             _decode_int8(data, values)
+        case "int4":
+            _decode_int4(data, values)
         case _:
             assert_never(codec)
 
@@ -166,3 +172,22 @@ def _decode_int8(data: bytes | memoryview, values: Floats) -> None:
     scales = np.frombuffer(data, "<f4", count=-(-values.size // BLOCK))
     np.copyto(values, np.frombuffer(data, np.int8, offset=4 * scales.size))
     multiply(values.reshape(1, -1), scales.reshape(1, -1), BLOCK)
+
+
+def _encode_int4(rows: Floats, payloads: Bytes) -> None:
+    scales, levels = to_levels(rows, INT4_BLOCK, INT4_TOP)
+    payloads[:, : 4 * scales.shape[1]].view("<f4")[:] = scales
+    pairs, half = payloads[:, 4 * scales.shape[1] :].view(np.int8), -(-rows.shape[1] // 2)
+    np.bitwise_and(levels[:, :half], 15, out=pairs)
+    high = pairs[:, : rows.shape[1] - half]
+    np.left_shift(levels[:, half:], 4, out=levels[:, half:])
+    np.bitwise_or(high, levels[:, half:], out=high)
+
+
+def _decode_int4(data: bytes | memoryview, values: Floats) -> None:
+    scales = np.frombuffer(data, "<f4", count=-(-values.size // INT4_BLOCK))
+    pairs, half = np.frombuffer(data, np.int8, offset=4 * scales.size), -(-values.size // 2)
+    high = pairs[: values.size - half]
+    np.right_shift(high, 4, out=values[half:], dtype=np.int8)
+    np.right_shift(np.left_shift(pairs, 4), 4, out=values[:half], dtype=np.int8)
+    multiply(values.reshape(1, -1), scales.reshape(1, -1), INT4_BLOCK)

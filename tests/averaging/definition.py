@@ -3,12 +3,13 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peer_agent.averaging.codecs import EXPONENT, HIGHEST_EXPONENT, LARGEST_HALF, LOWEST_EXPONENT, Floats
-from peer_agent.protocol.codec_sizes import BLOCK
+from peer_agent.protocol.codec_sizes import BLOCK, INT4_BLOCK
 from peer_agent.protocol.recipe import Codec
 
-TOPS = {"int8": 127}
+BLOCKS = {"int8": (BLOCK, 127), "int4": (INT4_BLOCK, 7)}  # elements that share a scale, and the largest integer
 
 
 def encoded(codec: Codec, values: Floats) -> bytes:
@@ -19,9 +20,10 @@ def encoded(codec: Codec, values: Floats) -> bytes:
         exponent = _exponent(float(np.abs(values).max()))
         scaled = (values * np.float32(2.0**-exponent)).clip(-LARGEST_HALF, LARGEST_HALF)
         return EXPONENT.pack(exponent) + scaled.astype("<f2").tobytes()
-    scales = _scales(values, TOPS[codec])
-    levels = np.rint(values / np.repeat(scales, BLOCK)[: values.size])
-    return bytes(scales.astype("<f4").tobytes() + levels.astype(np.int8).tobytes())
+    block, top = BLOCKS[codec]
+    scales = _scales(values, block, top)
+    levels = np.rint(values / np.repeat(scales, block)[: values.size]).astype(np.int8)
+    return bytes(scales.astype("<f4").tobytes() + (_pairs(levels) if codec == "int4" else levels).tobytes())
 
 
 def decoded(codec: Codec, data: bytes, length: int) -> Floats:
@@ -34,9 +36,23 @@ def decoded(codec: Codec, data: bytes, length: int) -> Floats:
             is_written = LOWEST_EXPONENT <= exponent <= HIGHEST_EXPONENT
             halves = np.frombuffer(data, "<f2", offset=EXPONENT.size).astype(np.float32)
             return halves * np.float32(2.0**exponent if is_written else math.nan)
-        scales = np.frombuffer(data, "<f4", count=-(-length // BLOCK)).astype(np.float32)
-        levels = np.frombuffer(data, np.int8, offset=4 * scales.size).astype(np.float32)
-        return levels * np.repeat(scales, BLOCK)[:length]
+        block, _ = BLOCKS[codec]
+        scales = np.frombuffer(data, "<f4", count=-(-length // block)).astype(np.float32)
+        levels = np.frombuffer(data, np.int8, offset=4 * scales.size)
+        if codec == "int4":
+            levels = np.concatenate([_signed(levels & 15), _signed(levels >> 4 & 15)])[:length]
+        return levels.astype(np.float32) * np.repeat(scales, block)[:length]
+
+
+def _pairs(levels: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """Two integers of four bits in a byte; an odd number of them ends with a zero."""
+    even = np.append(levels, np.zeros(levels.size % 2, np.int8))
+    low, high = (even & 15).astype(np.uint8).reshape(2, -1)
+    return np.asarray(low + 16 * high, np.uint8)
+
+
+def _signed(bits: NDArray[np.int8]) -> NDArray[np.int8]:
+    return np.asarray(np.where(bits < 8, bits, bits - 16), np.int8)
 
 
 def sum_of_squares(values: Floats) -> float:
@@ -55,8 +71,8 @@ def _exponent(peak: float) -> int:
     return min(max(exponent + (fraction >= 1 - 2**-12) - 15, LOWEST_EXPONENT), HIGHEST_EXPONENT)
 
 
-def _scales(values: Floats, top: int) -> Floats:
-    peaks = np.maximum.reduceat(np.abs(values), np.arange(0, values.size, BLOCK))
+def _scales(values: Floats, block: int, top: int) -> Floats:
+    peaks = np.maximum.reduceat(np.abs(values), np.arange(0, values.size, block))
     info = np.finfo(np.float32)
     largest = np.nextafter(info.max / np.float32(top), np.float32(0))
     return np.asarray((peaks / np.float32(top)).clip(info.smallest_normal, largest), np.float32)
