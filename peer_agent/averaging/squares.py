@@ -17,11 +17,12 @@ def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
     count, length = rows.shape
     if not length:
         return [0.0] * count
+    add = np.add  # looked up once and without a keyword: short rows are mostly calls
     squares, levels = SCRATCH.once(("squares", count, length), lambda: _tree(count, length))
     np.copyto(squares, rows)
     np.multiply(squares, squares, out=squares)
     for low, high in levels:
-        np.add(low, high, out=low)
+        add(low, high, low)
     sums: list[float] = squares[:, 0].tolist()
     return sums
 
