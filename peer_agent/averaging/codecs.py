@@ -42,14 +42,15 @@ INT8_TOP, INT4_TOP = 127, 7
 
 def encode(codec: Codec, values: Floats) -> bytes:
     """The bytes of a chunk, [n]. Raises ValueError where a value is not finite."""
-    return bytes(memoryview(encode_rows(codec, values.reshape(1, -1).copy())[0]))
+    payload = np.empty((1, encoded_size(codec, values.size)), np.uint8)
+    encode_rows(codec, values.reshape(1, -1).copy(), payload)
+    return bytes(memoryview(payload[0]))
 
 
-def encode_rows(codec: Codec, rows: Floats) -> Bytes:
-    """[chunks, bytes] of chunks of one length, [chunks, n] and contiguous, which become what is decoded: their
+def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
+    """Into [chunks, bytes], chunks of one length, [chunks, n] and contiguous, which become what is decoded: their
     magnitudes, of some codecs with their signs. Raises ValueError where a value is not finite.
     """
-    payloads = np.empty((rows.shape[0], encoded_size(codec, rows.shape[1])), np.uint8)
     with np.errstate(all="ignore"):
         match codec:
             case "fp32":
@@ -63,14 +64,13 @@ def encode_rows(codec: Codec, rows: Floats) -> Bytes:
                 _encode_int4(rows, payloads)
             case _:
                 assert_never(codec)
-    return payloads
 
 
-def encode_with_leaves(codec: Codec, rows: Floats) -> list[Encoded]:
-    """Bytes and leaf of each chunk; else as `encode_rows`."""
-    payloads = [memoryview(payload) for payload in encode_rows(codec, rows)]
-    sums = sums_of_squares(rows)
-    return [(payload, leaf_of(payload, total)) for payload, total in zip(payloads, sums, strict=True)]
+def encode_with_leaves(codec: Codec, rows: Floats, payloads: Bytes) -> list[Encoded]:
+    """The payload, which lies in `payloads`, and the leaf of each chunk; else as `encode_rows`."""
+    encode_rows(codec, rows, payloads)
+    views = [memoryview(payload) for payload in payloads]
+    return [(view, leaf_of(view, total)) for view, total in zip(views, sums_of_squares(rows), strict=True)]
 
 
 def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from peer_agent.averaging.codecs import Encoded, Floats, decode_into, encode_with_leaves
+from peer_agent.averaging.payloads import Payloads
 from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.merkle import Leaf, root_of
@@ -93,9 +94,9 @@ class Accumulator:
         return self._sending
 
     def _encoded(self, codec: Codec, weights: tuple[Weight, ...]) -> Sending:
-        tokens, encoded = _by_chunk(weights), list[Encoded]()
+        tokens, encoded, room = _by_chunk(weights), list[Encoded](), Payloads(codec, self.grid, 0, self.grid.chunks)
         for first, stop in _batches(self.grid):
-            encoded += self._batch(codec, first, tokens[first:stop])
+            encoded += self._batch(codec, first, tokens[first:stop], room)
         leaves = [leaf for _, leaf in encoded]
         return Sending(
             weights=weights,
@@ -106,9 +107,9 @@ class Accumulator:
             norm=math.sqrt(sum(leaf.sum_squares for leaf in leaves)),
         )
 
-    def _batch(self, codec: Codec, first: int, tokens: Sequence[int]) -> list[Encoded]:
+    def _batch(self, codec: Codec, first: int, tokens: Sequence[int], room: Payloads) -> list[Encoded]:
         try:
-            return encode_with_leaves(codec, self._means(first, tokens))
+            return encode_with_leaves(codec, self._means(first, tokens), room.rows(first, len(tokens)))
         except ValueError as error:
             raise NotFinite from error
 

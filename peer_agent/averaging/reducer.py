@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from peer_agent.averaging.codecs import Encoded, Floats, decode_with_leaf, encode_with_leaves
+from peer_agent.averaging.payloads import Payloads
 from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault
@@ -47,6 +48,8 @@ class Reduction:
         self._committed: dict[int, bytes] = {}  # slot: its leaves, packed
         self._sums: dict[int, Floats] = {}  # chunk: sum of scale * tokens * values
         self._spare: list[Floats] = []  # what sums of chunks that are closed lay in
+        self._spans = sorted(opened.plan.spans, key=lambda span: span.first)
+        self._payloads: dict[int, Payloads] = {}  # span: room for its averages
         self._averages: dict[int, Encoded] = {}  # chunk: its average
 
     def leaves(self, slot: int, data: bytes) -> Fault | None:
@@ -85,7 +88,8 @@ class Reduction:
         """The average of a chunk over so many tokens, encoded for everybody."""
         average = self._sums.pop(chunk)
         np.multiply(average, np.float32(1 / tokens), out=average)
-        (encoded,) = encode_with_leaves(self.plan.plan.codec_down, average.reshape(1, -1))
+        codec, room = self.plan.plan.codec_down, self._payloads_of(chunk).rows(chunk, 1)
+        (encoded,) = encode_with_leaves(codec, average.reshape(1, -1), room)
         self._averages[chunk] = encoded
         if average.size == self.grid.chunk_elements:
             self._spare.append(average)
@@ -94,10 +98,17 @@ class Reduction:
     def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> ClosedSpan:
         """A span whose chunks are all closed; it is held here no longer."""
         payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
+        del self._payloads[span.span]
         total = sum(leaf.sum_squares for leaf in leaves)
         return ClosedSpan(
             span.span, span.first, span.stop, root_of(leaves), total, tuple(included), tuple(leaves), tuple(payloads)
         )
+
+    def _payloads_of(self, chunk: int) -> Payloads:
+        span = self._spans[bisect_right(self._spans, chunk, key=lambda span: span.first) - 1]
+        if span.span not in self._payloads:
+            self._payloads[span.span] = Payloads(self.plan.plan.codec_down, self.grid, span.first, span.stop)
+        return self._payloads[span.span]
 
     def _room(self, elements: int) -> Floats:
         """For a sum; one that was in use before costs no fresh memory."""

@@ -175,6 +175,7 @@ def test_sums_are_freed_as_chunks_close() -> None:
         most = max(most, len(reduction.reduction._sums))
     assert most == 1
     assert not reduction.reduction._sums
+    assert not reduction.reduction._payloads
 
 
 def test_a_span_keeps_the_order_of_its_chunks_in_whatever_order_they_close() -> None:
