@@ -8,7 +8,8 @@ from threading import Lock
 
 import numpy as np
 
-from peer_agent.averaging.codecs import Floats, decode_with_leaf
+from peer_agent.averaging.codecs import Floats, decode_into, decode_with_leaf
+from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
@@ -24,15 +25,17 @@ def spans_match(entry: SpanEntry, leaves: Sequence[Leaf]) -> bool:
     return len(leaves) == entry.stop - entry.first and root_of(leaves).hex() == entry.root
 
 
-def decode_span(
+def leaves_of_span(
     codec: Codec, grid: Grid, entry: SpanEntry, payloads: Sequence[bytes | memoryview]
-) -> list[tuple[Floats, Leaf]] | None:
-    """Values and leaf of each chunk; None where these are not the bytes that the record names."""
+) -> list[Leaf] | None:
+    """The leaf of each chunk; None where these are not the bytes that the record names."""
     lengths = [grid.length(chunk) for chunk in range(entry.first, entry.stop)]
     if [len(payload) for payload in payloads] != [encoded_size(codec, length) for length in lengths]:
         return None
-    chunks = [decode_with_leaf(codec, *pair) for pair in zip(payloads, lengths, strict=True)]
-    return chunks if spans_match(entry, [leaf for _, leaf in chunks]) else None
+    leaves = []
+    for payload, length in zip(payloads, lengths, strict=True):
+        leaves.append(decode_with_leaf(codec, payload, SCRATCH.room("span", np.float32, length)))
+    return leaves if spans_match(entry, leaves) else None
 
 
 class Assembly:
@@ -45,8 +48,9 @@ class Assembly:
     def __init__(self, grid: Grid, codec: Codec) -> None:
         self.grid = grid
         self.codec = codec
-        self._values = np.zeros(grid.elements, np.float32)
+        self._values = np.empty(grid.elements, np.float32)  # never given out before all of it was put in
         self._leaves: list[Leaf | None] = [None] * grid.chunks
+        self._matched: set[tuple[int, int, str]] = set()  # first, stop and root of spans whose leaves are all here
         self._plan: PlanHead | None = None
         self._spans: dict[int, PlannedSpan] = {}
         self._lock = Lock()  # values and their leaf change together
@@ -63,6 +67,7 @@ class Assembly:
         for span in spans.values():
             if (span.span, span.first, span.stop, span.attempt) not in kept:
                 self._leaves[span.first : span.stop] = [None] * (span.stop - span.first)
+        self._matched.clear()
         self._plan, self._spans = plan, spans
 
     def keep_chunk(self, frame: Frame) -> bool:
@@ -72,21 +77,25 @@ class Assembly:
         length = self.grid.length(frame.chunk)
         if len(frame.payload) != encoded_size(self.codec, length):
             return False
-        values, leaf = decode_with_leaf(self.codec, frame.payload, length)
         with self._lock:
             if self._leaves[frame.chunk]:
                 return False
-            self._put(frame.chunk, values, leaf)
+            self._leaves[frame.chunk] = decode_with_leaf(self.codec, frame.payload, self._chunk(frame.chunk))
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Put in a span that was fetched from the log. Raises Problem E111 where a record names other bytes."""
-        chunks = decode_span(self.codec, self.grid, entry, payloads)
-        if chunks is None:
+        """Put in a span that was fetched from the log. Raises Problem E111 where a record names other bytes.
+
+        Decodes twice, so that nothing is put in before all of it was checked, and no second span is held.
+        """
+        leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
+        if leaves is None:
             raise Problem.of("E111", name=f"span {entry.span}", url="a relay's log")
-        with self._lock:
-            for chunk, (values, leaf) in enumerate(chunks, entry.first):
-                self._put(chunk, values, leaf)
+        for chunk, (payload, leaf) in enumerate(zip(payloads, leaves, strict=True), entry.first):
+            with self._lock:
+                decode_into(self.codec, payload, self._chunk(chunk))
+                self._leaves[chunk] = leaf
+                self._matched.clear()
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
         """The spans that have not come, or came with other bytes than the record names.
@@ -95,7 +104,7 @@ class Assembly:
         """
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
-        if sorted(c for s in record.spans for c in range(s.first, s.stop)) != list(self.grid):
+        if not _covers(record.spans, self.grid.chunks):
             raise ValueError("the record's spans do not cover the vector")
         return [entry for entry in record.spans if not self._holds(entry)]
 
@@ -115,10 +124,25 @@ class Assembly:
         )
 
     def _holds(self, entry: SpanEntry) -> bool:
-        leaves = [leaf for leaf in self._leaves[entry.first : entry.stop] if leaf]
-        return spans_match(entry, leaves)
+        """Asked of every span whenever a chunk comes; a root is computed once."""
+        place = (entry.first, entry.stop, entry.root)
+        if place not in self._matched:
+            leaves = [leaf for leaf in self._leaves[entry.first : entry.stop] if leaf]
+            if not spans_match(entry, leaves):
+                return False
+            self._matched.add(place)
+        return True
 
-    def _put(self, chunk: int, values: Floats, leaf: Leaf) -> None:
+    def _chunk(self, chunk: int) -> Floats:
         start, stop = self.grid.bounds(chunk)
-        self._values[start:stop] = values
-        self._leaves[chunk] = leaf
+        return self._values[start:stop]
+
+
+def _covers(spans: Sequence[SpanEntry], chunks: int) -> bool:
+    """Whether each of so many chunks is in one span."""
+    position = 0
+    for span in sorted(spans, key=lambda span: span.first):
+        if span.first != position or span.stop < span.first:
+            return False
+        position = span.stop
+    return position == chunks

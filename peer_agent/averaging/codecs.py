@@ -3,23 +3,31 @@
     fp32   the values, little-endian
     fp16   int16 exponent e, then halves h: x = h * 2^e (rule 34)
     int8   a float32 scale per block of 1024, then the integers q: x = q * scale
+    int4   a float32 scale per block of 128, then ceil(n/2) bytes: byte i has q of value i in its low four bits and that
+           of value i + ceil(n/2) in its high ones, in two's complement: x = q * scale
 
 Encoding what was decoded gives the same bytes again.
 """
 
 import math
 import struct
-import sys
+from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from peer_agent.protocol.codec_sizes import BLOCK, encoded_size
+from peer_agent.averaging.halves import from_halves, to_halves
+from peer_agent.averaging.levels import multiply, to_levels
+from peer_agent.averaging.scratch import SCRATCH
+from peer_agent.averaging.squares import sums_of_squares
+from peer_agent.protocol.codec_sizes import BLOCK, INT4_BLOCK, encoded_size
 from peer_agent.protocol.log.merkle import Leaf, leaf_of
 from peer_agent.protocol.recipe import Codec
 
 Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Encoded = tuple[memoryview, Leaf]
 # Whoever takes more at once does it in a thread, so that their event loop stays awake (rule 37).
 INLINE_BYTES = 256 * 1024
 
@@ -29,23 +37,40 @@ LARGEST_HALF = np.float32(2**15 - 2**4)
 LOWEST_EXPONENT = -126  # of a power of two that is a normal float32 number
 HIGHEST_EXPONENT = 128 - HALF_EXPONENT  # of float32's largest value
 
-LEVELS = np.float32(127)
-SMALLEST_SCALE = np.finfo(np.float32).smallest_normal  # nothing is divided by zero or by a subnormal number
-LARGEST_SCALE = np.nextafter(np.finfo(np.float32).max / LEVELS, np.float32(0))  # one more decodes to inf
+INT8_TOP, INT4_TOP = 127, 7
 
 
 def encode(codec: Codec, values: Floats) -> bytes:
-    """The bytes of a chunk. Raises ValueError where a value is not finite."""
-    match codec:
-        case "fp32":
-            _peak(values)
-            return values.astype("<f4", copy=False).tobytes()
-        case "fp16":
-            return _encode_half(values)
-        case "int8":
-            return _encode_int8(values)
-        case _:
-            assert_never(codec)
+    """The bytes of a chunk, [n]. Raises ValueError where a value is not finite."""
+    payload = np.empty((1, encoded_size(codec, values.size)), np.uint8)
+    encode_rows(codec, values.reshape(1, -1).copy(), payload)
+    return bytes(memoryview(payload[0]))
+
+
+def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
+    """Into [chunks, bytes], chunks of one length, [chunks, n] and contiguous, which become what is decoded: their
+    magnitudes, of some codecs with their signs. Raises ValueError where a value is not finite.
+    """
+    with np.errstate(all="ignore"):
+        match codec:
+            case "fp32":
+                _peaks(rows)
+                payloads.view("<f4")[:] = rows
+            case "fp16":
+                _encode_halves(rows, payloads)
+            case "int8":
+                _encode_int8(rows, payloads)
+            case "int4":
+                _encode_int4(rows, payloads)
+            case _:
+                assert_never(codec)
+
+
+def encode_with_leaves(codec: Codec, rows: Floats, payloads: Bytes) -> list[Encoded]:
+    """The payload, which lies in `payloads`, and the leaf of each chunk; else as `encode_rows`."""
+    encode_rows(codec, rows, payloads)
+    views = [memoryview(payload) for payload in payloads]
+    return [(view, leaf_of(view, total)) for view, total in zip(views, sums_of_squares(rows), strict=True)]
 
 
 def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:
@@ -53,56 +78,68 @@ def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:
 
     Raises ValueError where the bytes are not as many as `length` values take.
     """
-    if len(data) != (expected := encoded_size(codec, length)):
-        raise ValueError(f"{length} values take {expected} bytes in {codec}, not {len(data)}")
+    values = np.empty(length, np.float32)
+    decode_into(codec, data, values)
+    return values
+
+
+def decode_into(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
+    """Decode to [n], contiguous; else as `decode`."""
     with np.errstate(all="ignore"):
-        match codec:
-            case "fp32":
-                return np.frombuffer(data, "<f4").astype(np.float32)
-            case "fp16":
-                return _decode_half(data)
-            case "int8":
-                return _decode_int8(data, length)
-            case _:
-                assert_never(codec)
+        _decode(codec, data, values)
 
 
 def sum_squares(values: Floats) -> float:
-    """The sum of squares in float64; inf or nan where a value is not finite.
-
-    A halving tree of plain additions: leaves are hashed, so every machine must come to the same last bit.
-    """
+    """The sum of squares of [n] in float64; inf or nan where a value is not finite."""
     with np.errstate(all="ignore"):
-        squares = values.astype(np.float64)
-        squares *= squares
-        while squares.size > 1:
-            half = squares.size // 2
-            squares[:half] += squares[squares.size - half :]
-            squares = squares[: squares.size - half]
-    return float(squares[0]) if squares.size else 0.0
+        return sums_of_squares(values.reshape(1, -1))[0]
 
 
-def decode_with_leaf(codec: Codec, data: bytes | memoryview, length: int) -> tuple[Floats, Leaf]:
-    """The values of a chunk, and the leaf that commits to it. Raises ValueError as `decode` does."""
-    values = decode(codec, data, length)
-    return values, leaf_of(data, sum_squares(values))
-
-
-def _peak(values: Floats) -> float:
-    """The largest magnitude. Raises ValueError where a value is not finite."""
+def decode_with_leaf(codec: Codec, data: bytes | memoryview, values: Floats) -> Leaf:
+    """Decode to [n], contiguous; the leaf that commits to the chunk. Raises ValueError as `decode` does."""
     with np.errstate(all="ignore"):
-        low, high = float(values.min(initial=0)), float(values.max(initial=0))
-    if not (math.isfinite(low) and math.isfinite(high)):
+        _decode(codec, data, values)
+        return leaf_of(data, sums_of_squares(values.reshape(1, -1))[0])
+
+
+def _decode(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
+    if len(data) != (expected := encoded_size(codec, values.size)):
+        raise ValueError(f"{values.size} values take {expected} bytes in {codec}, not {len(data)}")
+    match codec:
+        case "fp32":
+            np.copyto(values, np.frombuffer(data, "<f4"))
+        case "fp16":
+            _decode_halves(data, values)
+        case "int8":
+            _decode_int8(data, values)
+        case "int4":
+            _decode_int4(data, values)
+        case _:
+            assert_never(codec)
+
+
+def _peaks(rows: Floats) -> Sequence[float]:
+    """The largest magnitude of each row. Raises ValueError where a value is not finite."""
+    low, high = rows.min(axis=1, initial=0).tolist(), rows.max(axis=1, initial=0).tolist()
+    if not all(map(math.isfinite, low + high)):
         raise ValueError("a value is not finite")
-    return max(-low, high)
+    return [max(-a, b) for a, b in zip(low, high, strict=True)]
 
 
-def _encode_half(values: Floats) -> bytes:
-    exponent = _exponent(_peak(values))
-    scaled = values * np.float32(2.0**-exponent)
-    # Cuts only what would decode to 2^128, which is no float32 number.
-    scaled.clip(-LARGEST_HALF, LARGEST_HALF, out=scaled)
-    return EXPONENT.pack(exponent) + _to_half(scaled).astype("<f2", copy=False).tobytes()
+def _encode_halves(rows: Floats, payloads: Bytes) -> None:
+    exponents = [_exponent(peak) for peak in _peaks(rows)]
+    _scale(rows, [2.0**-exponent for exponent in exponents])
+    if HIGHEST_EXPONENT in exponents:
+        rows.clip(-LARGEST_HALF, LARGEST_HALF, out=rows)  # what would decode to 2^128, which is no float32 number
+    halves = SCRATCH.room("halves", np.uint16, rows.size)
+    to_halves(rows.reshape(-1), halves)
+    payloads[:, EXPONENT.size :].view("<u2")[:] = halves.reshape(rows.shape)
+    payloads[:, : EXPONENT.size].view("<i2")[:, 0] = exponents
+    _scale(rows, [2.0**exponent for exponent in exponents])
+
+
+def _scale(rows: Floats, factors: Sequence[float]) -> None:
+    np.multiply(rows, np.array(factors, np.float32).reshape(-1, 1), out=rows)
 
 
 def _exponent(peak: float) -> int:
@@ -113,9 +150,10 @@ def _exponent(peak: float) -> int:
     return min(max(exponent + rounds_up - HALF_EXPONENT, LOWEST_EXPONENT), HIGHEST_EXPONENT)
 
 
-def _decode_half(data: bytes | memoryview) -> Floats:
+def _decode_halves(data: bytes | memoryview, values: Floats) -> None:
     (exponent,) = EXPONENT.unpack_from(data)
-    return _from_half(np.frombuffer(data, "<f2", offset=EXPONENT.size).astype(np.float16)) * _factor(exponent)
+    from_halves(np.frombuffer(data, "<u2", offset=EXPONENT.size), values)
+    np.multiply(values, _factor(exponent), out=values)
 
 
 def _factor(exponent: int) -> np.float32:
@@ -124,41 +162,32 @@ def _factor(exponent: int) -> np.float32:
     return np.float32(2.0**exponent if is_written else np.nan)
 
 
-def _to_half(values: Floats) -> NDArray[np.float16]:
-    """numpy's cast, or torch's (20 to 600 times faster) in a process that has loaded it for its own work."""
-    if not sys.modules.get("torch"):
-        return values.astype(np.float16)
-    import torch
-
-    halves = np.empty(values.shape, np.float16)
-    torch.from_numpy(halves).copy_(torch.from_numpy(values))
-    return halves
+def _encode_int8(rows: Floats, payloads: Bytes) -> None:
+    scales, levels = to_levels(rows, BLOCK, INT8_TOP)
+    payloads[:, : 4 * scales.shape[1]].view("<f4")[:] = scales
+    payloads[:, 4 * scales.shape[1] :].view(np.int8)[:] = levels
 
 
-def _from_half(halves: NDArray[np.float16]) -> Floats:
-    if not sys.modules.get("torch"):
-        return halves.astype(np.float32)
-    import torch
-
-    values = np.empty(halves.shape, np.float32)
-    torch.from_numpy(values).copy_(torch.from_numpy(halves))
-    return values
+def _decode_int8(data: bytes | memoryview, values: Floats) -> None:
+    scales = np.frombuffer(data, "<f4", count=-(-values.size // BLOCK))
+    np.copyto(values, np.frombuffer(data, np.int8, offset=4 * scales.size))
+    multiply(values.reshape(1, -1), scales.reshape(1, -1), BLOCK)
 
 
-def _encode_int8(values: Floats) -> bytes:
-    _peak(values)
-    peaks: Floats = np.maximum.reduceat(np.abs(values), np.arange(0, values.size, BLOCK))
-    scales: Floats = (peaks / LEVELS).clip(SMALLEST_SCALE, LARGEST_SCALE)
-    levels = np.rint(np.divide(values, _spread(scales, values.size))).clip(-LEVELS, LEVELS)
-    return scales.astype("<f4", copy=False).tobytes() + levels.astype(np.int8).tobytes()
+def _encode_int4(rows: Floats, payloads: Bytes) -> None:
+    scales, levels = to_levels(rows, INT4_BLOCK, INT4_TOP)
+    payloads[:, : 4 * scales.shape[1]].view("<f4")[:] = scales
+    pairs, half = payloads[:, 4 * scales.shape[1] :].view(np.int8), -(-rows.shape[1] // 2)
+    np.bitwise_and(levels[:, :half], 15, out=pairs)
+    high = pairs[:, : rows.shape[1] - half]
+    np.left_shift(levels[:, half:], 4, out=levels[:, half:])
+    np.bitwise_or(high, levels[:, half:], out=high)
 
 
-def _decode_int8(data: bytes | memoryview, length: int) -> Floats:
-    scales = np.frombuffer(data, "<f4", count=-(-length // BLOCK)).astype(np.float32)
-    levels = np.frombuffer(data, np.int8, offset=4 * scales.size)
-    return levels.astype(np.float32) * _spread(scales, length)
-
-
-def _spread(scales: Floats, length: int) -> Floats:
-    """Every element's scale."""
-    return np.repeat(scales, BLOCK)[:length]
+def _decode_int4(data: bytes | memoryview, values: Floats) -> None:
+    scales = np.frombuffer(data, "<f4", count=-(-values.size // INT4_BLOCK))
+    pairs, half = np.frombuffer(data, np.int8, offset=4 * scales.size), -(-values.size // 2)
+    high = pairs[: values.size - half]
+    np.right_shift(high, 4, out=values[half:], dtype=np.int8)
+    np.right_shift(np.left_shift(pairs, 4), 4, out=values[:half], dtype=np.int8)
+    multiply(values.reshape(1, -1), scales.reshape(1, -1), INT4_BLOCK)

@@ -5,16 +5,20 @@ token-weighted gradients with W tokens. enc(S/W) is sent; at the commit W * dec(
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from peer_agent.averaging.codecs import Floats, decode, decode_with_leaf, encode
+from peer_agent.averaging.codecs import Encoded, Floats, decode_into, encode_with_leaves
+from peer_agent.averaging.payloads import Payloads
+from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.recipe import Codec
+
+AT_ONCE = 64 * 1024  # elements: short chunks are encoded together, and all that is worked on stays in the cache
 
 
 class NotFinite(ArithmeticError):
@@ -26,7 +30,7 @@ class Sending(Struct, frozen=True, kw_only=True, eq=False):
 
     weights: tuple[Weight, ...]  # covers every chunk, ranges of W = 0 too
     codec: Codec
-    payloads: list[bytes]
+    payloads: Sequence[bytes | memoryview]
     leaves: list[Leaf]
     root: bytes
     norm: float  # of the decoded payloads
@@ -90,34 +94,47 @@ class Accumulator:
         return self._sending
 
     def _encoded(self, codec: Codec, weights: tuple[Weight, ...]) -> Sending:
-        if not _is_finite(self._sum):
-            raise NotFinite
-        payloads, leaves = [], []
-        for chunk, tokens in zip(self.grid, _by_chunk(weights), strict=True):
-            payload = encode(codec, self._mean(chunk, tokens))
-            payloads.append(payload)
-            leaves.append(decode_with_leaf(codec, payload, self.grid.length(chunk))[1])
+        tokens, encoded, room = _by_chunk(weights), list[Encoded](), Payloads(codec, self.grid, 0, self.grid.chunks)
+        for first, stop in _batches(self.grid):
+            encoded += self._batch(codec, first, tokens[first:stop], room)
+        leaves = [leaf for _, leaf in encoded]
         return Sending(
             weights=weights,
             codec=codec,
-            payloads=payloads,
+            payloads=[payload for payload, _ in encoded],
             leaves=leaves,
             root=root_of(leaves),
             norm=math.sqrt(sum(leaf.sum_squares for leaf in leaves)),
         )
 
-    def _mean(self, chunk: int, tokens: int) -> Floats:
-        """S/W, or zeros where there are no tokens: a residual alone has no weight and waits for some."""
-        values = self._values(chunk)
-        return values / np.float32(tokens) if tokens else np.zeros_like(values)
+    def _batch(self, codec: Codec, first: int, tokens: Sequence[int], room: Payloads) -> list[Encoded]:
+        try:
+            return encode_with_leaves(codec, self._means(first, tokens), room.rows(first, len(tokens)))
+        except ValueError as error:
+            raise NotFinite from error
+
+    def _means(self, first: int, tokens: Sequence[int]) -> Floats:
+        """[chunks, n] S/W, or zeros where there are no tokens: a residual alone has no weight and waits for some."""
+        start, stop = self.grid.bounds(first)[0], self.grid.bounds(first + len(tokens) - 1)[1]
+        sums = self._sum[start:stop].reshape(len(tokens), -1)
+        means: Floats = SCRATCH.room("means", np.float32, sums.size).reshape(sums.shape)
+        with np.errstate(all="ignore"):
+            np.divide(sums, np.array(tokens, np.float32).reshape(-1, 1), out=means)
+        for row in (row for row, weight in enumerate(tokens) if not weight):
+            if not _is_finite(sums[row]):
+                raise NotFinite
+            means[row] = 0
+        return means
 
     def _subtract(self, chunk: int, sending: Sending, tokens: int) -> None:
         values = self._values(chunk)
         if sending.codec == "fp32":
             values[:] = 0  # by definition: what the division rounded away is no residual
-        else:
-            sent = decode(sending.codec, sending.payloads[chunk], values.size)
-            values -= sent * np.float32(tokens)
+            return
+        sent: Floats = SCRATCH.room("means", np.float32, values.size)
+        decode_into(sending.codec, sending.payloads[chunk], sent)
+        np.multiply(sent, np.float32(tokens), out=sent)
+        np.subtract(values, sent, out=values)
 
     def _values(self, chunk: int) -> Floats:
         start, stop = self.grid.bounds(chunk)
@@ -126,6 +143,16 @@ class Accumulator:
 
 def _by_chunk(weights: Sequence[Weight]) -> list[int]:
     return [part.tokens for part in weights for _ in range(part.first, part.stop)]
+
+
+def _batches(grid: Grid) -> Iterator[tuple[int, int]]:
+    """Chunks [first, stop) of one length that are encoded at once."""
+    whole = grid.elements // grid.chunk_elements
+    step = max(1, AT_ONCE // grid.chunk_elements)
+    for first in range(0, whole, step):
+        yield first, min(first + step, whole)
+    if whole < grid.chunks:
+        yield whole, grid.chunks
 
 
 def _is_finite(values: Floats) -> bool:

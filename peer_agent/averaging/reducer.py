@@ -5,17 +5,20 @@ Holds one float32 sum per open chunk, however many contributors there are.
 """
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from peer_agent.averaging.codecs import Floats, decode_with_leaf, encode
+from peer_agent.averaging.codecs import Encoded, Floats, decode_with_leaf, encode_with_leaves
+from peer_agent.averaging.payloads import Payloads
+from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.log.merkle import LEAF, Leaf, root_of, unpack_leaves
 from peer_agent.protocol.log.records import Included
-from peer_agent.protocol.messages import PlannedSpan
+from peer_agent.protocol.messages import PlannedSpan, Weight
 from peer_agent.protocol.relay.opened import OpenPlan
 
 NORM_TOLERANCE = 1e-9  # of float64 square roots; an honest norm differs by 1e-15
@@ -23,7 +26,8 @@ LARGEST_TERM = 2.0**111  # 2^16 slots of such terms stay below float32's 2^128
 
 
 class ClosedSpan(Struct, frozen=True):
-    """A span whose chunks are all closed. `sum_squares` is of the decoded averages."""
+    """A span whose chunks are all closed: `leaves` and `payloads` in the order of its chunks, each leaf of the payload
+    beside it. `sum_squares` is of the decoded averages."""
 
     span: int
     first: int
@@ -32,6 +36,7 @@ class ClosedSpan(Struct, frozen=True):
     sum_squares: float
     included: tuple[Included, ...]
     leaves: tuple[Leaf, ...]
+    payloads: tuple[memoryview, ...]
 
 
 class Reduction:
@@ -42,8 +47,10 @@ class Reduction:
         self.plan, self.grid = opened, opened.grid
         self._committed: dict[int, bytes] = {}  # slot: its leaves, packed
         self._sums: dict[int, Floats] = {}  # chunk: sum of scale * tokens * values
-        self._averages: dict[int, bytes] = {}  # chunk: its average, encoded
-        self._leaves: dict[int, Leaf] = {}  # chunk: leaf of its average
+        self._spare: list[Floats] = []  # what sums of chunks that are closed lay in
+        self._spans = sorted(opened.plan.spans, key=lambda span: span.first)
+        self._payloads: dict[int, Payloads] = {}  # span: room for its averages
+        self._averages: dict[int, Encoded] = {}  # chunk: its average
 
     def leaves(self, slot: int, data: bytes) -> Fault | None:
         """What a contributor commits to, before its first chunk."""
@@ -64,49 +71,72 @@ class Reduction:
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
         """Check a chunk and add it; `again`: check it only. A fault leaves the sum as it was."""
-        term = self._checked(slot, chunk, payload)
-        if isinstance(term, Fault):
-            return term
+        checked = self._checked(slot, chunk, payload)
+        if isinstance(checked, Fault):
+            return checked
         if again:
             return None
+        values, factor = checked
         if chunk in self._sums:
-            self._sums[chunk] += term
+            np.multiply(values, factor, out=values)
+            self._sums[chunk] += values
         else:
-            self._sums[chunk] = term
+            self._sums[chunk] = np.multiply(values, factor, out=self._room(values.size))
         return None
 
-    def close(self, chunk: int, tokens: int) -> bytes:
+    def close(self, chunk: int, tokens: int) -> memoryview:
         """The average of a chunk over so many tokens, encoded for everybody."""
         average = self._sums.pop(chunk)
-        average *= np.float32(1 / tokens)
-        codec = self.plan.plan.codec_down
-        payload = self._averages[chunk] = encode(codec, average)
-        self._leaves[chunk] = decode_with_leaf(codec, payload, average.size)[1]
-        return payload
+        np.multiply(average, np.float32(1 / tokens), out=average)
+        codec, room = self.plan.plan.codec_down, self._payloads_of(chunk).rows(chunk, 1)
+        (encoded,) = encode_with_leaves(codec, average.reshape(1, -1), room)
+        self._averages[chunk] = encoded
+        if average.size == self.grid.chunk_elements:
+            self._spare.append(average)
+        return encoded[0]
 
-    def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> tuple[ClosedSpan, list[bytes]]:
-        """A span whose chunks are all closed, and their payloads; these are held here no longer."""
-        chunks = range(span.first, span.stop)
-        leaves = tuple(self._leaves[chunk] for chunk in chunks)
+    def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> ClosedSpan:
+        """A span whose chunks are all closed; it is held here no longer."""
+        payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
+        del self._payloads[span.span]
         total = sum(leaf.sum_squares for leaf in leaves)
-        closed = ClosedSpan(span.span, span.first, span.stop, root_of(leaves), total, tuple(included), leaves)
-        return closed, [self._averages.pop(chunk) for chunk in chunks]
+        return ClosedSpan(
+            span.span, span.first, span.stop, root_of(leaves), total, tuple(included), tuple(leaves), tuple(payloads)
+        )
 
-    def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> Floats | Fault:
-        """scale * tokens * values of a chunk that is what its slot committed to."""
+    def _payloads_of(self, chunk: int) -> Payloads:
+        span = self._spans[bisect_right(self._spans, chunk, key=lambda span: span.first) - 1]
+        if span.span not in self._payloads:
+            self._payloads[span.span] = Payloads(self.plan.plan.codec_down, self.grid, span.first, span.stop)
+        return self._payloads[span.span]
+
+    def _room(self, elements: int) -> Floats:
+        """For a sum; one that was in use before costs no fresh memory."""
+        if self._spare and elements == self.grid.chunk_elements:
+            return self._spare.pop()
+        return np.empty(elements, np.float32)
+
+    def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> tuple[Floats, np.float32] | Fault:
+        """The values of a chunk that is what its slot committed to, until the next one is checked, and the
+        scale * tokens by which it counts."""
         entry, length = self.plan.slots[slot], self.grid.length(chunk)
         if len(payload) != (expected := encoded_size(entry.codec, length)):
             return Fault.of("E207", size=len(payload), expected=expected)
         if slot not in self._committed:
             return Fault.of("E208", message="chunk before its leaves")
-        values, leaf = decode_with_leaf(entry.codec, payload, length)
-        tokens = next((w.tokens for w in entry.weights if w.first <= chunk < w.stop), 0)
-        factor = np.float32(entry.scale * tokens)
+        values: Floats = SCRATCH.room("term", np.float32, length)
+        leaf = decode_with_leaf(entry.codec, payload, values)
+        factor = np.float32(entry.scale * _tokens_of(entry.weights, chunk))
         committed = Leaf(*LEAF.unpack_from(self._committed[slot], chunk * LEAF.size))
         is_small = float(factor) * math.sqrt(leaf.sum_squares) <= LARGEST_TERM  # not where the sum is nan
         if leaf.digest == committed.digest and not is_small:
             return Fault.of("E212", chunk=chunk)
         if leaf != committed:
             return Fault.of("E211", chunk=chunk)
-        values *= factor
-        return values
+        return values, factor
+
+
+def _tokens_of(weights: Sequence[Weight], chunk: int) -> int:
+    """What a slot weighs in a chunk; its ranges are in the order of chunks."""
+    place = bisect_right(weights, chunk, key=lambda weight: weight.first) - 1
+    return weights[place].tokens if place >= 0 and chunk < weights[place].stop else 0

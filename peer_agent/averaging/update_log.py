@@ -8,7 +8,6 @@ Every file is there whole or not at all. A record is written before its spans mo
 what a crash interrupted. Records are kept for ever; bytes go when a verified snapshot covers them (rule 20).
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from peer_agent.averaging.assembly import decode_span, spans_match
+from peer_agent.averaging.assembly import leaves_of_span, spans_match
 from peer_agent.averaging.reducer import ClosedSpan
 from peer_agent.averaging.span_file import (
     TEMPORARY,
@@ -95,18 +94,11 @@ class UpdateLog:
 
     # --- spans that no record names yet ---
 
-    def hold(  # noqa: PLR0917 an attempt is named in this order everywhere
-        self, run: RunId, step: int, fence: int, attempt: int, span: ClosedSpan, payloads: Sequence[bytes]
-    ) -> None:
-        """Keep an averaged span, its payloads in the order of chunks; durable on return, so that it may be reported.
-
-        Raises ValueError where the payloads are not those under the leaves, Problem E106.
-        """
-        if [hashlib.sha256(payload).digest() for payload in payloads] != [leaf.digest for leaf in span.leaves]:
-            raise ValueError(f"these are not the payloads of span {span.span}, or not in its order")
+    def hold(self, run: RunId, step: int, fence: int, attempt: int, span: ClosedSpan) -> None:
+        """Keep an averaged span; durable on return, so that it may be reported. Raises Problem E106."""
         self._prepare(run)
         held = Held(step, fence, attempt, span.span, span.root.hex())
-        write_span(self._at(run, "tentative") / held.name, span.leaves, payloads)
+        write_span(self._at(run, "tentative") / held.name, span.leaves, span.payloads)
 
     def void(self, run: RunId, step: int, fence: int, attempt: int) -> None:
         """Forget what was held for a round that came to nothing: its last attempt, and those that it kept spans of."""
@@ -171,10 +163,10 @@ class UpdateLog:
         entry = _entry(record, span)
         if entry is None:
             raise Problem.of("E402", reason=f"record {index} has no span {span}")
-        chunks = decode_span(record.codec, Grid(record.elements, record.chunk_elements), entry, payloads)
-        if chunks is None:
+        leaves = leaves_of_span(record.codec, Grid(record.elements, record.chunk_elements), entry, payloads)
+        if leaves is None:
             raise Problem.of("E111", name=f"span {span} of record {index}", url="another relay")
-        write_span(self._span_path(run, index, span), [leaf for _, leaf in chunks], payloads)
+        write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
         """Delete the spans of records up to `keep_after`, which a verified snapshot covers. Records stay."""

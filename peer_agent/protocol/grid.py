@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-ALIGNMENT = 4096  # elements; a block of the int8 codec never straddles two chunks
+ALIGNMENT = 4096  # elements; a block of a codec never straddles two chunks
 SMALLEST, LARGEST = 16 * 1024, 256 * 1024  # elements: 64 KiB and 1 MiB of fp32 (rule 37)
 
 

@@ -267,7 +267,7 @@ class RelayedRun:
         """What a write needs of the sums, which may be gone when its turn comes."""
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
-            return (self.reduction.plan.place, *self.reduction.take_span(action.span, action.included))
+            return self.reduction.plan.place, self.reduction.take_span(action.span, action.included)
         return None
 
     async def _write(self, action: Write, taken: Any) -> None:
@@ -280,8 +280,8 @@ class RelayedRun:
         """In a thread. Raises Problem E106."""
         match action:
             case e.WriteSpan():
-                place, closed, payloads = taken
-                self.log.hold(self.run, place.step, place.fence, place.attempt, closed, payloads)
+                place, closed = taken
+                self.log.hold(self.run, place.step, place.fence, place.attempt, closed)
                 return e.SpanWritten(place, closed.span, closed.root, closed.sum_squares)
             case e.Append():
                 return self._append(action)

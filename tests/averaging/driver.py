@@ -12,7 +12,7 @@ from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.relay.state import Reducer, RelayState
 from peer_agent.protocol.wire import Frame
 
-Result = tuple[int, bytes] | ClosedSpan  # a chunk and its average, or a span
+Result = tuple[int, bytes | memoryview] | ClosedSpan  # a chunk and its average, or a span
 
 
 class Driver:
@@ -48,7 +48,7 @@ class Driver:
             case e.CloseChunk(chunk=chunk, tokens=tokens):
                 return [(chunk, self.reduction.close(chunk, tokens))]
             case e.WriteSpan(span=span, included=included):
-                return [self.reduction.take_span(span, included)[0]]
+                return [self.reduction.take_span(span, included)]
             case e.Say(message=m.SlotRefused(code=code)):
                 return code
         return []

@@ -88,7 +88,7 @@ def plan_of(
 
 
 def frame(  # noqa: PLR0917 a place in a frame is named in this order
-    plan: Plan, span: int, chunk: int, slot: int, payload: bytes, kind: Kind = Kind.GRADIENT
+    plan: Plan, span: int, chunk: int, slot: int, payload: bytes | memoryview, kind: Kind = Kind.GRADIENT
 ) -> Frame:
     return Frame(kind, plan.run, plan.step, plan.fence, plan.attempt, span, chunk, slot, payload)
 
@@ -116,7 +116,7 @@ def averaged(plan: Plan, sendings: Sequence[Sending]) -> tuple[list[ClosedSpan],
     for relay in sorted({span.reducer for span in plan.spans}):
         closed += closed_by(reduction_of(plan, sendings, relay), frames)
     spans = sorted((c for c in closed if isinstance(c, ClosedSpan)), key=lambda s: s.span)
-    return spans, dict(c for c in closed if not isinstance(c, ClosedSpan))
+    return spans, {c[0]: bytes(c[1]) for c in closed if not isinstance(c, ClosedSpan)}
 
 
 def record_of(plan: Plan, spans: Sequence[ClosedSpan], *, index: int = 1, previous: str = GENESIS) -> Record:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from peer_agent.averaging.assembly import Assembly, decode_span, spans_match
+from peer_agent.averaging.assembly import Assembly, leaves_of_span, spans_match
 from peer_agent.averaging.codecs import Floats, decode
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
@@ -87,11 +87,36 @@ def test_a_corrupted_byte_from_the_log_is_refused() -> None:
     assert assembly.gradient(RECORD) == list(RECORD.spans)
 
 
+def test_a_span_that_is_refused_changes_nothing_of_what_came() -> None:
+    assembly, data = following(), bytearray(PAYLOADS[1])
+    for each in frames():
+        assembly.keep_chunk(each)
+    data[200] ^= 1
+    with pytest.raises(Problem, match="E111"):
+        assembly.fill(RECORD.spans[0], [PAYLOADS[0], bytes(data)])
+    assert is_average(assembly.gradient(RECORD))
+
+
+def test_a_root_that_was_right_is_looked_at_again_when_the_chunks_change() -> None:
+    """A span that another record names, filled in over this one's; and a plan that takes the chunks anew."""
+    other = contributor(7, 10).offer("fp16")
+    plan = plan_of([other], codec_down="fp16")
+    spans, payloads = averaged(plan, [other])
+    assembly = following()
+    for each in frames():
+        assembly.keep_chunk(each)
+    assert is_average(assembly.gradient(RECORD))
+    assembly.fill(record_of(plan, spans).spans[1], [payloads[c] for c in range(2, 5)])
+    assert assembly.gradient(RECORD) == [RECORD.spans[1]]
+    assembly.follow(replace(PLAN, attempt=2, spans=tuple(replace(span, attempt=2) for span in PLAN.spans)))
+    assert assembly.gradient(RECORD) == list(RECORD.spans)
+
+
 @pytest.mark.parametrize(
     "payloads", [[], [PAYLOADS[0]], [PAYLOADS[1], PAYLOADS[0]], [PAYLOADS[0], PAYLOADS[1][:-2]], [b"", b""]]
 )
 def test_other_chunks_are_not_the_span(payloads: list[bytes]) -> None:
-    assert decode_span("fp16", GRID, RECORD.spans[0], payloads) is None
+    assert leaves_of_span("fp16", GRID, RECORD.spans[0], payloads) is None
 
 
 def test_leaves_match_their_own_span_only() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from peer_agent.averaging.codecs import Floats, decode, sum_squares
-from peer_agent.averaging.contributor import NotFinite, Sending
+from peer_agent.averaging.codecs import Floats, decode, encode, sum_squares
+from peer_agent.averaging.contributor import Accumulator, NotFinite, Sending
+from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.merkle import leaf_of, root_of
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.recipe import Codec
@@ -43,6 +44,23 @@ def test_the_offers_digest_covers_what_a_reducer_will_decode() -> None:
     leaves = [leaf_of(data, sum_squares(v)) for data, v in zip(sending.payloads, decoded, strict=True)]
     assert (sending.leaves, sending.root) == (leaves, root_of(leaves))
     assert math.isclose(sending.norm, float(np.linalg.norm(np.concatenate(decoded).astype(np.float64))))
+
+
+@pytest.mark.parametrize("codec", get_args(Codec))
+def test_chunks_that_are_encoded_together_are_what_they_are_alone(codec: Codec) -> None:
+    """More chunks than one batch holds, a short one, and weights that change within a batch."""
+    grid = Grid(70 * 1024 + 9, 1024)
+    weights = [Weight(0, 3, 7), Weight(3, 5, 0), Weight(5, 66, 1000), Weight(66, 71, 3)]
+    accumulator, total = Accumulator(grid), gradient(3, grid)
+    accumulator.add(total)
+    sending = accumulator.offer(codec, weights)
+    tokens = [weight.tokens for weight in weights for _ in range(weight.first, weight.stop)]
+    for chunk in grid:
+        start, stop = grid.bounds(chunk)
+        mean = total[start:stop] / np.float32(tokens[chunk]) if tokens[chunk] else np.zeros(stop - start, np.float32)
+        assert sending.payloads[chunk] == encode(codec, mean)
+        leaf = leaf_of(sending.payloads[chunk], sum_squares(decode(codec, sending.payloads[chunk], stop - start)))
+        assert sending.leaves[chunk] == leaf
 
 
 def test_an_offer_is_frozen_and_resent_as_it_was() -> None:
@@ -153,6 +171,8 @@ def test_a_sum_that_overflowed_is_not_offered() -> None:
     with pytest.raises(NotFinite):
         accumulator.offer("fp16")
     assert accumulator.floats.sending is None
+    with pytest.raises(NotFinite):  # also where it waits for tokens
+        accumulator.floats.offer("fp16", [Weight(0, 5, 0)])
 
 
 @pytest.mark.parametrize("values", [np.zeros(4, np.float32), np.zeros(GRID.elements, np.float64)])

@@ -60,7 +60,7 @@ def is_weighted_mean(values: Floats, chunk: int, slots: Sequence[int]) -> bool:
     return bool(np.abs(values - weighted_mean(chunk, slots)).max() < 1e-6)
 
 
-def only_chunks(closed: list[Result]) -> list[tuple[int, bytes]]:
+def only_chunks(closed: list[Result]) -> list[tuple[int, bytes | memoryview]]:
     return [c for c in closed if not isinstance(c, ClosedSpan)]
 
 
@@ -140,6 +140,7 @@ def test_a_closed_span_commits_to_its_bytes(codec_down: Codec) -> None:
         decoded = [decode(codec_down, payloads[c], GRID.length(c)) for c in chunks]
         leaves = tuple(leaf_of(payloads[c], sum_squares(v)) for c, v in zip(chunks, decoded, strict=True))
         assert (span.leaves, span.root) == (leaves, root_of(leaves))
+        assert list(span.payloads) == [payloads[c] for c in chunks]
         assert math.isclose(span.sum_squares, float(np.sum(np.concatenate(decoded).astype(np.float64) ** 2)))
 
 
@@ -174,6 +175,34 @@ def test_sums_are_freed_as_chunks_close() -> None:
         most = max(most, len(reduction.reduction._sums))
     assert most == 1
     assert not reduction.reduction._sums
+    assert not reduction.reduction._payloads
+
+
+def test_a_span_keeps_the_order_of_its_chunks_in_whatever_order_they_close() -> None:
+    """A log that kept them in the order in which they closed would give out wrong bytes."""
+    backwards = sorted(FRAMES, key=lambda f: (-f.chunk, f.slot))
+    spans = only_spans(closed_by(reduction_of(PLAN, SENDINGS), backwards))
+    payloads = averaged(PLAN, SENDINGS)[1]
+    for span in spans:
+        assert [bytes(payload) for payload in span.payloads] == [payloads[c] for c in range(span.first, span.stop)]
+
+
+def test_a_chunk_outside_of_a_slots_ranges_weighs_nothing() -> None:
+    partial = replace(SENDINGS[1], weights=(Weight(1, 2, 100),))
+    reduction = reduction_of(plan_of([SENDINGS[0], partial]), [SENDINGS[0], partial]).reduction
+    for chunk, is_in in ((0, False), (1, True), (3, False)):
+        assert reduction.add(1, chunk, partial.payloads[chunk]) is None
+        assert reduction._sums[chunk].any() == is_in
+
+
+def test_what_a_closed_chunk_was_summed_in_is_used_again_and_shows_nowhere() -> None:
+    reduction = reduction_of(PLAN, SENDINGS).reduction
+    wanted = averaged(PLAN, SENDINGS)[1]
+    for chunk in (0, 1, 4, 2):
+        for slot, sending in enumerate(SENDINGS):
+            assert reduction.add(slot, chunk, sending.payloads[chunk]) is None
+        assert bytes(reduction.close(chunk, sum(TOKENS))) == wanted[chunk]
+        assert len(reduction._spare) == 1
 
 
 # Progress and reconnects

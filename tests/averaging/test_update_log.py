@@ -42,7 +42,7 @@ def payloads_of(span: ClosedSpan) -> list[bytes]:
 
 def hold(log: UpdateLog, span: ClosedSpan, *, step: int = 1, attempt: int = 1) -> None:
     """For the update that leads to `step`."""
-    log.hold(RUN, step - 1, 3, attempt, span, payloads_of(span))
+    log.hold(RUN, step - 1, 3, attempt, span)
 
 
 def held_payloads(log: UpdateLog, index: int, span: int) -> list[bytes] | None:
@@ -123,7 +123,7 @@ def test_a_run_that_is_no_run_is_refused(log: UpdateLog, run: str, tmp_path: Pat
     with pytest.raises(ValueError, match="is not a run"):
         log.forget(RunId(run), 7)
     with pytest.raises(ValueError, match="is not a run"):
-        log.hold(RunId(run), 0, 3, 1, SPANS[0], payloads_of(SPANS[0]))
+        log.hold(RunId(run), 0, 3, 1, SPANS[0])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,16 +151,9 @@ def test_the_record_promotes_what_it_names_and_the_rest_goes(log: UpdateLog, tmp
 
 
 def test_other_bytes_for_a_span_are_not_promoted(log: UpdateLog) -> None:
-    log.hold(RUN, 0, 3, 1, replace(SPANS[0], root=b"o" * 32), payloads_of(SPANS[0]))
+    log.hold(RUN, 0, 3, 1, replace(SPANS[0], root=b"o" * 32))
     log.append(CHAIN[0])
     assert log.missing(RUN, 1) == list(ENTRIES)
-
-
-def test_payloads_in_another_order_are_not_held(log: UpdateLog, tmp_path: Path) -> None:
-    """Chunks close in any order; a log that kept them in that order would give out wrong bytes."""
-    with pytest.raises(ValueError, match="not in its order"):
-        log.hold(RUN, 0, 3, 1, SPANS[0], payloads_of(SPANS[0])[::-1])
-    assert files(tmp_path) == set()
 
 
 def test_the_same_average_of_the_next_step_is_another_span(log: UpdateLog) -> None:

@@ -85,5 +85,5 @@ RELAY: tuple[Mutation, ...] = (
         '            if int(path.stem.split("-")[0]) <= keep_after:',
         "            if True:",
     ),
-    log("a fetched span may hold anything", "        if chunks is None:", "        if False:"),
+    log("a fetched span may hold anything", "        if leaves is None:", "        if False:"),
 )

@@ -97,8 +97,8 @@ TRAINER: tuple[Mutation, ...] = (
     shell(
         "what was sent stays in the sum",
         "averaging/contributor",
-        "            values -= sent * np.float32(tokens)",
-        "            values -= 0 * sent",
+        "np.subtract(values, sent, out=values)",
+        "np.subtract(values, 0 * sent, out=values)",
         "averaging/test_contributor",
     ),
     shell(

@@ -48,6 +48,7 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
         '{"staleness": 1}',
         '{"mode": "local"}',
         '{"codec_up": "zip"}',
+        '{"codec_down": "int4"}',
         '{"seed": -1}',
         '{"code": "import os"}',
         '{"model": {"path": "/etc/passwd"}}',
@@ -96,6 +97,10 @@ def test_rubbish_is_a_numbered_error(data: bytes | str) -> None:
 def test_any_value_is_within_bounds_or_refused(fields: dict[str, object]) -> None:
     recipe = parsed(msgspec.json.encode(fields))
     assert recipe == "E301" or parsed(encode_recipe(recipe)) == recipe
+
+
+def test_gradients_may_have_four_bits_on_their_way_up() -> None:
+    assert parse_recipe('{"codec_up": "int4"}').codec_up == "int4"
 
 
 def test_parameters_of_a_small_model() -> None:
