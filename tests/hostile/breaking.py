@@ -117,7 +117,7 @@ BREAKING = (
     _bounds("offers_an_infinite_norm", float("inf"), fields="norm"),
     _bounds("offers_tokens_below_zero", -1, fields="loss_tokens"),
     _bounds("reports_a_step_beyond_every_number", 2**63, m.Report, "step"),
-    _bounds("says_hello_with_bytes_a_second_below_zero", -1, m.Hello, "upload_bps"),
+    _bounds("says_hello_with_carried_tokens_below_zero", -1, m.Hello, "carried"),
     Deed(
         name="three_that_offer_the_greatest_loss_and_norm_allowed",
         fault=LOSS,

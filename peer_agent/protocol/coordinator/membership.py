@@ -66,7 +66,6 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
     member.may_reduce, member.may_keep = hello.reduces, hello.keeps_log
-    member.upload_bps, member.download_bps = hello.upload_bps, hello.download_bps
     if member.is_reachable:
         state.listening[member.peer] = member
     else:

@@ -13,7 +13,7 @@ from peer_agent.protocol.identifiers import (
 )
 from peer_agent.protocol.log.records import Unit
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_HANDSHAKE = 8 * 1024  # bytes of a message before a link is open: a stranger gets no more of our memory
 MAX_MESSAGE = 8 * 1024 * 1024  # bytes; a frame's own length follows from the plan
 
@@ -27,6 +27,7 @@ Nats = Annotated[float, Meta(ge=0, le=1e15)]  # a summed loss
 Norm = Annotated[float, Meta(ge=0, le=1e45)]  # the norm of 2^31 values of float32 is below this
 Squares = Annotated[float, Meta(ge=0, le=1e90)]
 Clock = Annotated[float, Meta(ge=0, le=1e12)]  # seconds of UTC
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]  # since a plan came
 Wait = Annotated[float, Meta(ge=-1, le=1e9)]  # seconds; below 0: none
 
 

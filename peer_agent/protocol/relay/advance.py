@@ -49,7 +49,7 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
         case e.LeavesKept():
             return reducing.leaves_kept(reducer, event) if reducer is not None else []
         case e.ChunkAdded():
-            return reducing.chunk_added(reducer, event) if reducer is not None else []
+            return reducing.chunk_added(reducer, event, now) if reducer is not None else []
         case e.ChunkRefused():
             return reducing.refused(reducer, event, now) if reducer is not None else []
         case e.SpanWritten():
@@ -194,6 +194,4 @@ def hello(state: RelayState) -> m.Hello:
         keeps_log=state.keeper is not None,
         fingerprint=state.fingerprint,
         log_index=state.keeper.index if state.keeper is not None else -1,
-        upload_bps=state.upload_bps,
-        download_bps=state.download_bps,
     )

@@ -6,6 +6,7 @@
 from typing import Any
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.counting import arrivals_of, count
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
@@ -55,7 +56,7 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
     spans = plan.given_to(state.me)
     move(reducer, "a plan gives it a part" if spans else "a plan gives it no part")
     reducer.newest = plan.place
-    reducer.attempt = Attempt(plan, spans, Coverage(plan.slots, spans.values()))
+    reducer.attempt = Attempt(plan, spans, Coverage(plan.slots, spans.values()), now)
     fresh = _opens_outbox(reducer, plan, len(reducer.attempt.coverage.chunks))
     opening = [action for peer in state.links for action in open_to(reducer, peer, now)]
     return [e.Begin(plan, fresh), *opening]
@@ -173,13 +174,15 @@ def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list
     return [e.AddChunk(frame.slot, frame.chunk, attempt.coverage.has(frame.slot, frame.chunk))]
 
 
-def chunk_added(reducer: Reducer, event: e.ChunkAdded) -> list[e.Action]:
+def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Action]:
     """What this chunk completes. A chunk sent again changes nothing."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or not attempt.coverage.asks_for(event.slot, event.chunk):
         return []
     if attempt.coverage.has(event.slot, event.chunk):
         return []
+    plan, slot = attempt.plan, attempt.plan.slots[event.slot]
+    count(attempt.arrived, slot.peer, encoded_size(slot.codec, plan.grid.length(event.chunk)), now)
     return _close(attempt, attempt.coverage.add(event.slot, event.chunk))
 
 
@@ -243,9 +246,11 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
         included=attempt.coverage.included(attempt.spans[event.span]),
     )
     attempt.done[event.span] = Said(message, now)
-    if len(attempt.done) == len(attempt.spans):
-        move(reducer, "its last span is written")
-    return [e.Say(message)]
+    if len(attempt.done) < len(attempt.spans):
+        return [e.Say(message)]
+    move(reducer, "its last span is written")
+    told = m.Arrivals(**named(attempt), arrivals=arrivals_of(attempt.arrived, attempt.began_at))
+    return [e.Say(message), e.Say(told)]
 
 
 # --- time --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.counting import Arrived
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import SpanEntry
@@ -39,6 +40,8 @@ class Attempt(Struct):
     plan: OpenPlan
     spans: dict[int, m.PlannedSpan]  # those to be averaged here
     coverage: Coverage
+    began_at: float
+    arrived: dict[PeerId, Arrived] = field(default_factory=dict)  # by contributor
     leaves: set[int] = field(default_factory=set)  # slots whose leaves have come
     refused: dict[int, Said] = field(default_factory=dict)  # by slot
     writing: set[int] = field(default_factory=set)  # spans
@@ -93,8 +96,6 @@ class RelayState(Struct, kw_only=True):
     me: PeerId
     url: str = ""
     fingerprint: str = ""
-    upload_bps: int = 0
-    download_bps: int = 0
     reducer: Reducer | None
     keeper: Keeper | None
     fence: int = 0  # the highest that was heard of

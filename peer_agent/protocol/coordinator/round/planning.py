@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
+from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
@@ -22,9 +24,11 @@ def plan(state: RunState) -> list[Command]:
     if not reducers:
         return []
     round_.plan = make_plan(state, round_, reducers)
+    begin_measuring(state, round_.plan)
     round_.planned_at = round_.moved_at = state.now
     round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
     round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
+    round_.gathered, round_.done_at = {}, None
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]
     return [announce(round_.plan, state.members.values()), *drops]
 
@@ -43,7 +47,8 @@ def patience_s(state: RunState) -> float:
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
-    reducers = [Reducer(p.peer, p.upload_bps, p.download_bps) for p in members]
+    learn_links(state)
+    reducers = [Reducer(p.peer, *_bps(state, p.peer)) for p in members]
     shares = _shares(state, round_, reducers)
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
@@ -67,9 +72,14 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
 def _shares(state: RunState, round_: Round, reducers: Sequence[Reducer]) -> Shares:
     up = encoded_size(state.recipe.codec_up, state.elements)
     down = encoded_size(state.recipe.codec_down, state.elements)
-    links = {p.peer: Participant(up, p.upload_bps, p.download_bps) for p in state.trainers()}
+    links = {p.peer: Participant(up, *_bps(state, p.peer)) for p in state.trainers()}
     contributors = [links.get(slot.peer, Participant(up, 0, 0)) for slot in round_.slots]
     return shares_of(reducers, contributors, list(links.values()), down)
+
+
+def _bps(state: RunState, peer: PeerId) -> tuple[float, float]:
+    """Bytes per second up and down, 0 where nothing is known."""
+    return budget_bps(state.capacities, (peer, "up")), budget_bps(state.capacities, (peer, "down"))
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:
