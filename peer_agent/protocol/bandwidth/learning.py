@@ -31,7 +31,7 @@ WAYS: tuple[Way, Way] = ("up", "down")
 
 
 class Flow(Struct, frozen=True):
-    """`received` bytes that came from `sender` to `receiver` between two moments of the receiver's clock, in seconds."""
+    """`received` bytes that came from `sender` to `receiver`, between two moments of the receiver's clock (seconds)."""
 
     sender: PeerId
     receiver: PeerId

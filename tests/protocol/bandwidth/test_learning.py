@@ -1,4 +1,4 @@
-"""What is learned of links from the flows of rounds: right within some rounds, never lowered by who is asked for little."""
+"""What is learned of links from the flows of rounds: soon right, and never lowered by who is asked for little."""
 
 from collections.abc import Sequence
 
