@@ -135,7 +135,8 @@ async def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         await socket.wait_closed()
 
     async with raw_server(newer) as port:
-        with pytest.raises(Refused, match=rf"E205: This agent speaks protocol {PROTOCOL}, the other side speaks {PROTOCOL + 1}"):
+        words = f"E205: This agent speaks protocol {PROTOCOL}, the other side speaks {PROTOCOL + 1}"
+        with pytest.raises(Refused, match=words):
             await dial_relay(port)
 
 
