@@ -13,7 +13,7 @@ from peer_agent.protocol.identifiers import (
 )
 from peer_agent.protocol.log.records import Unit
 
-PROTOCOL = 3
+PROTOCOL = 2
 MAX_HANDSHAKE = 8 * 1024  # bytes of a message before a link is open: a stranger gets no more of our memory
 MAX_MESSAGE = 8 * 1024 * 1024  # bytes; a frame's own length follows from the plan
 

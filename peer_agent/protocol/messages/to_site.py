@@ -64,6 +64,8 @@ class Hello(Message, frozen=True, kw_only=True):
     keeps_log: bool = False
     fingerprint: Short = ""  # of the listener's certificate (rule 38)
     log_index: Index = -1  # the last record it holds or has applied
+    upload_bps: Count = 0  # said by older agents; what links carry is learned from rounds (rule 31)
+    download_bps: Count = 0
 
 
 class Report(Message, frozen=True, kw_only=True):
