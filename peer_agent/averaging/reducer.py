@@ -5,7 +5,7 @@ Holds one float32 sum per open chunk, however many contributors there are.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -32,6 +32,16 @@ class ClosedSpan(Struct, frozen=True):
     sum_squares: float
     included: tuple[Included, ...]
     leaves: tuple[Leaf, ...]
+
+
+def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
+    """What came of a span that another averaged, under the root of what came: whether that is right, others tell."""
+    chunks = range(span.first, span.stop)
+    codec = plan.plan.codec_down
+    pairs = zip(chunks, payloads, strict=True)
+    leaves = tuple(decode_with_leaf(codec, payload, plan.grid.length(chunk))[1] for chunk, payload in pairs)
+    total = sum(leaf.sum_squares for leaf in leaves)
+    return ClosedSpan(span.span, span.first, span.stop, root_of(leaves), total, (), leaves)
 
 
 class Reduction:

@@ -17,7 +17,7 @@ from peer_agent.protocol.recipe import Recipe
 
 DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
-REDUCING_ROLES = frozenset({Role.RELAY})  # whose word that it reduces is taken: its average is nobody else's to check
+REDUCING_ROLES = frozenset({Role.RELAY, Role.AUXILIARY})  # whose average is taken: it is nobody else's to check
 KEEPING_ROLES = frozenset({Role.RELAY})  # whose word that bytes are on its disk is taken
 RECORDS_WALKED = 16  # newest records that say what an accumulator may still carry
 ARRIVALS_KEPT = 4096  # delays of offers

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.relay import events as e
-from peer_agent.protocol.relay import keeping, reducing
+from peer_agent.protocol.relay import keeping, receiving, reducing
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
 from peer_agent.protocol.relay.state import NOBODY, RelayState
 
@@ -54,6 +54,10 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
             return reducing.refused(reducer, event, now) if reducer is not None else []
         case e.SpanWritten():
             return reducing.span_written(reducer, event, now) if reducer is not None else []
+        case e.AverageCame():
+            return receiving.average_came(state, event.peer, event.frame)
+        case e.SpanReceived():
+            return receiving.span_received(reducer.attempt if reducer is not None else None, event, now)
         case e.Appended():
             return keeping.appended(state, keeper, event, now) if keeper is not None else []
         case e.AppendFailed():

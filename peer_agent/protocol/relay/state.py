@@ -30,7 +30,7 @@ class Phase(StrEnum):
 class Said(Struct):
     """A message that is said again until the attempt is over, and when it was said last."""
 
-    message: m.SpanDone | m.SlotRefused
+    message: m.SpanDone | m.SlotRefused | m.Have
     at: float
 
 
@@ -47,6 +47,8 @@ class Attempt(Struct):
     writing: set[int] = field(default_factory=set)  # spans
     done: dict[int, Said] = field(default_factory=dict)  # by span
     opened_at: dict[int, float] = field(default_factory=dict)  # slots that were asked for chunks and sent nothing yet
+    awaited: dict[int, set[int]] = field(default_factory=dict)  # chunks by span that come from reducers without a log
+    received: dict[int, Said] = field(default_factory=dict)  # such spans that are on the disk
     progress_at: float = NEVER
 
     @property
