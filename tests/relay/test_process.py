@@ -24,6 +24,7 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.relay import process as relay_module
+from peer_agent.relay import run as run_module
 from peer_agent.relay.process import Relay
 from peer_agent.relay.run import Around, RelayedRun
 from tests.agent.scripted_site import (
@@ -43,6 +44,7 @@ from tests.averaging.rounds import (
     RUN,
     averaged,
     contributor,
+    frame,
     frames_of,
     plan_of,
     record_of,
@@ -107,8 +109,8 @@ def commit_of(entry: Entry) -> m.Commit:
 async def send_all(link: Connection, plan: m.Plan, slot: int, sending: Sending, leaves: bytes | None = None) -> None:
     place: dict[str, Any] = {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
     await link.send(m.Leaves(**place, slot=slot, leaves=leaves or pack_leaves(sending.leaves)))
-    for frame in frames_of(plan, slot, sending):
-        await link.send(frame)
+    for each in frames_of(plan, slot, sending):
+        await link.send(each)
 
 
 class Silent:
@@ -274,11 +276,59 @@ async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: P
     run = run_of_a_relay(tmp_path, [], ask)
     others = tuple(m.Listener(peer=peer, url="") for peer in (OTHER_RELAY, TRAINER))
     await run.handle(heard(greeting(fence=3, step=8, listeners=others)))
+    await settled(run)
+    assert sorted(asked) == sorted((peer, span) for peer in (OTHER_RELAY, TRAINER) for span in (0, 1))
+    assert UpdateLog(tmp_path, SITE_PUBLIC).missing(RUN, 1) == []
+    await run.close()
+
+
+async def settled(run: RelayedRun) -> None:
+    """Whatever runs beside its events is done."""
     async with asyncio.timeout(PATIENCE_S):
         while run._tasks:
             await asyncio.wait(run._tasks)
-    assert sorted(asked) == sorted((peer, span) for peer in (OTHER_RELAY, TRAINER) for span in (0, 1))
+
+
+def averages(plan: m.Plan, payloads: dict[int, bytes]) -> list[Frame]:
+    """As a reducer gives them out."""
+    return [
+        frame(plan, span.span, chunk, 0, payloads[chunk], Kind.AVERAGE)
+        for span in plan.spans
+        for chunk in range(span.first, span.stop)
+    ]
+
+
+async def test_averages_of_who_keeps_no_log_are_on_the_disk_before_the_commit(tmp_path: Path) -> None:
+    """Some come before the plan does, which goes another way."""
+    sendings = offers()
+    attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
+    spans, payloads = averaged(attempt, sendings)
+    said: list[m.Message] = []
+    run = run_of_a_relay(tmp_path, said)
+    auxiliary = m.Listener(peer=OTHER_RELAY, url="", keeps_log=False)
+    await run.handle(heard(greeting(fence=3, step=attempt.step, listeners=(auxiliary,))))
+    early, *late = averages(attempt, payloads)
+    await run.hear_average(OTHER_RELAY, early)
+    await run.handle(heard(planned(attempt)))
+    for each in late:
+        await run.hear_average(OTHER_RELAY, each)
+    await settled(run)
+    haves = {message.span: message.root for message in said if isinstance(message, m.Have)}
+    assert haves == {closed.span: closed.root for closed in spans}
+    await run.handle(heard(commit_of(sealed(record_of(attempt, spans)))))
+    await settled(run)
     assert UpdateLog(tmp_path, SITE_PUBLIC).missing(RUN, 1) == []
+    await run.close()
+
+
+async def test_what_comes_long_before_its_plan_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "EARLY_BYTES", 100)
+    sendings = offers()
+    attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
+    run = run_of_a_relay(tmp_path, [])
+    for size in (60, 41, 40):
+        await run.hear_average(OTHER_RELAY, frame(attempt, 0, 0, 0, bytes(size), Kind.AVERAGE))
+    assert [len(early.payload) for _, early in run._early] == [60, 40]
     await run.close()
 
 
