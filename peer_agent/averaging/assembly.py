@@ -13,7 +13,7 @@ from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.log.merkle import Leaf, root_of
+from peer_agent.protocol.log.merkle import Leaf, root_of, root_over
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.messages import PlanHead, PlannedSpan
 from peer_agent.protocol.recipe import Codec
@@ -96,6 +96,13 @@ class Assembly:
                 decode_into(self.codec, payload, self._chunk(chunk))
                 self._leaves[chunk] = leaf
                 self._matched.clear()
+
+    def holds(self) -> bytes | None:
+        """The root over the roots of all spans of the plan, None while a chunk has not come."""
+        if self._plan is None or None in self._leaves:
+            return None
+        spans = sorted(self._spans.values(), key=lambda span: span.first)
+        return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
         """The spans that have not come, or came with other bytes than the record names.

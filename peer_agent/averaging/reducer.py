@@ -39,6 +39,17 @@ class ClosedSpan(Struct, frozen=True):
     payloads: tuple[memoryview, ...]
 
 
+def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
+    """What came of a span that another averaged, under the root of what came: whether that is right, others tell."""
+    codec, values = plan.plan.codec_down, np.empty(plan.grid.chunk_elements, np.float32)
+    lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
+    pairs = zip(payloads, lengths, strict=True)
+    leaves = tuple(decode_with_leaf(codec, payload, values[:length]) for payload, length in pairs)
+    total = sum(leaf.sum_squares for leaf in leaves)
+    views = tuple(memoryview(payload) for payload in payloads)
+    return ClosedSpan(span.span, span.first, span.stop, root_of(leaves), total, (), leaves, views)
+
+
 class Reduction:
     """Sums of the chunks of one attempt, and the averages of those that closed until their span is taken. One at a time
     may call it."""

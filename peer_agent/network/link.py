@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidURI, Pr
 from websockets.frames import CloseCode
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
+from peer_agent.network.certificate import fingerprint_of, pinning_context
 from peer_agent.network.traffic import TRAFFIC
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
@@ -161,20 +162,24 @@ async def dial(
     identity: Identity,
     server: str,
     version: str,
+    fingerprint: str = "",
     clock: Callable[[], float] = time.time,
     timeout_s: float = DIAL_S,
 ) -> Connection:
     """An open link to `server` at `url`, or why there is none.
 
-    ws:// is taken on this machine and its local network, where the caller warns. Raises Problem (E104 not reached,
-    E105 not encrypted, E110 something else listens there) and Refused.
+    `fingerprint`: of the certificate that a listener made itself; of others the usual authorities vouch. ws:// is
+    taken on this machine and its local network, where the caller warns. Raises Problem (E104 not reached, E105 not
+    encrypted, E110 something else listens there) and Refused (E217: it has another certificate).
     """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
             await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
-            socket = await _connect(url, link)
+            socket = await _connect(url, link, fingerprint)
             nonce = secrets.token_bytes(32)
-            session = Session(Side.DIALLING, link, identity, nonce=nonce, server=server, version=version)
+            session = Session(
+                Side.DIALLING, link, identity, nonce=nonce, server=server, version=version, fingerprint=fingerprint
+            )
             connection = Connection(socket, session, url=url, clock=clock)
             await _shake_hands_or_cut(connection)
     return connection
@@ -209,17 +214,27 @@ async def _shake_hands_or_cut(connection: Connection) -> None:
         raise
 
 
-async def _connect(url: str, link: Link) -> Socket:
+async def _connect(url: str, link: Link, fingerprint: str = "") -> Socket:
     host = urlsplit(url).hostname or ""
-    options = socket_options(link)
+    options = socket_options(link) | ({"ssl": pinning_context()} if fingerprint else {})
     try:
         opened = await connect(url, proxy=None if is_loopback(host) else True, open_timeout=None, **options)
     except (ImportError, ValueError) as error:
         # The system asks for a SOCKS proxy, for which the library needs another one; or the host is no name.
         raise Problem.of("E104", url=url, reason=error) from error
+    if fingerprint and _certificate_of(opened) != fingerprint:
+        opened.transport.abort()
+        raise Refused(Fault.of("E217"), remote=False)
     if link is Link.DATA:
         tune(opened)
     return opened
+
+
+def _certificate_of(opened: Socket) -> str:
+    """The fingerprint of what the other side showed; empty where it showed none."""
+    encryption = opened.transport.get_extra_info("ssl_object")
+    certificate = encryption.getpeercert(binary_form=True) if encryption is not None else None
+    return fingerprint_of(certificate) if certificate else ""
 
 
 def socket_options(link: Link) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as serve_websockets
 from websockets.http11 import Request, Response
 
+from peer_agent.network.certificate import Certificate
 from peer_agent.network.link import Connection, LinkLost, Refused, socket_options, tune
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, Credential
 from peer_agent.protocol.errors import Fault, Problem
@@ -94,9 +95,11 @@ class Server:
         doors: Admission,
         credential_s: float,
         message_bytes: int,
+        certificate: Certificate | None,
         clock: Callable[[], float],
     ) -> None:
         self._identity_of, self._handle, self._admit = identity_of, handle, admit
+        self._certificate = certificate
         self._doors, self._credential_s, self._clock = doors, credential_s, clock
         self._message_bytes = message_bytes
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,6 +123,8 @@ class Server:
     async def listen(self, host: str, port: int) -> None:
         """Start. Raises Problem E401 where the port is taken, E407 where there is no listening there."""
         options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}
+        if self._certificate is not None:
+            options["ssl"] = self._certificate.context
         try:
             self._listening = await serve_websockets(
                 self._serve_one,
@@ -150,7 +155,16 @@ class Server:
         assert isinstance(socket, _Counted)
         identity = self._identity_of()
         nonce = secrets.token_bytes(32)
-        session = Session(Side.LISTENING, Link.DATA, identity, nonce=nonce, server=identity.name, version="")
+        fingerprint = self._certificate.fingerprint if self._certificate is not None else ""
+        session = Session(
+            Side.LISTENING,
+            Link.DATA,
+            identity,
+            nonce=nonce,
+            server=identity.name,
+            version="",
+            fingerprint=fingerprint,
+        )
         link = Connection(socket, session, url=str(socket.remote_address), clock=self._clock)
 
         def admit(credential: Credential) -> Fault | None:
@@ -233,10 +247,12 @@ async def serve_data(
     caps: Caps = CAPS,
     credential_s: float = CREDENTIAL_S,
     message_bytes: int = MAX_MESSAGE,
+    certificate: Certificate | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Server:
-    """A relay's listening side. `identity_of` is asked for each link, as the relay's credential is renewed.
+    """A peer's listening side. `identity_of` is asked for each link, as the peer's credential is renewed.
 
+    `certificate`: its own, where nothing in front of it encrypts.
     `admit` decides about whoever has proved who it is, before it is welcomed. Messages of those that were are taken up
     to `message_bytes`, and up to what `handle` allows beyond. Raises Problem E401.
     """
@@ -247,6 +263,7 @@ async def serve_data(
         doors=Admission(caps),
         credential_s=credential_s,
         message_bytes=message_bytes,
+        certificate=certificate,
         clock=clock,
     )
     await server.listen(host, port)

@@ -27,6 +27,7 @@ class Role(StrEnum):
     """What a peer does in a run."""
 
     TRAINER = "trainer"
+    AUXILIARY = "auxiliary"  # reduces, in one run, and computes no gradients
     RELAY = "relay"
     READER = "reader"  # the site's own replay: reads logs at relays, and does nothing else anywhere
 

@@ -5,8 +5,9 @@ link. Bad input is a result, never an exception: the session answers with a numb
 
 Theory of operation. The listening side challenges with a nonce; the dialling side answers with its credential
 and a signature over (server, nonce, its own nonce); the listening side welcomes with a signature of its own.
-Naming the server inside the proof keeps one relay from passing a challenge on to another. What may be received
-in which phase is the table `RECEIVABLE`, printed in docs/protocol.md.
+Naming the server inside the proof keeps one relay from passing a challenge on to another; naming the certificate of
+a listener that made its own keeps anybody from standing between the two. What may be received in which phase is the
+table `RECEIVABLE`, printed in docs/protocol.md.
 """
 
 from enum import StrEnum
@@ -28,8 +29,10 @@ from peer_agent.protocol.credentials import (
     verify,
 )
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.identifiers import ANY_RUN
+from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.wire import Frame, Kind, Malformed, decode, encode, encode_frame
+
+LISTENING_ROLES = frozenset({Role.RELAY, Role.AUXILIARY, Role.TRAINER})
 
 
 class Link(StrEnum):
@@ -111,8 +114,20 @@ class Identity(Struct, frozen=True):
 class Session:
     """One end of one link. `now` is UTC seconds, `nonce` 32 fresh random bytes; both are passed in."""
 
-    def __init__(self, side: Side, link: Link, identity: Identity, *, nonce: bytes, server: str, version: str) -> None:
+    def __init__(
+        self,
+        side: Side,
+        link: Link,
+        identity: Identity,
+        *,
+        nonce: bytes,
+        server: str,
+        version: str,
+        fingerprint: str = "",
+    ) -> None:
+        """`fingerprint`: of the listener's own certificate, as this end sees it; empty where it has none."""
         self.side, self.link, self.identity = side, link, identity
+        self.fingerprint = fingerprint
         self.nonce, self.server, self.version = nonce, server, version
         self.phase = SessionPhase.AWAITING_PROOF if side is Side.LISTENING else SessionPhase.AWAITING_CHALLENGE
         self.peer: Credential | None = None
@@ -183,7 +198,7 @@ class Session:
         if abs(self._offset_s) > CLOCK_TOLERANCE_S:
             return self.refuse(Fault.of("E204", minutes=round(abs(self._offset_s) / 60)))
         assert self.identity.credential is not None
-        proof = sign(self.identity.key, LINK, _claim(self.server, challenge.nonce, self.nonce))
+        proof = sign(self.identity.key, LINK, self._claim(self.server, challenge.nonce, self.nonce))
         self._outgoing.append(
             encode(
                 m.Authenticate(
@@ -205,11 +220,11 @@ class Session:
         credential = verify(body.credential, self.identity.site_key, now)
         if isinstance(credential, Fault):
             return self.refuse(credential)
-        claim = _claim(self.server, self.nonce, body.nonce)
+        claim = self._claim(self.server, self.nonce, body.nonce)
         if not is_signed_by(credential.key, LINK, Signed(claim, body.proof)):
             return self.refuse(Fault.of("E209"))
         self.peer = credential
-        proof = sign(self.identity.key, LINK, _claim("welcome", self.nonce, body.nonce))
+        proof = sign(self.identity.key, LINK, self._claim("welcome", self.nonce, body.nonce))
         self._outgoing.append(encode(m.Welcome(credential=self.identity.credential, proof=proof.signature)))
         self.phase = SessionPhase.OPEN
         return Opened(credential, 0.0)
@@ -217,31 +232,37 @@ class Session:
     def _enter(self, body: m.Welcome, now: float) -> Event | None:
         key = self.identity.site_key
         if self.link is Link.DATA:
-            relay = self._relay(body.credential, now)
-            if isinstance(relay, Fault):
-                return self.refuse(relay)
-            self.peer, key = relay, relay.key
-        claim = _claim("welcome", self._challenge.nonce, self.nonce)
+            listener = self._listener(body.credential, now)
+            if isinstance(listener, Fault):
+                return self.refuse(listener)
+            self.peer, key = listener, listener.key
+        claim = self._claim("welcome", self._challenge.nonce, self.nonce)
         if not is_signed_by(key, LINK, Signed(claim, body.proof)):
             return self.refuse(Fault.of("E217"))
         self.phase = SessionPhase.OPEN
         return Opened(self.peer, self._offset_s)
 
-    def _relay(self, signed: Signed | None, now: float) -> Credential | Fault:
-        """The listening relay's credential: signed by the site, for a relay, for the one that was dialled.
+    def _listener(self, signed: Signed | None, now: float) -> Credential | Fault:
+        """The listener's credential: signed by the site, for the machine that was dialled, and for our run.
 
-        Judged by our clock: a relay that could set the time could make its own credential last.
+        Judged by our clock: a listener that could set the time could make its own credential last.
         """
         if signed is None:
             return Fault.of("E217")
         credential = verify(signed, self.identity.site_key, now)
         if isinstance(credential, Fault):
             return credential
-        expected = (Role.RELAY, self.server, ANY_RUN)
-        if (credential.role, credential.machine, credential.run) != expected:
-            return Fault.of("E217")
-        return credential
+        is_meant = credential.machine == self.server and credential.role in LISTENING_ROLES
+        is_of_the_run = credential.covers(self._own_run()) or self._own_run() == ANY_RUN
+        is_everybodys = credential.role is Role.RELAY or credential.run != ANY_RUN
+        return credential if is_meant and is_of_the_run and is_everybodys else Fault.of("E217")
 
+    def _own_run(self) -> RunId:
+        """Of our own credential, which we need not doubt."""
+        assert self.identity.credential is not None
+        return msgspec.msgpack.decode(self.identity.credential.payload, type=Credential).run
 
-def _claim(server: str, nonce: bytes, own: bytes) -> bytes:
-    return msgspec.msgpack.encode((server, nonce, own))
+    def _claim(self, server: str, nonce: bytes, own: bytes) -> bytes:
+        """Without a certificate of the listener's own as it always was, so that older agents are understood."""
+        pinned = (self.fingerprint,) if self.fingerprint else ()
+        return msgspec.msgpack.encode((server, nonce, own, *pinned))

@@ -38,7 +38,7 @@ class Relay:
         self.log = UpdateLog(home.folder / "log", access.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
         self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: under which fence, and why
-        self.others = DataLinks(access, self._ignore)
+        self.others = DataLinks(access, self._hear_listener)
         self._around = Around(self.say, self.others.ask, self._follow, self._set_aside)
         self._addresses: dict[RunId, tuple[m.Listener, ...]] = {}
         self._said: asyncio.Queue[m.Message] = asyncio.Queue(SAID_WAITING)
@@ -225,8 +225,10 @@ class Relay:
         else:
             await link.send(m.SpanMissing(run=body.run, index=body.index, span=body.span))
 
-    async def _ignore(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
-        """Other relays' averages come by the log, whole spans at a time."""
+    async def _hear_listener(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
+        """Averages of who keeps no log come as they are made; those of other relays by their logs, span by span."""
+        if isinstance(body, Frame) and body.run in self.runs:
+            await self._guarded(body.run, lambda run: run.hear_average(peer, body))
 
 
 def _size(body: m.Planned | m.Commit) -> int:

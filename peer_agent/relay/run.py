@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from msgspec import Struct
 
 from peer_agent.averaging.codecs import INLINE_BYTES
-from peer_agent.averaging.reducer import Reduction
+from peer_agent.averaging.reducer import Reduction, received_span
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.outbox import Outbox
@@ -27,6 +27,7 @@ from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
+from peer_agent.protocol.relay.attempts import place_of
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.relay.reducing import OUTBOX_VECTORS
 from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState
@@ -35,12 +36,14 @@ from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
+EARLY_BYTES = 64 * 1024 * 1024  # of averages that come before their plan; what is beyond is copied after the commit
+RECEIVERS = frozenset({Role.TRAINER, Role.RELAY})  # who is given the averages of a round
 BESIDE_A_CHUNK = 1024  # bytes of a message that are not its chunk or leaves
 Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]
 Answer = e.Tell | e.GiveSpan | e.GiveRecords
 Check = e.KeepLeaves | e.AddChunk
-Write = e.WriteSpan | e.Append | e.Discard | e.Forget | e.Scan
-Doing = e.Say | e.Follow | e.Begin | e.End | Check | e.CloseChunk | e.CutLink | e.CopySpan | Write
+Write = e.WriteReceived | e.WriteSpan | e.Append | e.Discard | e.Forget | e.Scan
+Doing = e.Say | e.Follow | e.Begin | e.End | Check | e.CloseChunk | e.CutLink | e.CopySpan | e.KeepAverage | Write
 Speak = Callable[[], Awaitable[Any]]
 
 
@@ -72,7 +75,10 @@ class RelayedRun:
         keeper = Keeper(index=index, appending=index)
         self.state = RelayState(run=run, me=me, url=url, reducer=Reducer(), keeper=keeper)
         self.reduction: Reduction | None = None
+        self.received: dict[int, dict[int, bytes]] = {}  # averages of others: payloads by span and chunk
         self.outbox: Outbox | None = None
+        self._early: list[tuple[PeerId, Frame]] = []
+        self._early_bytes = 0
         self.links: dict[PeerId, Connection] = {}
         self._clock = clock
         self._limit = 0  # bytes of a message that a contributor may send by the plan
@@ -107,7 +113,7 @@ class RelayedRun:
         try:
             link.allow(self._limit)
             answers = await self._take(e.Linked(peer, role))
-            if role is Role.TRAINER:  # no sooner: an outbox that was begun meanwhile would not be followed
+            if role in RECEIVERS:  # no sooner: an outbox that was begun meanwhile would not be followed
                 self._follow(peer, link)
             await self._give_all(link, answers)
             while True:
@@ -120,6 +126,22 @@ class RelayedRun:
                     if task := speaking.pop(peer, None):
                         task.cancel()
                 self._beside(partial(self.handle, e.Unlinked(peer)))
+
+    async def hear_average(self, peer: PeerId, frame: Frame) -> None:
+        """On a link that this peer has dialled. One that is ahead of its plan waits for it, up to a bound."""
+        reducer = self.state.reducer
+        if reducer is None or frame.run != self.run:
+            return
+        if place_of(frame) <= reducer.newest:
+            await self.handle(e.AverageCame(peer, frame))
+        elif self._early_bytes + len(frame.payload) <= EARLY_BYTES:
+            self._early.append((peer, frame))
+            self._early_bytes += len(frame.payload)
+
+    async def _hear_early(self) -> None:
+        early, self._early, self._early_bytes = self._early, [], 0
+        for peer, frame in early:
+            await self.hear_average(peer, frame)
 
     async def _answer(self, link: Connection, event: e.Event) -> None:
         """In the link's own time: whoever asks for more than it takes waits for itself."""
@@ -172,7 +194,7 @@ class RelayedRun:
 
     async def _take(self, event: e.Event) -> list[Answer]:
         """Everything that an event leads to, but the answers to peers."""
-        payload = event.frame.payload if isinstance(event, e.FrameCame) else b""
+        payload = event.frame.payload if isinstance(event, e.FrameCame | e.AverageCame) else b""
         async with self._turn:
             return await self._carry_out(self._advance(event), payload)
 
@@ -203,19 +225,22 @@ class RelayedRun:
                 return await self._check(action, payload)
             case e.CloseChunk():
                 await self._close_chunk(action)
+            case e.KeepAverage():
+                self.received.setdefault(action.span, {})[action.chunk] = bytes(payload)
             case e.CutLink():
                 if (idle := self.links.get(action.peer)) is not None:
                     idle.abort()
             case e.CopySpan():
                 self._beside(partial(self._copy, action))
-            case e.WriteSpan() | e.Append() | e.Discard() | e.Forget() | e.Scan():
+            case e.WriteReceived() | e.WriteSpan() | e.Append() | e.Discard() | e.Forget() | e.Scan():
                 self._beside(partial(self._write, action, self._taken(action)))
             case _:
                 assert_never(action)
         return None
 
     def _begin(self, action: e.Begin) -> None:
-        self.reduction = Reduction(action.plan)
+        self.reduction, self.received = Reduction(action.plan), {}
+        self._beside(self._hear_early)
         self._limit = _message_bytes(action.plan)
         for link in self.links.values():
             link.allow(self._limit)
@@ -225,11 +250,11 @@ class RelayedRun:
             chunk_bytes = encoded_size(plan.codec_down, plan.chunk_elements)
             self.outbox = Outbox(max_bytes=OUTBOX_VECTORS * action.plan.grid.chunks * chunk_bytes)
             for peer, link in self.links.items():
-                if self.state.links.get(peer) is Role.TRAINER:
+                if self.state.links.get(peer) in RECEIVERS:
                     self._follow(peer, link)
 
     def _end(self, *, silent: bool) -> None:
-        self.reduction = None
+        self.reduction, self.received = None, {}
         if silent:
             self._end_outbox()
 
@@ -268,6 +293,10 @@ class RelayedRun:
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
             return self.reduction.plan.place, self.reduction.take_span(action.span, action.included)
+        if isinstance(action, e.WriteReceived):
+            assert self.reduction is not None
+            payloads = self.received.pop(action.span.span)
+            return self.reduction.plan, [payloads[chunk] for chunk in sorted(payloads)]
         return None
 
     async def _write(self, action: Write, taken: Any) -> None:
@@ -281,8 +310,14 @@ class RelayedRun:
         match action:
             case e.WriteSpan():
                 place, closed = taken
-                self.log.hold(self.run, place.step, place.fence, place.attempt, closed)
+                if self.state.keeper is not None:
+                    self.log.hold(self.run, place.step, place.fence, place.attempt, closed)
                 return e.SpanWritten(place, closed.span, closed.root, closed.sum_squares)
+            case e.WriteReceived():
+                plan, payloads = taken
+                closed = received_span(plan, action.span, payloads)
+                self.log.hold(self.run, plan.place.step, plan.place.fence, plan.place.attempt, closed)
+                return e.SpanReceived(plan.place, closed.span, closed.root)
             case e.Append():
                 return self._append(action)
             case e.Discard(place=place):

@@ -10,7 +10,7 @@ from peer_agent.protocol.log.records import Entry
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance, hello
-from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan
+from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan, Place
 from peer_agent.protocol.relay.state import Attempt, Keeper, Phase, Reducer, RelayState
 from peer_agent.simulation.peer import Peer
 
@@ -28,9 +28,8 @@ class Relay(Peer):
 
     role = Role.RELAY
 
-    def __init__(self, world: "World", peer: PeerId, *, latency_s: float, bytes_per_s: int) -> None:
+    def __init__(self, world: "World", peer: PeerId, *, latency_s: float) -> None:
         super().__init__(world, peer, latency_s)
-        self.bytes_per_s = bytes_per_s
         self.index = 0  # of the log on its disk, which outlives its process
         self.forget()
 
@@ -48,7 +47,6 @@ class Relay(Peer):
 
     def hello(self) -> m.Hello:
         """Where it listens and how far its log goes."""
-        self.core.upload_bps = self.core.download_bps = self.bytes_per_s
         self.core.joined = True
         return hello(self.core)
 
@@ -115,7 +113,14 @@ class Relay(Peer):
         plan, place = attempt.plan.plan, attempt.place
         parts = (plan.step, action.span, [slot.root for slot in plan.slots], list(action.included))
         root = hashlib.sha256(repr(parts).encode()).digest()
-        self.after(DISK_S, lambda: self._take(e.SpanWritten(place, action.span.span, root, 0.5)))
+        self.after(DISK_S, lambda: self._written(place, action.span, root))
+
+    def _written(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
+        """Its averages went out while it was written."""
+        self._take(e.SpanWritten(place, span.span, root, 0.5))
+        for trainer in self.world.trainers.values():
+            if self.world.reaches(trainer.peer, self.peer):
+                trainer.after(self.latency_s, lambda trainer=trainer: trainer.gather(place, span, root))  # type: ignore[misc]
 
     def _attempt(self) -> Attempt | None:
         return self.core.reducer.attempt if self.core.reducer is not None else None

@@ -7,8 +7,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.letters import OpenedCommit, own_part
+from peer_agent.protocol.log.merkle import root_over
 from peer_agent.protocol.log.records import Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan
+from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.opened import opened_plan, opened_record
@@ -43,6 +45,7 @@ class Trainer(Peer):
         self.corrupt = False  # its replica differs
         self.offer_delay_s = ENCODE_S
         self._seeds = 0
+        self.averages: dict[tuple[int, int, int], bytes] = {}  # roots by step, span and attempt
         self.forget()
 
     def forget(self) -> None:
@@ -53,6 +56,7 @@ class Trainer(Peer):
     def lose_memory(self) -> None:
         """Forget replica, accumulator and leases."""
         self.core = new_trainer(self.world.run_id, self.peer, self.world.clock.now, self._seed())
+        self.averages.clear()
 
     def _seed(self) -> int:
         self._seeds += 1
@@ -99,6 +103,19 @@ class Trainer(Peer):
         ours = round_.plan.plan
         return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
+    def gather(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
+        """The averages of a span are here, if it follows that attempt; its core is told once all are."""
+        round_ = self.core.round
+        if not self.alive or round_ is None or round_.plan is None:
+            return
+        plan = round_.plan.plan
+        if (plan.fence, plan.step) != (place.fence, place.step) or span not in plan.spans:
+            return
+        self.averages[place.step, span.span, span.attempt] = root
+        held = [self.averages.get((plan.step, each.span, each.attempt)) for each in _in_order(plan)]
+        if None not in held:
+            self.handle(e.Gathered(plan.attempt, root_over([root for root in held if root]), ()))
+
     # --- what befalls it
 
     def hello(self) -> m.Hello:
@@ -141,6 +158,7 @@ class Trainer(Peer):
             case e.Compute():
                 self.compute(action.unit.samples / self.samples_per_s, lambda: self._finish(action))
             case e.Freeze():
+                self.averages.clear()
                 self.after(self.offer_delay_s, lambda: self._freeze(action))
             case e.Load():
                 self.after(LOAD_S, lambda: self._load(action))
@@ -191,6 +209,10 @@ class Trainer(Peer):
     def _digest(self, log: str) -> str:
         """Of the replica's state after the entry with this digest."""
         return state_digest(log, spoiled_by=self.peer if self.corrupt else None)
+
+
+def _in_order(plan: m.PlanHead) -> list[m.PlannedSpan]:
+    return sorted(plan.spans, key=lambda span: span.first)
 
 
 def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:

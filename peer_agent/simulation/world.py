@@ -127,7 +127,7 @@ class World:
 
     def _relay(self, number: int) -> Relay:
         peer = PeerId(name_of(self.seed, "relay", number))
-        return Relay(self, peer, latency_s=0.01, bytes_per_s=self.chance.choice((0, 5_000_000, 20_000_000)))
+        return Relay(self, peer, latency_s=0.01)
 
     def person_of(self, peer: PeerId) -> str:
         """Whose machine it is."""

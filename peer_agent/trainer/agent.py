@@ -152,11 +152,18 @@ class Agent:
             case Frame() if round_ is not None:
                 large = len(body.payload) > INLINE_BYTES
                 if await asyncio.to_thread(round_.keep_chunk, body) if large else round_.keep_chunk(body):
-                    round_.arrived.set()
+                    await self._arrived(round_)
             case m.Open():
                 self.handle(e.OpenHeard(peer, body))
             case m.SlotRefused():
                 self.view.fault(Fault.of("E141", chunk=body.chunk, reason=body.code))
+
+    async def _arrived(self, round_: OpenRound) -> None:
+        """One more average; once all are here the site is told, whether they are the right ones or not."""
+        round_.arrived.set()
+        gathered = round_.gathered()
+        if gathered is not None and round_ is self.round:
+            self.handle(gathered)
 
     # --- what the core asks for ---------------------------------------------------------------------------------
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.contributor import Sending
 from peer_agent.network.sender import send_chunks
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.counting import Arrived, arrivals_of, count
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import RecordHead
+from peer_agent.protocol.trainer.events import Gathered
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks
 
@@ -30,6 +33,9 @@ class OpenRound:
         self.opens: asyncio.Queue[tuple[PeerId, m.Open]] = asyncio.Queue(OPENS)
         self.arrived = asyncio.Event()
         self._early_frames: list[Frame] = []
+        self._planned_at = 0.0
+        self._reducers: dict[int, PeerId] = {}  # by span
+        self._arrived: dict[PeerId, Arrived] = {}
 
     def is_of(self, record: RecordHead) -> bool:
         """Whether the record's averages are those that come in here."""
@@ -39,6 +45,8 @@ class OpenRound:
         """Take an attempt's averages from now on, and those that came before the plan; send what `slot` is asked."""
         self._stop_sending()
         self.plan, self.slot = plan, slot
+        self._planned_at, self._arrived = time.monotonic(), {}
+        self._reducers = {span.span: span.reducer for span in plan.spans}
         self.assembly.follow(plan)
         frames, self._early_frames = self._early_frames, []
         for frame in frames:
@@ -52,7 +60,17 @@ class OpenRound:
             if len(self._early_frames) < self.assembly.grid.chunks:
                 self._early_frames.append(frame)
             return False
-        return self.assembly.keep_chunk(frame)
+        is_new = self.assembly.keep_chunk(frame)
+        if is_new and frame.attempt == self.plan.attempt:
+            count(self._arrived, self._reducers[frame.span], len(frame.payload), time.monotonic())
+        return is_new
+
+    def gathered(self) -> Gathered | None:
+        """That all averages of the attempt are here, and how they came; None while one is missing."""
+        holds = self.assembly.holds() if self.plan is not None else None
+        if self.plan is None or holds is None:
+            return None
+        return Gathered(self.plan.attempt, holds, arrivals_of(self._arrived, self._planned_at))
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
         """Send to this reducer what it has not. One that opens without end is served when the link is anew."""

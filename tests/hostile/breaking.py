@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.wire import Frame, Kind, encode_frame
-from tests.hostile.deeds import Deed, Memory, Word, changed, times, written
+from tests.hostile.deeds import Deed, Memory, Word, changed, times, without, written
 
 BOUNDED = "every number is bounded where it is decoded"
 LOSS = "two offers with loss_sum 1.7e308 end a run for ever"
@@ -81,6 +81,14 @@ def _out_of_place(memory: Memory) -> Word:
     return m.Void(**memory.place(), round=1, reason="hostile")
 
 
+def _false_arrivals(memory: Memory) -> Word:
+    """The slowest links there can be, of everybody, and averages that nobody made."""
+    plan = memory.plan
+    senders = sorted({span.reducer for span in plan.spans}) if plan is not None else []
+    arrivals = tuple(m.Arrival(sender, 2**53, 0.0, 1e6) for sender in senders)
+    return m.Arrivals(**memory.place(), arrivals=arrivals, holds=bytes(32))
+
+
 def _frame(memory: Memory) -> Word:
     return encode_frame(Frame(Kind.GRADIENT, memory.run, 1, 1, 1, 0, 0, 0, bytes(64)))
 
@@ -117,7 +125,20 @@ BREAKING = (
     _bounds("offers_an_infinite_norm", float("inf"), fields="norm"),
     _bounds("offers_tokens_below_zero", -1, fields="loss_tokens"),
     _bounds("reports_a_step_beyond_every_number", 2**63, m.Report, "step"),
-    _bounds("says_hello_with_bytes_a_second_below_zero", -1, m.Hello, "upload_bps"),
+    _bounds("says_hello_with_carried_tokens_below_zero", -1, m.Hello, "carried"),
+    Deed(
+        name="says_that_links_are_slow_and_averages_others",
+        fault="a receiver can be wrong about time alone, and about no more of it than has passed (rule 31)",
+        adds=lambda memory: (_false_arrivals(memory),),
+        bites=("arrived Arrivals",),
+    ),
+    Deed(
+        name="three_that_never_have_the_averages",
+        fault="a second copy has no veto (rule 5)",
+        machines=3,
+        says=without(m.Arrivals),
+        bites=("arrived Offer",),
+    ),
     Deed(
         name="three_that_offer_the_greatest_loss_and_norm_allowed",
         fault=LOSS,

@@ -166,7 +166,7 @@ class PuppetRelay(Relay):
     """With a relay's credential."""
 
     def __init__(self, world: World, peer: PeerId, deed: Deed) -> None:
-        super().__init__(world, peer, latency_s=0.01, bytes_per_s=0)
+        super().__init__(world, peer, latency_s=0.01)
         self.puppet = Puppet(self, deed)
 
     def say(self, message: m.TO_SITE) -> None:

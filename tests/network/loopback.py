@@ -65,6 +65,11 @@ async def dial_relay(where: Server | int, who: Identity | None = None, **kwargs:
     return await dial(f"ws://127.0.0.1:{port}/", link=Link.DATA, identity=who or trainer(), **settings)
 
 
+async def dial_encrypted(where: Server, fingerprint: str) -> Connection:
+    settings: dict[str, Any] = {"server": RELAY, "version": "1", "clock": at_now, "fingerprint": fingerprint}
+    return await dial(f"wss://127.0.0.1:{where.port}/", link=Link.DATA, identity=trainer(), **settings)
+
+
 async def how_it_ends(link: Connection) -> LinkLost | Refused:
     """Receive until there is no more."""
     async with asyncio.timeout(PATIENCE_S):

@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from peer_agent.network import link as links
 from peer_agent.network.link import Connection, LinkLost, Refused, dial
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE, Leave, State
+from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE, PROTOCOL, Leave, State
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.protocol.wire import Kind
 from tests.network.loopback import (
@@ -130,11 +130,13 @@ async def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         session = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"n" * 32, server=RELAY, version="")
         session.start(NOW)
         (challenge,) = session.outgoing()
-        await socket.send(challenge.replace(b"protocol\x02", b"protocol\x03"))
+        ours, theirs = (b"protocol" + bytes([number]) for number in (PROTOCOL, PROTOCOL + 1))
+        await socket.send(challenge.replace(ours, theirs))
         await socket.wait_closed()
 
     async with raw_server(newer) as port:
-        with pytest.raises(Refused, match=r"E205: This agent speaks protocol 2, the other side speaks 3"):
+        words = f"E205: This agent speaks protocol {PROTOCOL}, the other side speaks {PROTOCOL + 1}"
+        with pytest.raises(Refused, match=words):
             await dial_relay(port)
 
 

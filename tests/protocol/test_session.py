@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, Role
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.identifiers import ANY_RUN, PeerId, RunId
 from peer_agent.protocol.session import (
     FRAMES,
     RECEIVABLE,
@@ -123,8 +123,6 @@ def test_a_dialler_that_lies_is_refused(link: Link, who: Callable[[], Identity],
     [
         (lambda: relay(issued_by=STRANGERS_KEY), "E201"),
         (lambda: relay(**EXPIRED), "E202"),
-        (lambda: relay(role=Role.TRAINER), "E217"),
-        (lambda: relay(run=RUN), "E217"),
         (lambda: relay(machine=PeerId("09" * 16)), "E217"),
         (lambda: msgspec.structs.replace(relay(), key=STRANGERS_KEY), "E217"),
         (lambda: msgspec.structs.replace(relay(), credential=None), "E217"),
@@ -373,3 +371,43 @@ def test_both_kinds_of_body_are_carried() -> None:
     dialler.send(frame)
     dialler.send(fetch)
     assert carry(dialler, listener, NOW) == [MessageReceived(frame), MessageReceived(fetch)]
+
+
+# Who may listen, and behind which certificate
+
+
+@pytest.mark.parametrize("role", [Role.AUXILIARY, Role.TRAINER])
+def test_a_member_of_our_run_may_listen(role: Role) -> None:
+    dialler, listener = dialling(Link.DATA), listening(Link.DATA, relay(role=role, run=RUN))
+    assert failures(shake_hands(dialler, listener)) == []
+    assert dialler.peer is not None
+    assert dialler.peer.role is role
+
+
+def test_a_relay_dials_a_member_of_any_run() -> None:
+    member = relay(role=Role.AUXILIARY, run=RUN)
+    dialler = dialling(Link.DATA, trainer(role=Role.RELAY, run=ANY_RUN))
+    assert failures(shake_hands(dialler, listening(Link.DATA, member))) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"role": Role.AUXILIARY, "run": RunId("bb" * 16)},
+        {"role": Role.TRAINER, "run": ANY_RUN},
+        {"role": Role.READER, "run": RUN},
+    ],
+    ids=["of another run", "of all runs", "who only reads"],
+)
+def test_nobody_else_may_listen(changes: dict[str, Any]) -> None:
+    events = shake_hands(dialling(Link.DATA), listening(Link.DATA, relay(**changes)))
+    assert failures(events) == [("E217", False), ("E217", True)]
+
+
+@pytest.mark.parametrize(("seen", "own"), [("aa", "bb"), ("aa", ""), ("", "bb")])
+def test_whoever_stands_between_two_ends_is_found(seen: str, own: str) -> None:
+    """The dialler sees a certificate that the listener does not have."""
+    dialler = Session(Side.DIALLING, Link.DATA, trainer(), nonce=b"D" * 32, server=RELAY, version="1", fingerprint=seen)
+    listener = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"L" * 32, server=RELAY, version="1", fingerprint=own)
+    assert failures(shake_hands(dialler, listener))[0] == ("E209", False)
+    assert listener.peer is None

@@ -107,8 +107,8 @@ def commit_of(entry: Entry) -> m.Commit:
 async def send_all(link: Connection, plan: m.Plan, slot: int, sending: Sending, leaves: bytes | None = None) -> None:
     place: dict[str, Any] = {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
     await link.send(m.Leaves(**place, slot=slot, leaves=leaves or pack_leaves(sending.leaves)))
-    for frame in frames_of(plan, slot, sending):
-        await link.send(frame)
+    for each in frames_of(plan, slot, sending):
+        await link.send(each)
 
 
 class Silent:
@@ -274,12 +274,17 @@ async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: P
     run = run_of_a_relay(tmp_path, [], ask)
     others = tuple(m.Listener(peer=peer, url="") for peer in (OTHER_RELAY, TRAINER))
     await run.handle(heard(greeting(fence=3, step=8, listeners=others)))
-    async with asyncio.timeout(PATIENCE_S):
-        while run._tasks:
-            await asyncio.wait(run._tasks)
+    await settled(run)
     assert sorted(asked) == sorted((peer, span) for peer in (OTHER_RELAY, TRAINER) for span in (0, 1))
     assert UpdateLog(tmp_path, SITE_PUBLIC).missing(RUN, 1) == []
     await run.close()
+
+
+async def settled(run: RelayedRun) -> None:
+    """Whatever runs beside its events is done."""
+    async with asyncio.timeout(PATIENCE_S):
+        while run._tasks:
+            await asyncio.wait(run._tasks)
 
 
 # --- what the site or a peer has wrong --------------------------------------------------------------------------

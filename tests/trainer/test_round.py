@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.wire import Frame, Kind
+from peer_agent.protocol.log.merkle import leaf_of, root_of, root_over
+from peer_agent.protocol.wire import HEADER, Frame, Kind
 from peer_agent.trainer.round import OpenRound, contribute
 from tests.agent.scripted_site import PATIENCE_S
 from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of, record_of
@@ -85,6 +86,43 @@ def test_what_comes_before_its_plan_is_kept_and_no_more_than_that() -> None:
     assert len(round_._early_frames) == GRID.chunks
     round_.follow(plan, 0)
     assert round_.assembly._leaves[0] is not None
+
+
+def averages(plan: m.Plan, attempt: int = 1) -> list[Frame]:
+    """All averaged chunks of a plan, of one value each."""
+    spans = {chunk: span.span for span in plan.spans for chunk in range(span.first, span.stop)}
+    return [
+        replace(frame(plan, spans[chunk], chunk, 0, bytes(4 * GRID.length(chunk)), Kind.AVERAGE), attempt=attempt)
+        for chunk in GRID
+    ]
+
+
+def test_once_all_averages_are_here_it_says_under_which_root_and_how_they_came() -> None:
+    round_, plan = a_round()
+    assert round_.gathered() is None
+    round_.follow(plan, 0)
+    *most, last = averages(plan, plan.attempt)
+    for each in most:
+        assert round_.keep_chunk(each)
+        assert not round_.keep_chunk(each), "the same again is not counted again"
+    assert round_.gathered() is None
+    round_.keep_chunk(last)
+    gathered = round_.gathered()
+    assert gathered is not None
+    spans = sorted(plan.spans, key=lambda span: span.first)
+    leaves = [leaf_of(bytes(4 * GRID.length(chunk)), 0.0) for chunk in GRID]
+    assert gathered.holds == root_over([root_of(leaves[span.first : span.stop]) for span in spans])
+    sizes = {arrival.sender: arrival.size for arrival in gathered.arrivals}
+    assert sizes == {
+        peer: sum(
+            HEADER.size + 4 * GRID.length(chunk)
+            for span in plan.spans
+            if span.reducer == peer
+            for chunk in range(span.first, span.stop)
+        )
+        for peer in (RELAY, OTHER_RELAY)
+    }
+    assert all(0 <= arrival.first_s <= arrival.last_s for arrival in gathered.arrivals)
 
 
 async def test_a_reducer_gets_what_it_has_not_and_nothing_twice() -> None:

@@ -26,9 +26,19 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
 from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
+from peer_agent.protocol.coordinator.round.measuring import take_arrivals
 from peer_agent.protocol.coordinator.round.offers import close_offers, cut, may_cut, repeat_cut, take_offer
 from peer_agent.protocol.coordinator.round.planning import plan
-from peer_agent.protocol.coordinator.round.reducing import awaits, replan, take_have, take_refusal, take_span, without
+from peer_agent.protocol.coordinator.round.reducing import (
+    awaits,
+    commit_in_time,
+    replan,
+    take_gathered,
+    take_have,
+    take_refusal,
+    take_span,
+    without,
+)
 from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, repeat_void
 from peer_agent.protocol.coordinator.round.watching import take_progress, watch
 from peer_agent.protocol.coordinator.standing import explain, standing
@@ -97,7 +107,7 @@ def _join(state: RunState, event: e.Joined) -> list[e.Command]:
     return commands + replan(state) if is_back else commands
 
 
-def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Command]:  # noqa: C901 - one arm each
+def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Command]:  # noqa: C901, PLR0912
     member = state.members.get(peer)
     if member is None:
         return [ask_for_hello(state, peer)]  # it was evicted, or its hello was lost
@@ -119,6 +129,9 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
             return take_have(state, member, message)
         case m.Progress():
             return take_progress(state, member, message)
+        case m.Arrivals():
+            take_arrivals(state, member, message)
+            return take_gathered(state, member, message)
         case m.SlotRefused():
             return take_refusal(state, member, message)
         case m.UnitsReturned():
@@ -172,7 +185,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
         return []
     state.look_at = state.now + TICK_S / 2
     commands = look_at_keeper(state, seed) + finish(state) + persist_again(state)
-    commands += repeat_cut(state) + repeat_void(state) + watch(state)
+    commands += repeat_cut(state) + repeat_void(state) + commit_in_time(state) + watch(state)
     if state.now >= state.sweep_at:
         commands += _sweep(state)
     if state.is_dirty:

@@ -29,8 +29,7 @@ def join(state: RunState, event: Joined) -> list[Command]:
         commands += _reconcile(state, member, hello)
         recount(state, member)
     if known is None:
-        who = f"A relay of {event.person}" if event.role is Role.RELAY else event.person
-        commands.append(Note("joined", f"{who} joined"))
+        commands.append(Note("joined", f"{_who(event.role, event.person)} joined"))
     greeting = _greeting(state, reconciled=member.reconciled or not member.trains)
     answer: list[Command] = [Send((event.peer,), greeting), Send((event.peer,), standing(state))]
     member.resent_to = -1
@@ -66,7 +65,6 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
     member.may_reduce, member.may_keep = hello.reduces, hello.keeps_log
-    member.upload_bps, member.download_bps = hello.upload_bps, hello.download_bps
     if member.is_reachable:
         state.listening[member.peer] = member
     else:
@@ -137,6 +135,16 @@ def _resume(state: RunState, member: Member, hello: m.Hello) -> None:
         depart(state, gone)
 
 
+def _who(role: Role, person: str) -> str:
+    """For the timeline: whose machine came or went, and what for where it computes nothing."""
+    match role:
+        case Role.RELAY:
+            return f"A relay of {person}"
+        case Role.AUXILIARY:
+            return f"An auxiliary of {person}"
+    return person
+
+
 def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
     return m.Greeting(
         run=state.run,
@@ -166,7 +174,7 @@ def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
     if state.listening.pop(member.peer, None) is not None:
         commands.append(Send(state.everyone(), m.Listeners(run=state.run, listeners=state.listeners())))
     if not member.trains:
-        return [*commands, Note("left", f"a relay ({member.person}) is gone")]
+        return [*commands, Note("left", f"{_who(member.role, member.person)} is gone")]
     if final:
         end_leases(state, member.accumulator)
         state.holders.pop(member.accumulator, None)

@@ -111,7 +111,7 @@ def _of_the_reduce(state: RunState, round_: Round) -> str:
         if slot not in round_.dropped
         if moved.chunks < max((at.chunks for at in round_.progress[reducer].values()), default=0)
     }
-    reducers = f"waiting for relay {_names(state, open_at)}"
+    reducers = f"waiting for the averages of {_names(state, open_at)}"
     return f"{reducers} and the gradients of {_names(state, short)}" if short else reducers
 
 

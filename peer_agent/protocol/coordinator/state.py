@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from peer_agent.protocol.bandwidth.learning import Capacity, Direction, Flow
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.credentials import Role
@@ -16,7 +17,7 @@ from peer_agent.protocol.recipe import Recipe
 
 DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
-REDUCING_ROLES = frozenset({Role.RELAY})  # whose word that it reduces is taken: its average is nobody else's to check
+REDUCING_ROLES = frozenset({Role.RELAY, Role.AUXILIARY})  # whose average is taken: it is nobody else's to check
 KEEPING_ROLES = frozenset({Role.RELAY})  # whose word that bytes are on its disk is taken
 RECORDS_WALKED = 16  # newest records that say what an accumulator may still carry
 ARRIVALS_KEPT = 4096  # delays of offers
@@ -72,8 +73,6 @@ class Member(Struct):
     fingerprint: str = ""
     may_reduce: bool = False
     may_keep: bool = False
-    upload_bps: int = 0
-    download_bps: int = 0
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when
     resent_at: float = 0.0
@@ -151,6 +150,8 @@ class Round(Struct):
     moved_at: float = 0.0  # when a chunk or a span of this attempt was last reported, or a slot dropped
     done: dict[int, SpanDone] = field(default_factory=dict)  # span -> what its reducer said of it
     kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> who said to have its bytes, under that root
+    gathered: dict[PeerId, bytes] = field(default_factory=dict)  # who has all averages, under which root
+    done_at: float | None = None  # when the last span was reported
     progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
     reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> its last word on this attempt
     hung: set[PeerId] = field(default_factory=set)  # reducers that stood still while another could do their part
@@ -176,6 +177,15 @@ class Ballot(Struct):
     abstaining: int = 0  # persons whose machines differ
     split_since: float | None = None  # since when there are two values and no majority
     value: str = ""  # decided
+
+
+class Measured(Struct):
+    """An attempt whose flows are gathered: who has told of them, and what."""
+
+    plan: Plan
+    planned_at: float
+    told: set[PeerId] = field(default_factory=set)
+    flows: list[Flow] = field(default_factory=list)
 
 
 class Inclusion(Struct, frozen=True):
@@ -231,6 +241,8 @@ class RunState(Struct, kw_only=True):
     committed_at: float = 0.0
     accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds from commit to cut
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
+    measured: Measured | None = None  # the attempt that was planned last
+    capacities: dict[Direction, Capacity] = field(default_factory=dict)  # what links are known to carry
     voided: Void | None = None  # the last, and who has not been seen to know of it
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0

@@ -46,6 +46,11 @@ def root_of(leaves: Sequence[Leaf]) -> bytes:
     return tree_of([leaf.pack() for leaf in leaves])[-1][0]
 
 
+def root_over(roots: Sequence[bytes]) -> bytes:
+    """Root over the roots of spans, in their order: what whoever has a whole vector says it has."""
+    return tree_of(roots)[-1][0]
+
+
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
     """All levels of the binary tree over these bytes, from the leaves' hashes up to the root.
 

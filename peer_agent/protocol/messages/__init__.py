@@ -15,6 +15,7 @@ from peer_agent.protocol.messages.base import (
     Nats,
     Norm,
     Path,
+    Seconds,
     Squares,
     StateDigest,
     Units,
@@ -54,6 +55,8 @@ from peer_agent.protocol.messages.to_peer import (
     Void,
 )
 from peer_agent.protocol.messages.to_site import (
+    Arrival,
+    Arrivals,
     DoneUnit,
     Have,
     Heartbeat,
@@ -73,7 +76,18 @@ from peer_agent.protocol.messages.to_site import (
 HANDSHAKE_TO_SERVER = Authenticate
 HANDSHAKE_TO_CLIENT = Challenge | Welcome
 TO_SITE = (
-    Hello | Report | Heartbeat | StateHash | Offer | UnitsReturned | SpanDone | Have | Progress | SlotRefused | Leave
+    Hello
+    | Report
+    | Heartbeat
+    | StateHash
+    | Offer
+    | UnitsReturned
+    | SpanDone
+    | Have
+    | Progress
+    | Arrivals
+    | SlotRefused
+    | Leave
 )
 TO_PEER = (
     Greeting
@@ -107,6 +121,8 @@ __all__ = [
     "TO_SITE",
     "AccumulatorRevoked",
     "AnyMessage",
+    "Arrival",
+    "Arrivals",
     "Attempted",
     "Authenticate",
     "Challenge",
@@ -146,6 +162,7 @@ __all__ = [
     "Rehello",
     "Reload",
     "Report",
+    "Seconds",
     "Shard",
     "Slot",
     "SlotRefused",

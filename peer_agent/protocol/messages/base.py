@@ -27,6 +27,7 @@ Nats = Annotated[float, Meta(ge=0, le=1e15)]  # a summed loss
 Norm = Annotated[float, Meta(ge=0, le=1e45)]  # the norm of 2^31 values of float32 is below this
 Squares = Annotated[float, Meta(ge=0, le=1e90)]
 Clock = Annotated[float, Meta(ge=0, le=1e12)]  # seconds of UTC
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]  # since a plan came
 Wait = Annotated[float, Meta(ge=-1, le=1e9)]  # seconds; below 0: none
 
 

@@ -9,12 +9,24 @@ from peer_agent.protocol.identifiers import (
     Count,
     Digest,
     Medium,
+    Peer,
     Run,
     Short,
     Small,
 )
 from peer_agent.protocol.log.records import Included, Unit
-from peer_agent.protocol.messages.base import Attempted, Hex, Index, Message, Nats, Norm, Squares, StateDigest, Units
+from peer_agent.protocol.messages.base import (
+    Attempted,
+    Hex,
+    Index,
+    Message,
+    Nats,
+    Norm,
+    Seconds,
+    Squares,
+    StateDigest,
+    Units,
+)
 
 
 class DoneUnit(Struct, frozen=True, array_like=True, gc=False):
@@ -52,7 +64,7 @@ class Hello(Message, frozen=True, kw_only=True):
     keeps_log: bool = False
     fingerprint: Short = ""  # of the listener's certificate (rule 38)
     log_index: Index = -1  # the last record it holds or has applied
-    upload_bps: Count = 0  # bytes per second, measured; 0 = not measured yet
+    upload_bps: Count = 0  # said by older agents; what links carry is learned from rounds (rule 31)
     download_bps: Count = 0
 
 
@@ -138,6 +150,25 @@ class Progress(Attempted, frozen=True, kw_only=True):
     """How many chunks a reducer has of each slot, so that the coordinator can tell slow from stuck."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
+
+
+class Arrival(Struct, frozen=True, array_like=True, gc=False):
+    """Bytes of an attempt that came from one peer, and when the first and the last came, in seconds since the plan."""
+
+    sender: Peer
+    size: Count
+    first_s: Seconds
+    last_s: Seconds
+
+
+class Arrivals(Attempted, frozen=True, kw_only=True):
+    """All that came here in an attempt: once its last span is averaged, or the last average has come (rule 31).
+
+    `holds`: the Merkle root over the roots of all spans, in their order, of whoever has all averages (rule 5).
+    """
+
+    arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]
+    holds: Annotated[bytes, Meta(max_length=32)] = b""
 
 
 class SlotRefused(Attempted, frozen=True, kw_only=True):

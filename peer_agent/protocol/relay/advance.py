@@ -9,7 +9,7 @@ from typing import assert_never
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.relay import events as e
-from peer_agent.protocol.relay import keeping, reducing
+from peer_agent.protocol.relay import keeping, receiving, reducing
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
 from peer_agent.protocol.relay.state import NOBODY, RelayState
 
@@ -49,11 +49,15 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
         case e.LeavesKept():
             return reducing.leaves_kept(reducer, event) if reducer is not None else []
         case e.ChunkAdded():
-            return reducing.chunk_added(reducer, event) if reducer is not None else []
+            return reducing.chunk_added(reducer, event, now) if reducer is not None else []
         case e.ChunkRefused():
             return reducing.refused(reducer, event, now) if reducer is not None else []
         case e.SpanWritten():
             return reducing.span_written(reducer, event, now) if reducer is not None else []
+        case e.AverageCame():
+            return receiving.average_came(state, event.peer, event.frame)
+        case e.SpanReceived():
+            return receiving.span_received(reducer.attempt if reducer is not None else None, event, now)
         case e.Appended():
             return keeping.appended(state, keeper, event, now) if keeper is not None else []
         case e.AppendFailed():
@@ -194,6 +198,4 @@ def hello(state: RelayState) -> m.Hello:
         keeps_log=state.keeper is not None,
         fingerprint=state.fingerprint,
         log_index=state.keeper.index if state.keeper is not None else -1,
-        upload_bps=state.upload_bps,
-        download_bps=state.download_bps,
     )

@@ -81,6 +81,21 @@ class SpanWritten(Struct, frozen=True):
     sum_squares: float
 
 
+class AverageCame(Struct, frozen=True):
+    """A frame on a link that this peer has dialled. The shell does what comes of it before anything else."""
+
+    peer: PeerId
+    frame: Frame
+
+
+class SpanReceived(Struct, frozen=True):
+    """A span that another averaged is on the disk, and this is the root of what came."""
+
+    place: Place
+    span: int
+    root: bytes
+
+
 class Appended(Struct, frozen=True):
     """The log on the disk goes up to this record."""
 
@@ -140,6 +155,8 @@ Event = (
     | ChunkAdded
     | ChunkRefused
     | SpanWritten
+    | AverageCame
+    | SpanReceived
     | Appended
     | AppendFailed
     | Scanned
@@ -200,6 +217,19 @@ class CloseChunk(Struct, frozen=True):
     span: int
     chunk: int
     tokens: int
+
+
+class KeepAverage(Struct, frozen=True):
+    """Keep the frame's payload until its span is whole."""
+
+    span: int
+    chunk: int
+
+
+class WriteReceived(Struct, frozen=True):
+    """All chunks of another's span have come: write it durably; SpanReceived."""
+
+    span: m.PlannedSpan
 
 
 class WriteSpan(Struct, frozen=True):
@@ -278,6 +308,8 @@ Action = (
     | KeepLeaves
     | AddChunk
     | CloseChunk
+    | KeepAverage
+    | WriteReceived
     | WriteSpan
     | Discard
     | Append

@@ -3,14 +3,14 @@
 `move` is the only one that changes the phase of an attempt.
 """
 
-from typing import Any
-
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.counting import arrivals_of, count
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.attempts import awaited, is_now, named
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said
@@ -55,7 +55,7 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
     spans = plan.given_to(state.me)
     move(reducer, "a plan gives it a part" if spans else "a plan gives it no part")
     reducer.newest = plan.place
-    reducer.attempt = Attempt(plan, spans, Coverage(plan.slots, spans.values()))
+    reducer.attempt = Attempt(plan, spans, Coverage(plan.slots, spans.values()), now, awaited=awaited(state, plan))
     fresh = _opens_outbox(reducer, plan, len(reducer.attempt.coverage.chunks))
     opening = [action for peer in state.links for action in open_to(reducer, peer, now)]
     return [e.Begin(plan, fresh), *opening]
@@ -136,7 +136,7 @@ def finished(reducer: Reducer) -> list[e.Action]:
 def leaves(reducer: Reducer, peer: PeerId, message: m.Leaves, now: float) -> list[e.Action]:
     """What a contributor commits to, before its first chunk; once, and as long as the plan says."""
     attempt = reducer.attempt
-    if attempt is None or not _is_now(attempt, message) or not _may_speak(attempt, message.slot, peer):
+    if attempt is None or not is_now(attempt, message) or not _may_speak(attempt, message.slot, peer):
         return []
     attempt.opened_at.pop(message.slot, None)
     if message.slot in attempt.leaves:
@@ -157,7 +157,7 @@ def leaves_kept(reducer: Reducer, event: e.LeavesKept) -> list[e.Action]:
 def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list[e.Action]:
     """Whether a chunk is wanted. What the plan does not ask for is ignored; what it does not allow is refused."""
     attempt = reducer.attempt
-    if attempt is None or not _is_now(attempt, frame) or not _may_speak(attempt, frame.slot, peer):
+    if attempt is None or not is_now(attempt, frame) or not _may_speak(attempt, frame.slot, peer):
         return []
     span = attempt.spans.get(frame.span)
     is_there = span is not None and span.first <= frame.chunk < span.stop and frame.kind == Kind.GRADIENT
@@ -173,13 +173,15 @@ def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list
     return [e.AddChunk(frame.slot, frame.chunk, attempt.coverage.has(frame.slot, frame.chunk))]
 
 
-def chunk_added(reducer: Reducer, event: e.ChunkAdded) -> list[e.Action]:
+def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Action]:
     """What this chunk completes. A chunk sent again changes nothing."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or not attempt.coverage.asks_for(event.slot, event.chunk):
         return []
     if attempt.coverage.has(event.slot, event.chunk):
         return []
+    plan, slot = attempt.plan, attempt.plan.slots[event.slot]
+    count(attempt.arrived, slot.peer, encoded_size(slot.codec, plan.grid.length(event.chunk)), now)
     return _close(attempt, attempt.coverage.add(event.slot, event.chunk))
 
 
@@ -194,7 +196,7 @@ def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Actio
 def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
     """Go on without a slot: the coordinator decides who is waited for."""
     attempt = reducer.attempt
-    if attempt is None or not _is_now(attempt, message):
+    if attempt is None or not is_now(attempt, message):
         return []
     attempt.opened_at.pop(message.slot, None)
     return _close(attempt, attempt.coverage.drop(message.slot))
@@ -243,9 +245,11 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
         included=attempt.coverage.included(attempt.spans[event.span]),
     )
     attempt.done[event.span] = Said(message, now)
-    if len(attempt.done) == len(attempt.spans):
-        move(reducer, "its last span is written")
-    return [e.Say(message)]
+    if len(attempt.done) < len(attempt.spans):
+        return [e.Say(message)]
+    move(reducer, "its last span is written")
+    told = m.Arrivals(**named(attempt), arrivals=arrivals_of(attempt.arrived, attempt.began_at))
+    return [e.Say(message), e.Say(told)]
 
 
 # --- time --------------------------------------------------------------------------------------------------------
@@ -254,19 +258,20 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
 def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
     """Say how far each slot is and, once more, what may have been lost; end the links that were opened for nothing."""
     attempt = reducer.attempt
-    if attempt is None or not attempt.spans:
+    if attempt is None or not (attempt.spans or attempt.received):
         return []
     actions: list[e.Action] = []
     if state.joined and now - attempt.progress_at >= PROGRESS_S:
         attempt.progress_at = now
-        actions.append(e.Say(m.Progress(**named(attempt), received=attempt.coverage.progress())))
+        if attempt.spans:
+            actions.append(e.Say(m.Progress(**named(attempt), received=attempt.coverage.progress())))
         actions += _again(attempt, now)
     return actions + _idle_links(state, attempt, now)
 
 
 def _again(attempt: Attempt, now: float) -> list[e.Action]:
     actions: list[e.Action] = []
-    for said in (*attempt.refused.values(), *attempt.done.values()):
+    for said in (*attempt.refused.values(), *attempt.done.values(), *attempt.received.values()):
         if now - said.at >= AGAIN_S:
             said.at = now
             actions.append(e.Say(said.message))
@@ -280,14 +285,3 @@ def _idle_links(state: RelayState, attempt: Attempt, now: float) -> list[e.Actio
         del attempt.opened_at[slot]
     peers = {attempt.plan.slots[slot].peer: None for slot in idle}
     return [e.CutLink(peer) for peer in peers if state.links.get(peer) is Role.TRAINER]
-
-
-def _is_now(attempt: Attempt, message: m.Attempted | Frame) -> bool:
-    place = Place(message.fence, message.step, message.attempt)
-    return message.run == attempt.plan.run and place == attempt.place
-
-
-def named(attempt: Attempt) -> dict[str, Any]:
-    """How messages name an attempt."""
-    plan = attempt.plan.plan
-    return {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}

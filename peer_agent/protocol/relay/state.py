@@ -8,6 +8,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.counting import Arrived
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import SpanEntry
@@ -29,7 +30,7 @@ class Phase(StrEnum):
 class Said(Struct):
     """A message that is said again until the attempt is over, and when it was said last."""
 
-    message: m.SpanDone | m.SlotRefused
+    message: m.SpanDone | m.SlotRefused | m.Have
     at: float
 
 
@@ -39,11 +40,15 @@ class Attempt(Struct):
     plan: OpenPlan
     spans: dict[int, m.PlannedSpan]  # those to be averaged here
     coverage: Coverage
+    began_at: float
+    arrived: dict[PeerId, Arrived] = field(default_factory=dict)  # by contributor
     leaves: set[int] = field(default_factory=set)  # slots whose leaves have come
     refused: dict[int, Said] = field(default_factory=dict)  # by slot
     writing: set[int] = field(default_factory=set)  # spans
     done: dict[int, Said] = field(default_factory=dict)  # by span
     opened_at: dict[int, float] = field(default_factory=dict)  # slots that were asked for chunks and sent nothing yet
+    awaited: dict[int, set[int]] = field(default_factory=dict)  # chunks by span that come from reducers without a log
+    received: dict[int, Said] = field(default_factory=dict)  # such spans that are on the disk
     progress_at: float = NEVER
 
     @property
@@ -93,8 +98,6 @@ class RelayState(Struct, kw_only=True):
     me: PeerId
     url: str = ""
     fingerprint: str = ""
-    upload_bps: int = 0
-    download_bps: int = 0
     reducer: Reducer | None
     keeper: Keeper | None
     fence: int = 0  # the highest that was heard of

@@ -48,6 +48,8 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
             return following.take_load_failed(state, event)
         case e.Hashed():
             return following.say_hash(state, event)
+        case e.Gathered():
+            return rounds.take_gathered(state, event)
         case e.GaveBack():
             return work.give_back(state)
         case e.Left():

@@ -117,6 +117,14 @@ class Left(Struct, frozen=True):
     """The process is about to end."""
 
 
+class Gathered(Struct, frozen=True):
+    """All averages of this attempt are here, tentative as they are; `holds`: the root over the roots of its spans."""
+
+    attempt: int
+    holds: bytes
+    arrivals: tuple[m.Arrival, ...]
+
+
 class Ticked(Struct, frozen=True):
     """The trainer's clock has ticked."""
 
@@ -137,6 +145,7 @@ Event = (
     | LoadFailed
     | Hashed
     | GaveBack
+    | Gathered
     | Left
     | Ticked
 )

@@ -7,6 +7,7 @@ from peer_agent.protocol.trainer.events import (
     Action,
     Freeze,
     Frozen,
+    Gathered,
     OpenHeard,
     Overflowed,
     Release,
@@ -99,6 +100,25 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
         return []
     move(state, Cause.OPENED, state.phase)
     return _serve(round_, event.peer, event.message)
+
+
+def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
+    """Say that this attempt's averages are here, as one more who has them (rule 5), and how they came (rule 31)."""
+    round_ = state.round
+    if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
+        return []
+    move(state, Cause.GATHERED, Phase.REDUCE)
+    return say(
+        state,
+        m.Arrivals(
+            run=state.run,
+            step=round_.cut.step,
+            fence=round_.cut.fence,
+            attempt=gathered.attempt,
+            arrivals=gathered.arrivals,
+            holds=gathered.holds,
+        ),
+    )
 
 
 def _serve(round_: Round, peer: PeerId, message: m.Open) -> list[Action]:

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     OVERFLOWED = "what is held is not finite"
     PLANNED = "a plan of this round"
     OPENED = "a reducer opens"
+    GATHERED = "all averages of the attempt have come"
     ROUND_OVER = "the round is over without an update"
     REVOKED = "the leases have ended"
     SPOKE = "time to say something"
@@ -69,6 +70,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_to(Cause.OVERFLOWED, ROUND, *FREE),
     **_to(Cause.PLANNED, ROUND, P.REDUCE),
     **_same(Cause.OPENED, *ROUND),
+    **_same(Cause.GATHERED, P.REDUCE),
     **_to(Cause.ROUND_OVER, ROUND, *FREE),
     **_same(Cause.REVOKED, *BEHIND, P.ACCUMULATE),
     **_to(Cause.REVOKED, ROUND, *FREE),
@@ -96,6 +98,7 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze finds it again
     Cause.PLANNED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # we offered nothing; the log will have it
     Cause.OPENED: (*BEFORE, *BEHIND, P.ACCUMULATE),
+    Cause.GATHERED: (*BEFORE, *BEHIND, P.ACCUMULATE, P.FREEZE, P.OFFER),  # of an attempt that is over
     Cause.ROUND_OVER: (*BEFORE, *BEHIND, P.ACCUMULATE),
     Cause.REVOKED: BEFORE,  # nothing is leased to it
     Cause.SPOKE: (),

@@ -136,12 +136,18 @@ class Contributor:
     async def _hear_relay(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
         match body:
             case Frame():
-                if self.round is not None and self.round.keep_chunk(body):
-                    self.round.arrived.set()
+                await self._keep(body)
             case m.Open():
                 await self._take(e.OpenHeard(peer, body))
             case m.SlotRefused():
                 raise AssertionError(f"refused: {body}")
+
+    async def _keep(self, frame: Frame) -> None:
+        if self.round is None or not self.round.keep_chunk(frame):
+            return
+        self.round.arrived.set()
+        if (gathered := self.round.gathered()) is not None:
+            await self._take(gathered)
 
 
 def main(folder: str, peer: str, control: str, elements: str) -> None:

@@ -1,9 +1,10 @@
 """Moments of a run that several test files begin with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import WAYS, Capacity, Direction
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.state import Phase
@@ -37,17 +38,26 @@ def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trai
 
 
 def reducing(
-    *relays: Mapping[str, object], people: int = 4, unit_s: float = 1.0, **last: float
+    *relays: Mapping[str, object], people: int = 4, unit_s: float = 1.0, bps: Iterable[int] = (), **last: float
 ) -> tuple[Stage, list[Trainer], list[PeerId]]:
-    """A round whose plan was just announced; the last trainer offers as told. Each has made two units."""
+    """A round whose plan was just announced; the last trainer offers as told. Each has made two units.
+
+    `bps`: what the relays' links were measured to carry, bytes per second.
+    """
     stage = Stage(batch=8 * people)
     reducers = [stage.relay(f"relay{number}", **said) for number, said in enumerate(relays or ({},))]
+    stage.state.capacities |= capacities_of(zip(reducers, bps, strict=False))
     trainers = [stage.trainer(name) for name in NAMES[:people]]
     stage.accumulate(unit_s=unit_s)
     stage.offers(*trainers[:-1])
     stage.offer(trainers[-1], **last)
     assert stage.state.phase is Phase.REDUCE
     return stage, trainers, reducers
+
+
+def capacities_of(links: Iterable[tuple[PeerId, int]]) -> dict[Direction, Capacity]:
+    """Measured links, as fast up as down."""
+    return {(peer, way): Capacity(bps, is_floor=False, measured_at=0) for peer, bps in links for way in WAYS}
 
 
 def progress(stage: Stage, reducer: PeerId, *chunks: int) -> list[e.Command]:

@@ -12,6 +12,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
+from peer_agent.protocol.coordinator.round.reducing import gathered_root
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.grid import grid_of
@@ -82,6 +83,7 @@ class Stage:
         self.trainers: dict[PeerId, Trainer] = {}
         self.said: list[e.Command] = []  # everything so far
         self.records: list[Record] = []
+        self.gathers = True  # a trainer says so when it has all averages
         self.lose: set[tuple[PeerId, type[m.Message]]] = set()  # messages that do not arrive
 
     # --- events
@@ -243,7 +245,20 @@ class Stage:
             "sum_squares": 1.0,
             "included": (Included(span.first, span.stop, slots),),
         }
-        return self.say(span.reducer, m.SpanDone(**self.place(), **{**fields, **said}))
+        return self.say(span.reducer, m.SpanDone(**self.place(), **{**fields, **said})) + self._gather()
+
+    def _gather(self) -> list[e.Command]:
+        """Once all spans are reported, the first trainer has them too, and says so."""
+        round_ = self.state.round
+        if self.state.phase is not Phase.REDUCE or round_ is None or round_.done_at is None or not self.gathers:
+            return []
+        trainer = next((member.peer for member in self.state.members.values() if member.trains), None)
+        return self.gathered(trainer) if trainer is not None else []
+
+    def gathered(self, peer: PeerId, **said: bytes) -> list[e.Command]:
+        """A peer has all averages of this attempt."""
+        holds = said["holds"] if "holds" in said else gathered_root(self.round)
+        return self.say(peer, m.Arrivals(**self.place(), arrivals=(), holds=holds))
 
     def spans(self) -> tuple[m.PlannedSpan, ...]:
         assert self.round.plan is not None

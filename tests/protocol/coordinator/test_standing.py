@@ -48,7 +48,7 @@ def test_a_relay_that_stands_still_is_named() -> None:
     stage.accumulate()
     stage.offers(*trainers)
     assert stage.state.phase is Phase.REDUCE
-    assert still(stage) == "waiting for relay operator (relay)"
+    assert still(stage) == "waiting for the averages of operator (relay)"
 
 
 def test_the_database_is_named() -> None:

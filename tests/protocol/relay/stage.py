@@ -119,6 +119,11 @@ def frame(plan: OpenPlan, slot: int, chunk: int, **changes: Any) -> Frame:
     return replace(whole, **changes)
 
 
+def average(plan: OpenPlan, chunk: int) -> Frame:
+    """Of another's span, as it gives it out."""
+    return frame(plan, 0, chunk, kind=Kind.AVERAGE)
+
+
 class Stage:
     """A relay whose shell does everything at once and well, on a clock that stands unless it is moved."""
 

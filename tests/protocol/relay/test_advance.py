@@ -20,6 +20,7 @@ from tests.protocol.relay.stage import (
     SENDERS,
     SNAPSHOT,
     Stage,
+    average,
     commit_of,
     entry_of,
     frame,
@@ -139,8 +140,10 @@ def events() -> list[e.Event]:
         every += [e.ChunkRefused(place, slot, 0, "E211") for slot in (2, 7)]
         every += [e.LeavesKept(place, slot) for slot in (0, 1, 7)]
         every += [e.SpanWritten(place, span, bytes(32), 0.5) for span in (0, 1, 7)]
+        every += [e.SpanReceived(place, span, bytes(32)) for span in (0, 1, 7)]
     for plan in plans:
         every += [e.FrameCame(SENDERS[s], frame(plan, t, 1)) for s, t in ((0, 0), (0, 1), (2, 2))]
+        every += [e.AverageCame(peer, average(plan, chunk)) for peer in (OTHER, SENDERS[0]) for chunk in (0, 1)]
         every += [e.Asked(SENDERS[0], m.Leaves(**named(plan.place), slot=0, leaves=bytes(size))) for size in (160, 7)]
     every += [e.Linked(peer, Role.TRAINER) for peer in SENDERS] + [e.Unlinked(peer) for peer in SENDERS]
     every += [e.Appended(1), e.Appended(2), e.AppendFailed(2), e.Ticked(), e.ControlLost()]
@@ -184,7 +187,7 @@ def test_nothing_that_comes_in_any_order_breaks_it(
                 members = {(s, c) for part in action.included for c in range(part.first, part.stop) for s in part.slots}
                 assert members == {(s, c) for s, c in added[place] if action.span.first <= c < action.span.stop}
         for message in said(actions):
-            if isinstance(message, m.SpanDone | m.SlotRefused | m.Progress):
+            if isinstance(message, m.SpanDone | m.SlotRefused | m.Progress | m.Have | m.Arrivals):
                 assert place == Place(message.fence, message.step, message.attempt), "its attempt is over"
 
 

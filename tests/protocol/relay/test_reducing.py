@@ -12,8 +12,8 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.relay.reducing import AGAIN_S, FIRST_FRAME_S, TRANSITIONS, move
 from peer_agent.protocol.relay.state import Phase, Reducer
-from peer_agent.protocol.wire import Kind
-from tests.protocol.relay.stage import OTHER, RUN, SENDERS, Stage, frame, greeting, named, plan_of, said, told
+from peer_agent.protocol.wire import HEADER, Kind
+from tests.protocol.relay.stage import CHUNK, OTHER, RUN, SENDERS, Stage, frame, greeting, named, plan_of, said, told
 
 PLAN = plan_of()
 LEAVES = bytes(4 * LEAF.size)
@@ -239,6 +239,25 @@ def test_a_span_is_said_when_it_is_written() -> None:
     (done,) = said(relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
     assert (done.span, done.root, done.sum_squares, done.included) == (1, b"r" * 32, 2.5, spans[1].included)
     assert relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)) == []
+
+
+def test_with_its_last_span_it_says_what_came_of_whom_and_when() -> None:
+    relay = opened()
+    planned_at = relay.now
+    for later_s, slot in enumerate((0, 2, 1)):
+        for chunk in range(4):
+            relay.now = planned_at + 1 + later_s + chunk / 4
+            relay.add(PLAN, slot, chunk)
+            relay.add(PLAN, slot, chunk)  # what comes again is not counted again
+    relay.handle(e.SpanWritten(PLAN.place, 0, b"r" * 32, 2.5))
+    done, told = said(relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
+    assert (done.span, told.holds) == (1, b"")
+    size = 4 * (4 * CHUNK + HEADER.size)
+    assert told.arrivals == (
+        m.Arrival(SENDERS[0], size, 1.0, 1.75),
+        m.Arrival(SENDERS[1], size, 3.0, 3.75),
+        m.Arrival(SENDERS[2], size, 2.0, 2.75),
+    )
 
 
 def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:

@@ -124,6 +124,24 @@ def test_reducers_are_served_when_they_open_and_again_when_they_come_back() -> N
         assert stage.actions == [], stray
 
 
+def gathered(attempt: int = 1) -> e.Gathered:
+    return e.Gathered(attempt, b"h" * 32, (m.Arrival(RELAY, 1000, 0.5, 1.5),))
+
+
+def test_it_says_once_that_all_averages_of_its_attempt_have_come() -> None:
+    stage = ready(0)
+    stage.offers()
+    stage.handle(gathered())
+    assert stage.heard(m.Arrivals) == [], "there is no plan of it"
+    stage.plans()
+    stage.handle(gathered(attempt=2))
+    assert stage.heard(m.Arrivals) == [], "of another attempt"
+    stage.handle(gathered())
+    (told,) = stage.heard(m.Arrivals)
+    assert (told.step, told.attempt, told.holds) == (stage.core.step, 1, b"h" * 32)
+    assert told.arrivals == (m.Arrival(RELAY, 1000, 0.5, 1.5),)
+
+
 def test_a_reducer_that_was_told_the_plan_earlier_waits_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "EARLY_OPENS", 2)
     stage = in_round()

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
+from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
@@ -22,9 +24,11 @@ def plan(state: RunState) -> list[Command]:
     if not reducers:
         return []
     round_.plan = make_plan(state, round_, reducers)
+    begin_measuring(state, round_.plan)
     round_.planned_at = round_.moved_at = state.now
     round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
     round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
+    round_.gathered, round_.done_at = {}, None
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]
     return [announce(round_.plan, state.members.values()), *drops]
 
@@ -43,6 +47,7 @@ def patience_s(state: RunState) -> float:
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
+    learn_links(state)
     shares = _shares(state, round_, members)
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
@@ -67,23 +72,30 @@ def _shares(state: RunState, round_: Round, reducers: Sequence[Member]) -> Share
     up = encoded_size(state.recipe.codec_up, state.elements)
     contributors = {slot.peer for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
-    parties = [_party(peer, here.get(peer), up if peer in contributors else 0) for peer in contributors | here.keys()]
+    sizes = {peer: up if peer in contributors else 0 for peer in contributors | here.keys()}
+    parties = [_party(state, peer, here.get(peer), size) for peer, size in sizes.items()]
     return solve(parties, encoded_size(state.recipe.codec_down, state.elements))
 
 
-def _party(peer: PeerId, member: Member | None, up_bytes: int) -> Party:
+def _party(state: RunState, peer: PeerId, member: Member | None, up_bytes: int) -> Party:
     """Relays reduce, trainers receive; who has left sends what it offered, once it is back, and receives nothing."""
     if member is None:
         return Party(peer=peer, up_bytes=up_bytes, is_volunteer=True)
+    upload_bps, download_bps = _bps(state, peer)
     return Party(
         peer=peer,
         up_bytes=up_bytes,
         receives=member.trains,
         may_reduce=member.reduces,
         is_volunteer=member.trains,
-        upload_bps=member.upload_bps,
-        download_bps=member.download_bps,
+        upload_bps=upload_bps,
+        download_bps=download_bps,
     )
+
+
+def _bps(state: RunState, peer: PeerId) -> tuple[float, float]:
+    """Bytes per second up and down, 0 where nothing is known."""
+    return budget_bps(state.capacities, (peer, "up")), budget_bps(state.capacities, (peer, "down"))
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:

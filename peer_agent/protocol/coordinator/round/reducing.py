@@ -21,6 +21,9 @@ from peer_agent.protocol.coordinator.standing import name_all
 from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import missed, struck
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.merkle import root_over
+
+SECOND_COPY_S = 5.0  # from the last span on a disk, for somebody else to have them all
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
@@ -52,6 +55,15 @@ def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
     return _commit_when_held(state, round_)
 
 
+def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list[Command]:
+    """One more has all averages; whether they are the right ones shows once every span is reported."""
+    round_ = open_round(state, arrivals)
+    if round_ is None or not arrivals.holds:
+        return []
+    round_.gathered[member.peer] = arrivals.holds
+    return _commit_when_held(state, round_)
+
+
 def _planned(round_: Round | None, number: int) -> m.PlannedSpan | None:
     spans = round_.plan.spans if round_ is not None and round_.plan is not None else ()
     return next((span for span in spans if span.span == number), None)
@@ -61,7 +73,43 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
     assert round_.plan is not None
     if len(round_.done) < len(round_.plan.spans):
         return []
-    return commit(state) if all(holders_of(state, round_, span) for span in round_.plan.spans) else []
+    round_.done_at = state.now if round_.done_at is None else round_.done_at
+    return commit(state) if all(_is_held(state, round_, span) for span in round_.plan.spans) else []
+
+
+def _is_held(state: RunState, round_: Round, span: m.PlannedSpan) -> bool:
+    """Whether a keeper of the log has it on its disk, and somebody else has it too (rule 5).
+
+    The second copy has no veto: where nobody is left to have it, or nobody says so in time, the disk alone counts.
+    """
+    keepers = holders_of(state, round_, span)
+    if not keepers:
+        return False
+    others = (keepers | {span.reducer} | _gatherers(round_)).intersection(state.members)
+    may_come = any(member.trains and member.peer in round_.persons for member in state.members.values())
+    assert round_.done_at is not None
+    return len(others) > 1 or not may_come or state.now - round_.done_at >= SECOND_COPY_S
+
+
+def _gatherers(round_: Round) -> set[PeerId]:
+    """Who has what was reported, and nothing else."""
+    root = gathered_root(round_)
+    return {peer for peer, holds in round_.gathered.items() if holds == root}
+
+
+def gathered_root(round_: Round) -> bytes:
+    """The root over the roots of all spans, in their order in the vector."""
+    assert round_.plan is not None
+    spans = sorted(round_.plan.spans, key=lambda span: span.first)
+    return root_over([round_.done[span.span].root for span in spans])
+
+
+def commit_in_time(state: RunState) -> list[Command]:
+    """The clock: every span is on a disk, and a second copy was waited for."""
+    round_ = state.round
+    if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
+        return []
+    return _commit_when_held(state, round_)
 
 
 def move_on(state: RunState, round_: Round) -> None:

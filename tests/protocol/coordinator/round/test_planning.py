@@ -67,14 +67,13 @@ def test_what_nobody_holds_is_dealt(held: list[tuple[int, int]], missing: list[t
 
 
 def test_a_reducer_with_three_times_the_bandwidth_has_three_times_the_part() -> None:
-    fast, slow = ({"upload_bps": speed, "download_bps": speed} for speed in (3_000_000, 1_000_000))
-    stage, _, relays = reducing(fast, slow)
+    stage, _, relays = reducing({}, {}, bps=(3_000_000, 1_000_000))
     parts = {relay: sum(s.stop - s.first for s in stage.spans() if s.reducer == relay) for relay in relays}
     assert parts == {relays[0]: 6, relays[1]: 2}
 
 
 def test_a_round_is_given_four_times_what_its_links_take_beyond_its_patience() -> None:
-    stage, *_ = reducing({"upload_bps": 1000, "download_bps": 1000})
+    stage, *_ = reducing({}, bps=(1000,))
     assert stage.round.plan is not None
     took = stage.round.plan.duration_s
     assert took > 100

@@ -7,9 +7,13 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.advance import TICK_S
+from peer_agent.protocol.coordinator.round.reducing import SECOND_COPY_S
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.merkle import root_over
 from peer_agent.protocol.log.records import Included
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
-from tests.protocol.coordinator.stage import notes
+from tests.protocol.coordinator.stage import Stage, Trainer, notes
 
 # --- what is held
 
@@ -38,6 +42,71 @@ def test_what_a_dead_keeper_had_is_averaged_again() -> None:
     stage.handle(e.Lost(keeper))
     assert not any(span.root for span in stage.spans())
     assert reducer in stage.state.members
+
+
+# --- the second copy
+
+
+def done_but_for_a_copy() -> tuple[Stage, list[Trainer], PeerId]:
+    """All spans lie on the disk of the one relay, and nowhere else as far as anybody said."""
+    stage, trainers, (relay,) = reducing()
+    stage.gathers = False
+    stage.reduce()
+    assert stage.round.record is None
+    return stage, trainers, relay
+
+
+def test_a_vector_on_one_disk_waits_for_somebody_else_who_has_it() -> None:
+    stage, trainers, _ = done_but_for_a_copy()
+    stage.gathered(trainers[2].peer)
+    assert stage.round.record is not None
+
+
+def test_who_has_other_bytes_than_were_reported_is_no_second_copy() -> None:
+    stage, trainers, relay = done_but_for_a_copy()
+    stage.gathered(trainers[2].peer, holds=bytes(32))
+    stage.gathered(trainers[1].peer, holds=b"")
+    stage.gathered(relay)
+    assert stage.round.record is None
+
+
+def test_who_has_it_before_the_last_span_is_reported_counts() -> None:
+    stage, trainers, _ = reducing()
+    stage.gathers = False
+    (span,) = stage.spans()
+    root = bytes([span.span]) * 32
+    stage.gathered(trainers[0].peer, holds=root_over([root]))
+    stage.span_done(span, root=root)
+    assert stage.round.record is not None
+
+
+def test_two_relays_that_keep_it_are_two_copies() -> None:
+    stage, _, (reducer, keeper) = reducing({}, {"reduces": False})
+    stage.gathers = False
+    stage.reduce()
+    assert {span.reducer for span in stage.spans()} == {reducer}
+    for span in stage.spans():
+        stage.say(keeper, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+    assert stage.round.record is not None
+
+
+def test_a_second_copy_has_no_veto() -> None:
+    """Volunteers who say nothing, or are gone, must not keep an update from being made."""
+    stage, *_ = done_but_for_a_copy()
+    stage.wait(SECOND_COPY_S - TICK_S)
+    assert stage.round.record is None
+    stage.wait(2 * TICK_S)
+    assert stage.round.record is not None
+
+
+def test_nobody_waits_for_a_copy_where_nobody_is_left_to_have_one() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.gathers = False
+    progress(stage, relay, *[CHUNKS] * len(trainers))
+    for trainer in trainers:
+        stage.handle(e.Lost(trainer.peer))
+    stage.reduce()
+    assert stage.round.record is not None
 
 
 # --- twice, wrong, lost

@@ -1,0 +1,71 @@
+"""The certificate of a listener that has no domain: self-made, and pinned by its fingerprint (rule 38).
+
+Nobody checks anything else of it: who listens is proved by the handshake of credentials, which names the fingerprint.
+"""
+
+import datetime as dt
+import hashlib
+import ssl
+import tempfile
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from msgspec import Struct
+
+FOR_EVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)  # a machine's clock may be anything
+LONG_AGO = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+
+
+class Certificate(Struct, frozen=True, eq=False):
+    """A listener's half of TLS, and the sha256 of its certificate, in hexadecimal."""
+
+    context: ssl.SSLContext
+    fingerprint: str
+
+
+def new_certificate() -> Certificate:
+    """A fresh key and certificate, of which nothing stays on the disk: whoever listens anew has another."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "manyhands")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(LONG_AGO)
+        .not_valid_after(FOR_EVER)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    fingerprint = fingerprint_of(certificate.public_bytes(Encoding.DER))
+    return Certificate(_context(certificate.public_bytes(Encoding.PEM), secret), fingerprint)
+
+
+def _context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """The library reads keys from files alone; this one is its owner's, and gone at once."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with tempfile.TemporaryDirectory() as folder:  # of mode 0700
+        path = Path(folder, "listener.pem")
+        path.write_bytes(certificate + key)
+        context.load_cert_chain(path)
+    return context
+
+
+def fingerprint_of(certificate: bytes) -> str:
+    """sha256 of a certificate in DER, in hexadecimal."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def pinning_context() -> ssl.SSLContext:
+    """A dialler's half: names and authorities mean nothing, for the fingerprint is looked at instead."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

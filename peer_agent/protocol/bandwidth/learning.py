@@ -1,0 +1,153 @@
+"""The bandwidth of each peer's link, up and down apart, from the flows of a round (rule 31).
+
+A flow is what one peer received of another in one attempt. How many bytes that were follows from the plan; when the
+first and the last came, the receiver says. Each flow goes through two directions: the sender's up, the receiver's down.
+
+A direction that was busy to the last and carried what it was thought able to carry was full: it is measured anew. One
+that carried more is raised. Flows that were slower than both their directions are thought to allow were held up by a
+direction that carries less by now: by the one that most of these bytes have in common. Nothing else lowers an estimate,
+since a peer that is asked for little shows little.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from peer_agent.protocol.identifiers import PeerId
+
+WEIGHT = 0.7  # of a new measurement against what was known before
+FULL = 0.85  # of the estimate: a direction that carries so much has no room to speak of
+STEADY = 0.8  # of a direction's bytes have to be in flows that lasted to its end; else it idled in between
+TO_THE_END = 0.85  # of the time that a direction was used
+MOST_RISE = 4.0  # in one round, whatever a receiver says of its seconds
+SHORTEST_S = 0.25  # a flow that took less is start-up more than link
+FASTEST_BPS = 1.25e10  # 100 Gb/s: what is claimed beyond is no link of a home, nor of a data centre
+
+Way = Literal["up", "down"]
+Direction = tuple[PeerId, Way]
+WAYS: tuple[Way, Way] = ("up", "down")
+
+
+class Flow(Struct, frozen=True):
+    """`received` bytes that came from `sender` to `receiver`, between two moments of the receiver's clock (seconds)."""
+
+    sender: PeerId
+    receiver: PeerId
+    received: int
+    first_s: float
+    last_s: float
+
+
+class Capacity(Struct):
+    """Bytes per second. `is_floor`: so much was seen, while nothing shows that it is all."""
+
+    bps: float
+    is_floor: bool
+    measured_at: float  # the round's number, or whatever orders measurements
+
+
+class Load(Struct):
+    """What one direction carried in an attempt."""
+
+    received: int = 0
+    first_s: float = float("inf")
+    last_s: float = 0.0
+    flows: list[Flow] = []
+
+    @property
+    def seconds(self) -> float:
+        """From its first byte to its last."""
+        return max(self.last_s - self.first_s, SHORTEST_S)
+
+    @property
+    def bps(self) -> float:
+        """Bytes per second over that time."""
+        return self.received / self.seconds
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether most of it was under way until the end, so that the direction never idled."""
+        until = self.first_s + TO_THE_END * self.seconds
+        lasting = sum(flow.received for flow in self.flows if flow.last_s >= until)
+        return lasting >= STEADY * self.received
+
+
+def learn(capacities: dict[Direction, Capacity], flows: Iterable[Flow], at: float) -> None:
+    """Take the flows of one attempt into what is known. O(flows)."""
+    loads = loads_of(flows)
+    slowing = _slowing(capacities, loads)
+    for direction, load in loads.items():
+        known = capacities.get(direction)
+        if known is None:
+            capacities[direction] = Capacity(min(load.bps, FASTEST_BPS), is_floor=True, measured_at=at)
+        elif load.bps >= known.bps:
+            _raise(known, load, at)
+        elif load.is_steady and (direction in slowing or load.bps >= FULL * known.bps):
+            known.bps += WEIGHT * (load.bps - known.bps)
+            known.is_floor, known.measured_at = False, at
+
+
+def _raise(known: Capacity, load: Load, at: float) -> None:
+    """More than was thought possible came through: that is no opinion."""
+    known.bps = min(load.bps, MOST_RISE * known.bps, FASTEST_BPS)
+    known.measured_at = at
+
+
+def loads_of(flows: Iterable[Flow]) -> dict[Direction, Load]:
+    """What each direction carried."""
+    loads: dict[Direction, Load] = defaultdict(Load)
+    for flow in flows:
+        for direction in directions_of(flow):
+            load = loads[direction]
+            load.received += flow.received
+            load.first_s, load.last_s = min(load.first_s, flow.first_s), max(load.last_s, flow.last_s)
+            load.flows.append(flow)
+    return loads
+
+
+def directions_of(flow: Flow) -> tuple[Direction, Direction]:
+    """The two directions that a flow goes through."""
+    return (flow.sender, "up"), (flow.receiver, "down")
+
+
+def _slowing(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load]) -> set[Direction]:
+    """The fewest directions that explain why flows were slower than what is known of their ways.
+
+    Each time the one with most of these bytes, and of several the one that was used most; O(directions x flows).
+    """
+    slow = {flow for load in loads.values() for flow in load.flows if _has_room(capacities, loads, flow)}
+    found: set[Direction] = set()
+    while slow:
+        held_up: dict[Direction, int] = defaultdict(int)
+        for flow in slow:
+            for direction in directions_of(flow):
+                held_up[direction] += flow.received
+        worst = max(held_up, key=lambda each: (held_up[each], _use(capacities, loads, each), each))
+        found.add(worst)
+        slow = {flow for flow in slow if worst not in directions_of(flow)}
+    return found
+
+
+def _has_room(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], flow: Flow) -> bool:
+    """Whether neither direction of a flow carried what it can."""
+    return all(_use(capacities, loads, direction) < FULL for direction in directions_of(flow))
+
+
+def _use(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction) -> float:
+    """What a direction carried, in parts of what it is known to carry; of one that is not known, all."""
+    known = capacities.get(direction)
+    return loads[direction].bps / known.bps if known is not None and known.bps else 1.0
+
+
+def budget_bps(capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0) -> float:
+    """What a plan may count on: bytes per second, without the household's part. 0: nothing is known."""
+    known = capacities.get(direction)
+    return known.bps * (1 - reserve) if known is not None else 0.0
+
+
+def unknown(capacities: Mapping[Direction, Capacity], peers: Sequence[PeerId]) -> list[PeerId]:
+    """Those of which one direction was never measured to its end."""
+    known = {direction for direction, capacity in capacities.items() if not capacity.is_floor}
+    return [peer for peer in peers if any((peer, way) not in known for way in WAYS)]

@@ -1,0 +1,80 @@
+"""What a round tells of links: who received how much of whom, and when (rule 31).
+
+How many bytes there can be follows from the plan, so that a receiver can be wrong about time alone. What was learned
+counts from the next plan on.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import Capacity, Direction, Flow, learn
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.coordinator.state import Measured, Member, RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.recipe import Codec
+from peer_agent.protocol.wire import HEADER
+
+FRAME_BYTES = HEADER.size + 16  # of a chunk beside its values, at most
+MOST_KNOWN = 20_000  # directions that are remembered; those measured longest ago are forgotten first
+
+
+def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
+    """Keep what a receiver says of an attempt, the open one or the last: once, and of who was planned to send."""
+    measured = state.measured
+    if measured is None or member.peer in measured.told or not _is_of(measured.plan, message):
+        return
+    measured.told.add(member.peer)
+    measured.flows += _flows(measured.plan, member.peer, message.arrivals, state.now - measured.planned_at)
+
+
+def _is_of(plan: m.Plan, message: m.Arrivals) -> bool:
+    return (plan.step, plan.fence, plan.attempt) == (message.step, message.fence, message.attempt)
+
+
+def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapsed_s: float) -> Iterator[Flow]:
+    """Nothing came later than it is told of."""
+    planned = planned_sizes(plan, receiver)
+    for arrival in arrivals:
+        size = min(arrival.size, planned.pop(arrival.sender, 0))
+        if size and arrival.first_s <= min(arrival.last_s, elapsed_s):
+            yield Flow(arrival.sender, receiver, size, arrival.first_s, min(arrival.last_s, elapsed_s))
+
+
+def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
+    """Most bytes that each sender has for a receiver: its gradient for who reduces, its averages for everybody."""
+    sizes: dict[PeerId, int] = {}
+    chunks = dict[PeerId, int]()
+    for span in plan.spans:
+        if not span.root:
+            chunks[span.reducer] = chunks.get(span.reducer, 0) + span.stop - span.first
+    for reducer, count in chunks.items():
+        if reducer != receiver:
+            sizes[reducer] = _size(plan, plan.codec_down, count)
+    for slot in plan.slots if receiver in chunks else ():
+        if slot.peer != receiver:
+            sizes[slot.peer] = sizes.get(slot.peer, 0) + _size(plan, slot.codec, chunks[receiver])
+    return sizes
+
+
+def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
+    return chunks * (encoded_size(codec, plan.chunk_elements) + FRAME_BYTES)
+
+
+def begin_measuring(state: RunState, plan: m.Plan) -> None:
+    """A plan is made: its flows are new, those of the one before are taken into what is known."""
+    state.measured = Measured(plan, state.now)
+
+
+def learn_links(state: RunState) -> None:
+    """Before a plan is made: what the attempt before it has shown."""
+    if state.measured is None:
+        return
+    learn(state.capacities, state.measured.flows, state.rounds)
+    state.measured = None
+    _forget_old(state.capacities)
+
+
+def _forget_old(capacities: dict[Direction, Capacity]) -> None:
+    """The dictionary is in the order in which directions were first seen."""
+    for direction in list(capacities)[: max(0, len(capacities) - MOST_KNOWN)]:
+        del capacities[direction]

@@ -1,0 +1,147 @@
+"""What is learned of links from the flows of rounds: soon right, and never lowered by who is asked for little."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from peer_agent.protocol.bandwidth.learning import (
+    FASTEST_BPS,
+    MOST_RISE,
+    Capacity,
+    Direction,
+    Flow,
+    budget_bps,
+    learn,
+    unknown,
+)
+from peer_agent.protocol.identifiers import PeerId
+from tests.protocol.bandwidth.fluid import Pair, flows_over
+
+MBPS = 125_000.0
+VECTOR = 20_000_000
+
+
+def peer(name: str) -> PeerId:
+    return PeerId(name)
+
+
+def links(**mbps: tuple[float, float]) -> dict[Direction, float]:
+    """Up and down of each."""
+    made: dict[Direction, float] = {}
+    for name, (up, down) in mbps.items():
+        made[peer(name), "up"], made[peer(name), "down"] = up * MBPS, down * MBPS
+    return made
+
+
+def believed(true: dict[Direction, float], **factors: float) -> dict[Direction, Capacity]:
+    """All links are known, those of `factors` wrongly: their up direction by so much, or `down_NAME`."""
+    known = {direction: Capacity(bps, is_floor=False, measured_at=0) for direction, bps in true.items()}
+    for name, factor in factors.items():
+        way, _, of = name.rpartition("_")
+        known[peer(of), "down" if way == "down" else "up"].bps *= factor
+    return known
+
+
+def up_to(reducer: str, senders: Sequence[str], size: int = VECTOR) -> dict[Pair, int]:
+    """Everybody sends the vector to one."""
+    return {(peer(sender), peer(reducer)): size for sender in senders}
+
+
+def rounds(known: dict[Direction, Capacity], true: dict[Direction, float], wanted: dict[Pair, int], count: int) -> None:
+    for number in range(count):
+        learn(known, flows_over(true, wanted), number)
+
+
+def mbps(known: dict[Direction, Capacity], name: str, way: str = "up") -> float:
+    return known[peer(name), way].bps / MBPS  # type: ignore[index]
+
+
+def test_an_uplink_that_was_thought_faster_is_found_in_three_rounds() -> None:
+    true = links(a=(20, 100), b=(100, 100), c=(100, 100), relay=(1000, 1000))
+    known = believed(true, a=3)
+    rounds(known, true, up_to("relay", "abc"), 3)
+    assert mbps(known, "a") == pytest.approx(20, rel=0.3)
+    rounds(known, true, up_to("relay", "abc"), 2)
+    assert mbps(known, "a") == pytest.approx(20, rel=0.15)
+    assert mbps(known, "b") == pytest.approx(100, rel=0.01)
+
+
+def test_an_uplink_that_was_thought_slower_is_raised_at_once() -> None:
+    true = links(a=(60, 100), b=(60, 100), relay=(1000, 1000))
+    known = believed(true, a=0.5)
+    rounds(known, true, up_to("relay", "ab"), 1)
+    assert mbps(known, "a") == pytest.approx(60)
+
+
+def test_whoever_is_asked_for_little_keeps_what_is_known() -> None:
+    """A peer of 300 Mb/s that sends in the time of one of 5 shows 5, and that is not what it can (rule 31)."""
+    true = links(fast=(300, 300), slow=(5, 30), relay=(1000, 1000))
+    known = believed(true)
+    paced = [
+        Flow(peer("fast"), peer("relay"), VECTOR, 0.0, 32.0),
+        Flow(peer("slow"), peer("relay"), VECTOR, 0.0, 32.0),
+    ]
+    for number in range(20):
+        learn(known, [paced[0], *up_and_down(paced[1])], number)
+    assert mbps(known, "slow") == pytest.approx(5, rel=0.01)
+    assert mbps(known, "relay", "down") == 1000
+
+
+def up_and_down(flow: Flow) -> list[Flow]:
+    return [flow]
+
+
+def test_the_relay_that_all_were_slowed_by_is_found_and_not_its_senders() -> None:
+    true = links(a=(100, 100), b=(100, 100), c=(100, 100), d=(100, 100), relay=(1000, 200))
+    known = believed(true, down_relay=2)
+    rounds(known, true, up_to("relay", "abcd"), 5)
+    assert mbps(known, "relay", "down") == pytest.approx(200, rel=0.15)
+    for name in "abcd":
+        assert mbps(known, name) == 100
+
+
+def test_an_uplink_is_found_and_not_the_reducers_that_waited_for_it() -> None:
+    true = links(a=(10, 100), b=(100, 100), r=(1000, 1000), s=(1000, 1000), t=(1000, 1000))
+    known = believed(true, a=4)
+    wanted = up_to("r", "ab") | up_to("s", "ab") | up_to("t", "ab")
+    rounds(known, true, wanted, 5)
+    assert mbps(known, "a") == pytest.approx(10, rel=0.15)
+    assert {name: mbps(known, name, "down") for name in "rst"} == dict.fromkeys("rst", 1000)
+
+
+def test_what_nobody_measured_is_a_floor_until_something_is_full() -> None:
+    true = links(a=(40, 100), relay=(1000, 1000))
+    known: dict[Direction, Capacity] = {}
+    rounds(known, true, up_to("relay", "a"), 1)
+    assert known[peer("a"), "up"].is_floor
+    assert known[peer("relay"), "down"].is_floor
+    rounds(known, true, up_to("relay", "a") | {(peer("b"), peer("relay")): VECTOR}, 0)
+    assert unknown(known, [peer("a"), peer("relay")]) == [peer("a"), peer("relay")]
+
+
+def test_a_receiver_that_lies_about_its_seconds_moves_an_estimate_little() -> None:
+    true = links(a=(10, 10), relay=(100, 100))
+    known = believed(true)
+    learn(known, [Flow(peer("a"), peer("relay"), VECTOR, 0.0, 1e-9)], 1)
+    assert mbps(known, "a") <= 10 * MOST_RISE
+    for number in range(100):
+        learn(known, [Flow(peer("a"), peer("relay"), 2**53, 0.0, 0.0)], number)
+    assert known[peer("a"), "up"].bps <= FASTEST_BPS
+
+
+def test_a_direction_that_idled_at_the_end_is_not_lowered() -> None:
+    """Most of what it sent was done long before its last flow, which another held up."""
+    known = believed(links(a=(100, 100), r=(1000, 1000), s=(10, 10)))
+    flows = [
+        Flow(peer("a"), peer("r"), 9 * VECTOR, 0.0, 15.0),
+        Flow(peer("a"), peer("s"), VECTOR, 0.0, 160.0),
+        Flow(peer("b"), peer("s"), VECTOR, 0.0, 160.0),
+    ]
+    learn(known, flows, 1)
+    assert mbps(known, "a") == 100
+
+
+def test_a_budget_leaves_the_household_its_part() -> None:
+    known = {(peer("a"), "up"): Capacity(100.0, is_floor=False, measured_at=0)}
+    assert budget_bps(known, (peer("a"), "up"), 0.2) == pytest.approx(80)  # type: ignore[arg-type]
+    assert budget_bps(known, (peer("a"), "down"), 0.2) == 0  # type: ignore[arg-type]

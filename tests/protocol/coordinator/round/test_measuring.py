@@ -1,0 +1,114 @@
+"""What the coordinator learns of links from what receivers say, and how little a false word of theirs can do."""
+
+from typing import Any
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.round.measuring import MOST_KNOWN, planned_sizes
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.identifiers import PeerId
+from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, reducing
+from tests.protocol.coordinator.stage import ELEMENTS, Stage, peer_of
+
+HALF = 2 * ELEMENTS  # bytes of the vector in fp16
+
+
+def tell(stage: Stage, receiver: PeerId, *arrivals: m.Arrival, **said: Any) -> None:
+    stage.say(receiver, m.Arrivals(**{**stage.place(), **said}, arrivals=arrivals))
+
+
+def next_plan(stage: Stage) -> None:
+    """Another round of the same people."""
+    stage.reduce()
+    stage.persist()
+    stage.accumulate()
+    stage.offers(*stage.trainers.values())
+    stage.close()
+    assert stage.state.phase is Phase.REDUCE
+
+
+def known(stage: Stage) -> dict[tuple[str, str], float]:
+    return {(peer, way): capacity.bps for (peer, way), capacity in stage.state.capacities.items()}
+
+
+def test_what_came_in_a_round_is_known_to_the_next_plan() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.wait(3)
+    ann = trainers[0].peer
+    tell(stage, relay, m.Arrival(ann, HALF, 0.0, 2.0))
+    assert known(stage) == {}
+    next_plan(stage)
+    assert known(stage) == {(ann, "up"): HALF / 2, (relay, "down"): HALF / 2}
+
+
+def test_more_bytes_than_were_planned_do_not_count() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.wait(3)
+    ann = trainers[0].peer
+    tell(stage, relay, m.Arrival(ann, 2**53, 0.0, 2.0))
+    next_plan(stage)
+    assert known(stage)[ann, "up"] == pytest.approx(HALF / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("sender", ["relay", "nobody"])
+def test_bytes_of_who_was_not_planned_to_send_do_not_count(sender: str) -> None:
+    stage, _, (relay,) = reducing()
+    stage.wait(3)
+    tell(stage, relay, m.Arrival(peer_of(sender), HALF, 0.0, 2.0))
+    next_plan(stage)
+    assert known(stage) == {}
+
+
+def test_nothing_took_longer_than_until_it_was_told() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.wait(4)
+    ann = trainers[0].peer
+    tell(stage, relay, m.Arrival(ann, HALF, 0.0, 1e6))
+    next_plan(stage)
+    assert known(stage)[ann, "up"] == pytest.approx(HALF / 4)
+
+
+def test_a_second_word_and_a_word_of_another_attempt_do_not_count() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.wait(3)
+    ann = trainers[0].peer
+    tell(stage, relay, m.Arrival(ann, HALF, 0.0, 4.0), attempt=stage.round.attempt + 1)
+    tell(stage, relay, m.Arrival(ann, HALF, 0.0, 2.0))
+    tell(stage, relay, m.Arrival(ann, HALF, 0.0, 1.0))
+    next_plan(stage)
+    assert known(stage)[ann, "up"] == HALF / 2
+
+
+def test_who_receives_after_the_commit_still_tells_of_it() -> None:
+    stage, trainers, (relay,) = reducing()
+    place = stage.place()
+    stage.reduce()
+    stage.persist()
+    stage.wait(4)
+    bob = trainers[1].peer
+    stage.say(bob, m.Arrivals(**place, arrivals=(m.Arrival(relay, HALF, 0.0, 4.0),)))
+    stage.accumulate()
+    stage.offers(*trainers)
+    stage.close()
+    assert known(stage)[bob, "down"] == pytest.approx(HALF / 4)
+
+
+def test_averages_come_of_reducers_and_gradients_to_them() -> None:
+    stage, trainers, relays = reducing({}, {})
+    plan = stage.round.plan
+    assert plan is not None
+    assert set(planned_sizes(plan, trainers[0].peer)) == set(relays)
+    assert set(planned_sizes(plan, relays[0])) == {relays[1], *(trainer.peer for trainer in trainers)}
+    whole = sum(planned_sizes(plan, trainers[0].peer).values())
+    assert HALF < whole < HALF + CHUNKS * 100
+
+
+def test_links_that_were_measured_longest_ago_are_forgotten() -> None:
+    stage, trainers, (relay,) = reducing()
+    stage.state.capacities |= capacities_of((PeerId(f"{number:032x}"), 1) for number in range(MOST_KNOWN))
+    stage.wait(3)
+    tell(stage, relay, m.Arrival(trainers[0].peer, HALF, 0.0, 2.0))
+    next_plan(stage)
+    assert len(stage.state.capacities) == MOST_KNOWN
+    assert (trainers[0].peer, "up") in stage.state.capacities
