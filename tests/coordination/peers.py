@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.log.merkle import root_over
 from peer_agent.protocol.log.reading import read_head
 from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.relay import advance as relay
@@ -126,8 +127,8 @@ class Reducer(Peer):
                 await self._average(action.plan)
             case relays.WriteSpan(span=span):
                 assert self.core.reducer is not None
-                root = hashlib.sha256(f"{self.core.reducer.newest.step} {span.span}".encode()).digest()
-                await self._happens(relays.SpanWritten(self.core.reducer.newest, span.span, root, 1.0))
+                newest = self.core.reducer.newest
+                await self._happens(relays.SpanWritten(newest, span.span, _root(newest.step, span.span), 1.0))
             case relays.Append():
                 record = read_head(action.sealed.head)
                 if record.index == len(self.records) + 1:
@@ -204,9 +205,19 @@ class Contributor(Peer):
                 return (e.Computed(action.job, 2.5 * tokens, tokens),)
             case e.Freeze():
                 return (e.Frozen(action.job, hashlib.sha256(repr(self.core.done).encode()).digest(), 1.0),)
+            case e.Send():
+                plan = action.plan.plan
+                spans = sorted(plan.spans, key=lambda span: span.first)
+                roots = [span.root or _root(plan.step, span.span) for span in spans]
+                return (e.Gathered(plan.attempt, root_over(roots), ()),)
             case _:
                 pass  # no floats, no threads, nobody to tell
         return ()
+
+
+def _root(step: int, span: int) -> bytes:
+    """Of the averages that every relay here makes."""
+    return hashlib.sha256(f"{step} {span}".encode()).digest()
 
 
 def _digest(step: int) -> str:

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS`: an agent's round without its torch.
+"""`python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS [SECONDS]`: an agent's round without torch.
 
 Sums, codec, links, sending order and assembly are the agent's own; the gradient is noise, and no step is made of it.
 """
@@ -40,8 +40,9 @@ PATIENCE_S = 30.0
 class Contributor:
     """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
 
-    def __init__(self, access: RunAccess, grid: Grid) -> None:
-        self.access, self.grid = access, grid
+    def __init__(self, access: RunAccess, grid: Grid, unit_s: float = 0.0) -> None:
+        """`unit_s`: seconds in which a unit is computed, beside whatever it takes to add it."""
+        self.access, self.grid, self.unit_s = access, grid, unit_s
         self.links = DataLinks(access, self._hear_relay)
         self.core = new_trainer(RUN, access.peer, time.monotonic(), int(access.peer, 16))
         self.accumulator = Accumulator(grid)
@@ -99,6 +100,7 @@ class Contributor:
 
     async def _compute(self, action: e.Compute) -> None:
         assert self.core.recipe is not None
+        await asyncio.sleep(self.unit_s)
         _, tokens = self.core.recipe.tokens_in(action.unit.samples)  # a power of two: the mean is what was drawn
         self.accumulator.add(self.noise * np.float32(tokens))
         await self._take(e.Computed(action.job, 2.5 * tokens, tokens))
@@ -150,11 +152,11 @@ class Contributor:
             await self._take(gathered)
 
 
-def main(folder: str, peer: str, control: str, elements: str) -> None:
+def main(folder: str, peer: str, control: str, elements: str, unit_s: str = "0") -> None:
     """Contribute until ended."""
     leave_with_parent()
     access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)
-    asyncio.run(Contributor(access, grid_of(int(elements))).run())
+    asyncio.run(Contributor(access, grid_of(int(elements)), float(unit_s)).run())
 
 
 if __name__ == "__main__":

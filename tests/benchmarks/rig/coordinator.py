@@ -1,0 +1,201 @@
+"""The shipped coordinator over real control links, with a list in place of a database: a host without a site.
+
+Not responsible for what a site is: people, pages, claims. Whoever proves a credential of the test's site is a member.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterable
+from typing import assert_never
+
+from msgspec import Struct, field
+from websockets.asyncio.server import Server, ServerConnection, serve
+
+from peer_agent.network.link import Connection, LinkLost, Refused, socket_options
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.advance import TICK_S, advance
+from peer_agent.protocol.coordinator.facts import StoredFacts, restored
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, seal
+from peer_agent.protocol.recipe import Recipe, encode_recipe
+from peer_agent.protocol.session import Identity, Link, Session, Side
+from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
+
+SHARD_SAMPLES = 1_000_000
+WAITING = 10_000  # messages for one link; whoever takes none of them is lost
+
+
+class Timed(Struct):
+    """One step, in seconds of this machine's clock."""
+
+    cut_at: float
+    planned_at: float = 0.0
+    planned_s: float = 0.0  # what the plan says it takes
+    committed_at: float = 0.0
+    held_at: dict[PeerId, float] = field(default_factory=dict)  # when each trainer said that it has all averages
+    slots: int = 0
+    exact: bool = False
+
+    @property
+    def round_s(self) -> float:
+        """From the cut until the last of those who said so has everything."""
+        return max(self.held_at.values(), default=0.0) - self.cut_at
+
+
+class Coordinator:
+    """Drives one run from its beginning; `steps` are those that were begun, by number."""
+
+    def __init__(self, recipe: Recipe, elements: int) -> None:
+        snapshot = m.Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
+        facts = StoredFacts(
+            run=RUN,
+            slug="averaging",
+            title="Averaging",
+            fence=1,
+            recipe=recipe,
+            recipe_bytes=encode_recipe(recipe),
+            elements=elements,
+            shards=(m.Shard("0" * 64, SHARD_SAMPLES * recipe.model.context),),
+            site_key=SITE_PUBLIC,
+            snapshot=snapshot,
+        )
+        self.state = restored(facts)
+        self.entries: list[tuple[Entry, Record]] = []
+        self.steps: dict[int, Timed] = {}
+        self.notes: list[str] = []
+        self.committed = asyncio.Event()
+        self._words: dict[PeerId, asyncio.Queue[m.Message]] = {}
+        self._server: Server
+
+    async def listen(self, host: str) -> str:
+        """The address of control links, from now on."""
+        self._server = await serve(self._serve, host, 0, **socket_options(Link.CONTROL))
+        self._clock = asyncio.create_task(self._tick())
+        port = next(iter(self._server.sockets)).getsockname()[1]
+        return f"ws://{host}:{port}/"
+
+    async def close(self) -> None:
+        """Hear nobody any more."""
+        self._clock.cancel()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def reach(self, step: int) -> None:
+        """Until so many steps are committed."""
+        while self.state.step < step:
+            self.committed.clear()
+            await self.committed.wait()
+
+    # --- links --------------------------------------------------------------------------------------------------
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
+        nonce = secrets.token_bytes(32)
+        session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server="site", version="")
+        link = Connection(socket, session, url="", clock=time.time)
+        try:
+            await link.shake_hands()
+        except (LinkLost, Refused):
+            return
+        assert link.credential is not None
+        peer = link.credential.peer
+        words = self._words[peer] = asyncio.Queue(WAITING)
+        speaking = asyncio.create_task(_speak(link, words))
+        words.put_nowait(m.Rehello(run=RUN, fence=self.state.fence))
+        try:
+            while True:
+                self._hear(link, await link.receive())
+        except (LinkLost, Refused):
+            if self._words.get(peer) is words:
+                del self._words[peer]
+                self.handle(e.Lost(peer))
+        finally:
+            speaking.cancel()
+
+    def _hear(self, link: Connection, body: object) -> None:
+        credential = link.credential
+        assert credential is not None
+        assert isinstance(body, m.TO_SITE)
+        if isinstance(body, m.Hello):
+            self.handle(e.Joined(credential.peer, credential.person, credential.peer, credential.role, body))
+            return
+        if isinstance(body, m.Arrivals) and body.holds and body.step in self.steps:
+            self.steps[body.step].held_at[credential.peer] = time.monotonic()
+        self.handle(e.Received(credential.peer, body))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.handle(e.Ticked())
+
+    # --- events and commands ------------------------------------------------------------------------------------
+
+    def handle(self, event: e.Event) -> None:
+        """One event, and what it commands, in order."""
+        for command in advance(self.state, event, time.monotonic(), secrets.randbits(32)):
+            self._carry(command)
+
+    def _later(self, event: e.Event) -> None:
+        """What a database answers comes by itself, and not within the event that asked for it."""
+        asyncio.get_running_loop().call_soon(self.handle, event)
+
+    def _carry(self, command: e.Command) -> None:
+        match command:
+            case e.Send():
+                self._say(command.peers, command.message)
+            case e.Announce():
+                self._announce(command)
+            case e.Persist():
+                self._persist(command.record)
+            case e.Reserve():
+                self._later(e.Reserved(command.marks))
+            case e.Resend():
+                self._resend(command)
+            case e.Note():
+                self.notes.append(f"{command.kind}: {command.text}")
+            case e.Abdicate():
+                raise AssertionError("there is no other host")
+            case e.LeftOut() | e.Agreed() | e.Waiting() | e.Finish() | e.Replay() | e.Elected() | e.Admitted():
+                pass  # rows and files of a site
+            case _:
+                assert_never(command)
+
+    def _say(self, peers: Iterable[PeerId], message: m.Message) -> None:
+        if isinstance(message, m.Cut):
+            self.steps.setdefault(message.step, Timed(time.monotonic()))
+        for peer in peers:
+            if peer in self._words:
+                self._words[peer].put_nowait(message)
+
+    def _announce(self, command: e.Announce) -> None:
+        plan, timed = command.plan, self.steps[command.plan.step]
+        timed.planned_at, timed.planned_s, timed.slots = time.monotonic(), plan.duration_s, len(plan.slots)
+        sealed = seal_plan(SITE_KEY, plan)
+        self._say(command.keepers, planned_whole(sealed))
+        for peer in command.peers:
+            self._say((peer,), planned_for(sealed, peer))
+
+    def _persist(self, record: Record) -> None:
+        entry = seal(SITE_KEY, record)
+        self.entries.append((entry, record))
+        timed = self.steps[record.step - 1]
+        timed.committed_at, timed.exact = time.monotonic(), record.exact
+        self._later(e.Persisted("committed", entry))
+        asyncio.get_running_loop().call_soon(self.committed.set)
+
+    def _resend(self, command: e.Resend) -> None:
+        for entry, record in self.entries[command.first - 1 : command.first - 1 + command.count]:
+            letters = CommitLetters(entry, record)
+            fence = self.state.fence
+            self._say((command.peer,), letters.whole(fence) if command.whole else letters.to(command.peer, fence))
+
+
+async def _speak(link: Connection, words: asyncio.Queue[m.Message]) -> None:
+    try:
+        while True:
+            await link.send(await words.get())
+    except (LinkLost, Refused):
+        return  # noticed by whoever reads it
