@@ -96,4 +96,5 @@ def summed(times: Mapping[str, float]) -> ProcessorTime:
 
 def cpu_busy(before: ProcessorTime, after: ProcessorTime) -> float:
     """The part of this machine that was busy in between, 0 to 1; 0 where no tick has passed."""
-    return (after.busy_s - before.busy_s) / max(after.all_s - before.all_s, 0.01)
+    part = (after.busy_s - before.busy_s) / max(after.all_s - before.all_s, 0.01)
+    return min(max(part, 0.0), 1.0)

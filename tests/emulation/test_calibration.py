@@ -95,4 +95,4 @@ def test_a_processor_is_not_busier_than_always() -> None:
     sum(index * index for index in range(200_000))
     after = counters.processor_time()
     assert 0 < before.busy_s < before.all_s
-    assert 0 <= after.busy_s - before.busy_s <= after.all_s - before.all_s + 0.05  # told in hundredths
+    assert -0.005 <= after.busy_s - before.busy_s <= after.all_s - before.all_s + 0.05  # told in hundredths, as floats
