@@ -21,7 +21,8 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, seal
 from peer_agent.protocol.recipe import Recipe, encode_recipe
-from peer_agent.protocol.session import Identity, Link, Session, Side
+from peer_agent.protocol.session import Link
+from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 SHARD_SAMPLES = 1_000_000
@@ -92,12 +93,8 @@ class Coordinator:
     # --- links --------------------------------------------------------------------------------------------------
 
     async def _serve(self, socket: ServerConnection) -> None:
-        identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
-        nonce = secrets.token_bytes(32)
-        session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server="site", version="")
-        link = Connection(socket, session, url="", clock=time.time)
         try:
-            await link.shake_hands()
+            link = await admitted(socket)
         except (LinkLost, Refused):
             return
         assert link.credential is not None

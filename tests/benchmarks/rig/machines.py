@@ -1,13 +1,28 @@
 """Who takes part in a round without a site: everybody has the site's key, and issues a credential to itself."""
 
+import secrets
 import time
 from pathlib import Path
 
+from websockets.asyncio.server import ServerConnection
+
 from peer_agent.machine.home import Home, KnownSite
+from peer_agent.network.link import Connection
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
+from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.site.credential import RunAccess
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
+
+
+async def admitted(socket: ServerConnection) -> Connection:
+    """A control link as the site opens it. Raises LinkLost, Refused."""
+    identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
+    nonce = secrets.token_bytes(32)
+    session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server="site", version="")
+    link = Connection(socket, session, url="", clock=time.time)
+    await link.shake_hands()
+    return link
 
 
 class OwnAccess(RunAccess):

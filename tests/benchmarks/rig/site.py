@@ -4,7 +4,6 @@ Not responsible for anything that can go wrong: whoever is lost stops the benchm
 """
 
 import asyncio
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -22,8 +21,9 @@ from peer_agent.protocol.letters import CommitLetters, plan_of, planned_for, pla
 from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.plan import spans_of
 from peer_agent.protocol.recipe import Codec, Model, Recipe, encode_recipe
-from peer_agent.protocol.session import Identity, Link, Session, Side
+from peer_agent.protocol.session import Link
 from tests.averaging.rounds import SCALARS
+from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 PATIENCE_S = 60.0
@@ -64,12 +64,8 @@ class Site:
         await self._server.wait_closed()
 
     async def _serve(self, socket: ServerConnection) -> None:
-        identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
-        nonce = secrets.token_bytes(32)
-        session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server="site", version="")
-        link = Connection(socket, session, url="", clock=time.time)
         try:
-            await link.shake_hands()
+            link = await admitted(socket)
             assert link.credential is not None
             peer, role = link.credential.peer, link.credential.role
             (self.relays if role is Role.RELAY else self.contributors)[peer] = link

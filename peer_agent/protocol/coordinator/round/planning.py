@@ -23,6 +23,7 @@ def plan(state: RunState) -> list[Command]:
     reducers = state.reducers()
     if not reducers:
         return []
+    learn_links(state)
     round_.plan = make_plan(state, round_, reducers)
     begin_measuring(state, round_.plan)
     round_.planned_at = round_.moved_at = state.now
@@ -47,7 +48,6 @@ def patience_s(state: RunState) -> float:
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
-    learn_links(state)
     shares = _shares(state, round_, members)
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)

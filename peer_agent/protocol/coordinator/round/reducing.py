@@ -1,7 +1,7 @@
 """While a plan is carried out: spans that are done and kept, and what is lost or left out of it."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note
@@ -74,21 +74,24 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
     if len(round_.done) < len(round_.plan.spans):
         return []
     round_.done_at = state.now if round_.done_at is None else round_.done_at
-    return commit(state) if all(_is_held(state, round_, span) for span in round_.plan.spans) else []
+    keepers = {span: holders_of(state, round_, span) for span in round_.plan.spans}
+    if not all(keepers.values()):
+        return []
+    return commit(state) if _has_second_copy(state, round_, keepers) else []
 
 
-def _is_held(state: RunState, round_: Round, span: m.PlannedSpan) -> bool:
-    """Whether a keeper of the log has it on its disk, and somebody else has it too (rule 5).
+def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
+    """Whether of every span somebody has it besides the keeper of the log that has it on its disk (rule 5).
 
-    The second copy has no veto: where nobody is left to have it, or nobody says so in time, the disk alone counts.
+    It has no veto: where nobody is left to have it, or nobody says so in time, the disk alone counts.
     """
-    keepers = holders_of(state, round_, span)
-    if not keepers:
-        return False
-    others = (keepers | {span.reducer} | _gatherers(round_)).intersection(state.members)
-    may_come = any(member.trains and member.peer in round_.persons for member in state.members.values())
     assert round_.done_at is not None
-    return len(others) > 1 or not may_come or state.now - round_.done_at >= SECOND_COPY_S
+    gatherers = _gatherers(round_).intersection(state.members)
+    here = {span: (peers | {span.reducer}).intersection(state.members) for span, peers in keepers.items()}
+    if all(len(peers | gatherers) > 1 for peers in here.values()):
+        return True
+    may_come = any(member.trains and member.peer in round_.persons for member in state.members.values())
+    return not may_come or state.now - round_.done_at >= SECOND_COPY_S
 
 
 def _gatherers(round_: Round) -> set[PeerId]:
