@@ -89,6 +89,10 @@ def _false_arrivals(memory: Memory) -> Word:
     return m.Arrivals(**memory.place(), arrivals=arrivals, holds=bytes(32))
 
 
+def _reaches_nobody(memory: Memory) -> Word:
+    return m.Reaches(run=memory.run, listeners=())
+
+
 def _frame(memory: Memory) -> Word:
     return encode_frame(Frame(Kind.GRADIENT, memory.run, 1, 1, 1, 0, 0, 0, bytes(64)))
 
@@ -133,6 +137,12 @@ BREAKING = (
         bites=("arrived Arrivals",),
     ),
     Deed(
+        name="says_that_it_reaches_nobody",
+        fault="one person's word excludes at most a quarter of those who listen (rule 27)",
+        adds=times(1, _reaches_nobody, every=4),
+        bites=("arrived Reaches",),
+    ),
+    Deed(
         name="three_that_never_have_the_averages",
         fault="a second copy has no veto (rule 5)",
         machines=3,
@@ -162,7 +172,7 @@ BREAKING = (
     ),
     Deed(
         name="trainer_that_speaks_as_a_relay",
-        fault="reachable, reduces and keeps the log are three properties, and a trainer's word for them is not taken",
+        fault="who may reduce follows from what the others reach, who keeps the log from its role (rules 5 and 27)",
         says=_as_a_relay,
         answers=_words_of_a_relay,
         bites=("arrived SpanDone", "arrived Have", "arrived SlotRefused", "arrived Progress"),

@@ -24,6 +24,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     take_verified,
 )
 from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
+from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
 from peer_agent.protocol.coordinator.round.measuring import take_arrivals
@@ -119,6 +120,8 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
             return take_report(state, member, message) + take_digest(state, member, message)
         case m.Heartbeat():
             return take_heartbeat(state, member, message)
+        case m.Reaches():
+            return take_reaches(member, message)
         case m.StateHash():
             return take_hash(state, member, message)
         case m.Offer():
@@ -207,5 +210,6 @@ def _sweep(state: RunState) -> list[e.Command]:
     lift(state)
     weigh_absence(state)
     recount_all(state)
+    look_at_reach(state)
     deal(state)
     return commands + look_at_votes(state) + look_at_hashes(state)

@@ -64,7 +64,7 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
     """Where it can be dialled and what it does there; the others are told when that has changed."""
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
-    member.may_reduce, member.may_keep = hello.reduces, hello.keeps_log
+    member.reduces, member.may_keep = hello.reduces, hello.keeps_log
     if member.is_reachable:
         state.listening[member.peer] = member
     else:

@@ -17,11 +17,11 @@ from peer_agent.protocol.recipe import Recipe
 
 DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
-REDUCING_ROLES = frozenset({Role.RELAY, Role.AUXILIARY})  # whose average is taken: it is nobody else's to check
 KEEPING_ROLES = frozenset({Role.RELAY})  # whose word that bytes are on its disk is taken
 RECORDS_WALKED = 16  # newest records that say what an accumulator may still carry
 ARRIVALS_KEPT = 4096  # delays of offers
 ROUNDS_KEPT = 20  # durations of accumulating
+MOST_LISTENERS = 64  # beside relays: everybody keeps a link to each of them
 
 
 class Phase(StrEnum):
@@ -71,8 +71,9 @@ class Member(Struct):
     samples_per_token: float = 0.0
     url: str = ""
     fingerprint: str = ""
-    may_reduce: bool = False
+    reduces: bool = False
     may_keep: bool = False
+    reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when
     resent_at: float = 0.0
@@ -87,11 +88,6 @@ class Member(Struct):
     def trains(self) -> bool:
         """Whether it computes gradients."""
         return self.role is Role.TRAINER
-
-    @property
-    def reduces(self) -> bool:
-        """Whether it averages spans of a plan."""
-        return self.may_reduce and self.role in REDUCING_ROLES
 
     @property
     def keeps_log(self) -> bool:
@@ -184,7 +180,7 @@ class Measured(Struct):
 
     plan: Plan
     planned_at: float
-    told: set[PeerId] = field(default_factory=set)
+    told: set[tuple[PeerId, bool]] = field(default_factory=set)  # and whether as one who holds all averages
     flows: list[Flow] = field(default_factory=list)
 
 
@@ -249,6 +245,7 @@ class RunState(Struct, kw_only=True):
     # who is there
     members: dict[PeerId, Member] = field(default_factory=dict)
     listening: dict[PeerId, Member] = field(default_factory=dict)  # those that can be dialled
+    reached: set[PeerId] = field(default_factory=set)  # of these, beside relays, who may reduce: the others reach them
     departed: dict[PeerId, Departed] = field(default_factory=dict)
     holders: dict[AccumulatorId, PeerId] = field(default_factory=dict)  # of members and departed
     conducts: dict[PeerId, Conduct] = field(default_factory=dict)  # of machines that are away
@@ -323,13 +320,17 @@ class RunState(Struct, kw_only=True):
 
     def reducers(self) -> list[Member]:
         """Members that may be planned a part, by id: not those that let a round down, unless there is no other."""
-        able = sorted((p for p in self.listening.values() if p.reduces), key=lambda p: p.peer)
+        able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
         return [p for p in moving if not self.sits_out(p.conduct)] or moving
 
     def can_reduce(self) -> bool:
         """Whether there is anybody to reduce."""
-        return any(member.reduces for member in self.listening.values())
+        return any(self.may_reduce(member) for member in self.listening.values())
+
+    def may_reduce(self, member: Member) -> bool:
+        """Whether it averages spans, and is reached by those whose gradients that takes."""
+        return member.reduces and (member.role is Role.RELAY or member.peer in self.reached)
 
     def sits_out(self, conduct: Conduct) -> bool:
         """Whether the open round, or else the next one, does without this machine because of an earlier one."""
@@ -338,8 +339,11 @@ class RunState(Struct, kw_only=True):
         return is_out and self.now - conduct.out_since < LONGEST_OUT_S
 
     def listeners(self) -> tuple[Listener, ...]:
-        """Who can be dialled, by id."""
-        by_id = sorted(self.listening.values(), key=lambda p: p.peer)
+        """Who can be dialled, by id: all relays, and of the others those that came first."""
+        relays = [member for member in self.listening.values() if member.role is Role.RELAY]
+        others = [member for member in self.listening.values() if member.role is not Role.RELAY]
+        others.sort(key=lambda p: (p.trains, p.joined_at, p.peer))
+        by_id = sorted(relays + others[:MOST_LISTENERS], key=lambda p: p.peer)
         return tuple(Listener(p.peer, p.url, p.fingerprint, p.reduces, p.keeps_log) for p in by_id)
 
     def everyone(self) -> tuple[PeerId, ...]:

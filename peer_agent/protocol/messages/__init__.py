@@ -65,6 +65,7 @@ from peer_agent.protocol.messages.to_site import (
     Leave,
     Offer,
     Progress,
+    Reaches,
     Report,
     SlotRefused,
     SpanDone,
@@ -79,6 +80,7 @@ TO_SITE = (
     Hello
     | Report
     | Heartbeat
+    | Reaches
     | StateHash
     | Offer
     | UnitsReturned
@@ -157,6 +159,7 @@ __all__ = [
     "Planned",
     "PlannedSpan",
     "Progress",
+    "Reaches",
     "Records",
     "Refusal",
     "Rehello",

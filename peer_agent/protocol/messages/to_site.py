@@ -102,6 +102,13 @@ class StateHash(Message, frozen=True, kw_only=True):
     size: Count  # bytes
 
 
+class Reaches(Message, frozen=True, kw_only=True):
+    """Those who can be dialled and to whom it has a data link now, whole: saying it twice changes nothing."""
+
+    run: Run
+    listeners: Annotated[tuple[Peer, ...], Meta(max_length=1024)]
+
+
 class Weight(Struct, frozen=True, array_like=True, gc=False):
     """Loss tokens accumulated in chunks [first, stop)."""
 

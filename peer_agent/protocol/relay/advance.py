@@ -8,6 +8,7 @@ follows which is `reducing.TRANSITIONS`.
 from typing import assert_never
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay import keeping, receiving, reducing
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
@@ -15,6 +16,7 @@ from peer_agent.protocol.relay.state import NOBODY, RelayState
 
 HEARTBEAT_S = 2.0  # without another word
 PAGE_RECORDS = 64  # after so many the coordinator waits to hear that they have come
+REACHES_S = 30.0  # whom it reaches is said once more
 ACKNOWLEDGE_S = 0.5  # from a record on the disk to the word of it
 
 
@@ -39,6 +41,8 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
             return []
         case e.Asked():
             return _answer(state, event, now)
+        case e.Reached():
+            return _reached(state, event.listeners)
         case e.Ticked():
             return _tick(state, now)
         case e.ControlLost():
@@ -78,7 +82,7 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
     match message:
         case m.Rehello():
             state.joined, state.fence, state.finished = True, message.fence, False
-            return [e.Say(hello(state))]
+            return [e.Say(hello(state)), *_reaches(state, now)]
         case m.Greeting():
             return _greeted(state, message, now)
         case m.Listeners():
@@ -158,6 +162,8 @@ def _tick(state: RelayState, now: float) -> list[e.Action]:
     actions = reducing.tick(state, state.reducer, now) if state.reducer is not None else []
     if state.keeper is not None:
         actions += keeping.scan(state, state.keeper, now)
+    if state.joined and not state.finished and now - state.reaches_at >= REACHES_S:
+        actions += _reaches(state, now)
     has_spoken = any(isinstance(action, e.Say) for action in actions)
     if state.joined and not state.finished and not has_spoken and now - state.said_at >= HEARTBEAT_S:
         actions.append(_heartbeat(state))
@@ -173,6 +179,20 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
     is_page = news >= PAGE_RECORDS or (news > 1 and keeper.index == keeper.appending)  # its bytes are bounded too
     is_late = isinstance(event, e.Ticked) and now - state.said_at >= ACKNOWLEDGE_S
     return [_heartbeat(state)] if is_page or is_late else []
+
+
+def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]:
+    """A link to another is open, or has ended: the site is told, also that there is none left."""
+    if listeners == state.reached:
+        return []
+    state.reached = listeners
+    return [e.Say(m.Reaches(run=state.run, listeners=listeners))] if state.joined else []
+
+
+def _reaches(state: RelayState, now: float) -> list[e.Say]:
+    """Once more, in case it was lost; nothing before it reaches somebody."""
+    state.reaches_at = now
+    return [e.Say(m.Reaches(run=state.run, listeners=state.reached))] if state.reached else []
 
 
 def _heartbeat(state: RelayState) -> e.Say:

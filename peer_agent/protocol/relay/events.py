@@ -137,6 +137,12 @@ class CopyFailed(Struct, frozen=True):
     peer: PeerId
 
 
+class Reached(Struct, frozen=True):
+    """To these listeners of the run there is a data link now, and to no other."""
+
+    listeners: tuple[PeerId, ...]
+
+
 class Ticked(Struct, frozen=True):
     """The relay's clock has ticked."""
 
@@ -162,6 +168,7 @@ Event = (
     | Scanned
     | Copied
     | CopyFailed
+    | Reached
     | Ticked
     | ControlLost
 )

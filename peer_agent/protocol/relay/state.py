@@ -104,5 +104,7 @@ class RelayState(Struct, kw_only=True):
     joined: bool = False  # the site was told who this is, on the control link that is open
     finished: bool = False
     said_at: float = NEVER
+    reached: tuple[PeerId, ...] = ()  # listeners to which there is a data link
+    reaches_at: float = NEVER
     links: dict[PeerId, Role] = field(default_factory=dict)
     listeners: tuple[m.Listener, ...] = ()

@@ -50,6 +50,8 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
             return following.say_hash(state, event)
         case e.Gathered():
             return rounds.take_gathered(state, event)
+        case e.Reached():
+            return speaking.take_reached(state, event.listeners)
         case e.GaveBack():
             return work.give_back(state)
         case e.Left():

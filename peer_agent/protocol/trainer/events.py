@@ -125,6 +125,12 @@ class Gathered(Struct, frozen=True):
     arrivals: tuple[m.Arrival, ...]
 
 
+class Reached(Struct, frozen=True):
+    """To these listeners there is a data link now, and to no other."""
+
+    listeners: tuple[PeerId, ...]
+
+
 class Ticked(Struct, frozen=True):
     """The trainer's clock has ticked."""
 
@@ -146,6 +152,7 @@ Event = (
     | Hashed
     | GaveBack
     | Gathered
+    | Reached
     | Left
     | Ticked
 )

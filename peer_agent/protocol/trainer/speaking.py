@@ -1,6 +1,7 @@
 """Everything a trainer says of itself, and when it says it unasked."""
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.trainer.events import Action, Say
 from peer_agent.protocol.trainer.state import ROUND, Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
@@ -9,6 +10,7 @@ REPORT_S = 0.1  # at most ten reports a second
 HEARTBEAT_S = 2.0  # it is never silent for longer
 HELLO_S = 5.0  # a hello that has no answer by then is said again, later and later
 LONGEST_HELLO_S = 60.0
+REACHES_S = 30.0  # whom it reaches is said once more, in case that was lost
 
 
 def say(state: TrainerState, message: m.Message) -> list[Action]:
@@ -22,7 +24,21 @@ def hello(state: TrainerState) -> list[Action]:
     state.hello_due = False
     state.unanswered += 1
     state.hello_at = state.now
-    return say(state, hello_of(state))
+    return [*say(state, hello_of(state)), *reaches(state)]
+
+
+def reaches(state: TrainerState) -> list[Action]:
+    """Whom it reaches; nothing before it reaches somebody."""
+    state.reaches_at = state.now
+    return say(state, m.Reaches(run=state.run, listeners=state.reached)) if state.reached else []
+
+
+def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Action]:
+    """A data link is open, or has ended: the site is told, also that there is none left."""
+    if listeners == state.reached:
+        return []
+    state.reached, state.reaches_at = listeners, state.now
+    return say(state, m.Reaches(run=state.run, listeners=listeners))
 
 
 def hello_of(state: TrainerState) -> m.Hello:
@@ -37,6 +53,9 @@ def hello_of(state: TrainerState) -> m.Hello:
         digest=state.digest,
         fence=state.fence,
         in_doubt=_in_doubt(state),
+        url=state.url,
+        reduces=bool(state.url),
+        fingerprint=state.fingerprint,
         log_index=state.index,
     )
 
@@ -87,8 +106,9 @@ def tick(state: TrainerState) -> list[Action]:
         state.unanswered = 0
         state.hello_wait_s = min(2 * max(HELLO_S, state.hello_wait_s), LONGEST_HELLO_S)
         return hello(state)
-    if state.now - state.spoke_at < HEARTBEAT_S:
-        return []
+    again = reaches(state) if state.now - state.reaches_at >= REACHES_S else []
+    if again or state.now - state.spoke_at < HEARTBEAT_S:
+        return again
     return report(state, at_once=True) or say(state, m.Heartbeat(run=state.run, index=state.index))
 
 

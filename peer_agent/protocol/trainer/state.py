@@ -102,6 +102,10 @@ class TrainerState(Struct, kw_only=True):
     passed_over: int = 0  # rounds in a row that were cut without us
     # the round
     round: Round | None = None
+    # the links
+    url: str = ""  # where it can be dialled; empty: nowhere
+    fingerprint: str = ""  # of its certificate there
+    reached: tuple[PeerId, ...] = ()  # listeners to which there is a data link
     # what was said
     unanswered: int = 0  # hellos: leases that were granted before them are not those that the host knows of
     hello_at: float = 0.0
@@ -109,6 +113,7 @@ class TrainerState(Struct, kw_only=True):
     hello_due: bool = False  # at the head
     spoke_at: float = 0.0
     reported_at: float = 0.0
+    reaches_at: float = 0.0
     gap_told: int = -1  # the index at which a gap was last told of
 
     @property

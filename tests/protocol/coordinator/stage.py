@@ -150,8 +150,9 @@ class Stage:
         self.hello(trainer)
         return trainer
 
-    def hello(self, trainer: Trainer) -> list[e.Command]:
+    def hello(self, trainer: Trainer, **said: Any) -> list[e.Command]:
         hello = m.Hello(
+            **said,
             run=RUN,
             accumulator=trainer.accumulator,
             done=tuple(m.DoneUnit(unit, base) for unit, base in trainer.done.items()),

@@ -16,7 +16,7 @@ def test_somebody_who_cannot_be_dialled_or_does_not_reduce_is_planned_no_part() 
     assert {span.reducer for span in stage.spans()} == {relays[0]}
 
 
-def test_a_trainers_word_that_it_reduces_is_not_taken() -> None:
+def test_a_trainer_that_nobody_reaches_reduces_nothing() -> None:
     stage, trainers, (relay,) = reducing()
     hello = m.Hello(
         run=stage.state.run, accumulator=trainers[0].accumulator, url="ws://me", reduces=True, keeps_log=True

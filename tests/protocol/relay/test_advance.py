@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import HEARTBEAT_S, PAGE_RECORDS
 from peer_agent.protocol.relay.opened import Place
@@ -19,6 +20,7 @@ from tests.protocol.relay.stage import (
     RUN,
     SENDERS,
     SNAPSHOT,
+    THIRD,
     Stage,
     average,
     commit_of,
@@ -107,6 +109,22 @@ def test_who_can_be_dialled_is_followed() -> None:
     assert relay.hear(m.Listeners(run=RUN, listeners=(HERE,))) == [e.Follow((HERE,))]
 
 
+def reaches(*listeners: PeerId) -> m.Reaches:
+    return m.Reaches(run=RUN, listeners=listeners)
+
+
+def test_whom_it_reaches_is_said_when_that_changes_with_a_hello_and_from_time_to_time() -> None:
+    relay = Stage()
+    assert said(relay.handle(e.Reached((OTHER,)))) == [], "nobody hears it yet"
+    assert reaches(OTHER) in said(relay.hear(m.Rehello(run=RUN, fence=3)))
+    assert said(relay.handle(e.Reached((OTHER,)))) == []
+    assert said(relay.handle(e.Reached((OTHER, THIRD)))) == [reaches(OTHER, THIRD)]
+    again = [message for _ in range(40) for message in said(relay.tick(1.0))]
+    assert [message for message in again if isinstance(message, m.Reaches)] == [reaches(OTHER, THIRD)]
+    assert said(relay.handle(e.Reached(()))) == [reaches()]
+    assert not [message for _ in range(40) for message in said(relay.tick(1.0)) if isinstance(message, m.Reaches)]
+
+
 # Data links
 
 
@@ -149,6 +167,7 @@ def events() -> list[e.Event]:
     every += [e.Appended(1), e.Appended(2), e.AppendFailed(2), e.Ticked(), e.ControlLost()]
     every += [e.Scanned(stop, (e.Missing(1, entry_of(0)),)) for stop in (1, 3)]
     every += [e.Copied(1, 0), e.CopyFailed(1, 0, OTHER), e.CopyFailed(5, 1, ME)]
+    every += [e.Reached(()), e.Reached((OTHER,))]
     every += [e.Heard(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=after)) for after in (0, 2)]
     every += [e.Heard(m.State(run=RUN, state=state, reason="")) for state in ("finished", "running")]
     return every

@@ -3,10 +3,13 @@
 import pytest
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S, HELLO_S, LONGEST_HELLO_S, REPORT_S
 from tests.protocol.identities import RUN
 from tests.protocol.trainer.stage import Stage, greeting, ready, unit, void
+
+RELAY = PeerId("e" * 32)
 
 
 def test_a_hello_says_everything_that_is_held() -> None:
@@ -22,6 +25,28 @@ def test_a_hello_says_everything_that_is_held() -> None:
     assert (hello.step, hello.log_index, hello.fence, hello.digest) == (1, 1, 4, "b" * 16)
     assert hello.carried == stage.core.carried > 0
     assert hello.in_doubt == ()
+
+
+def test_it_says_where_it_can_be_dialled() -> None:
+    stage = Stage()
+    stage.core.url, stage.core.fingerprint = "wss://192.0.2.1:4000/", "f" * 64
+    stage.hears(m.Rehello(run=RUN, fence=1))
+    hello = stage.heard(m.Hello)[-1]
+    assert (hello.url, hello.fingerprint, hello.reduces) == ("wss://192.0.2.1:4000/", "f" * 64, True)
+
+
+def test_whom_it_reaches_is_said_when_that_changes_with_a_hello_and_from_time_to_time() -> None:
+    stage = ready(0)
+    stage.handle(e.Reached((RELAY,)))
+    stage.handle(e.Reached((RELAY,)))
+    stage.hears(m.Rehello(run=RUN, fence=1), greeting())
+    here = m.Reaches(run=RUN, listeners=(RELAY,))
+    assert stage.heard(m.Reaches) == [here, here]
+    said = [message for _ in range(40) for message in stage.waits(1.0)]
+    assert [message for message in said if isinstance(message, m.Reaches)] == [here]
+    stage.handle(e.Reached(()))
+    assert stage.heard(m.Reaches)[-1] == m.Reaches(run=RUN, listeners=())
+    assert m.Reaches not in {type(message) for _ in range(40) for message in stage.waits(1.0)}
 
 
 def test_a_hello_names_the_attempt_whose_outcome_is_not_known() -> None:

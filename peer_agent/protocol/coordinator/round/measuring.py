@@ -21,9 +21,10 @@ MOST_KNOWN = 20_000  # directions that are remembered; those measured longest ag
 def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
     """Keep what a receiver says of an attempt, the open one or the last: once, and of who was planned to send."""
     measured = state.measured
-    if measured is None or member.peer in measured.told or not _is_of(measured.plan, message):
+    said = (member.peer, bool(message.holds))  # who reduces and receives says it of both, each at its time
+    if measured is None or said in measured.told or not _is_of(measured.plan, message):
         return
-    measured.told.add(member.peer)
+    measured.told.add(said)
     measured.flows += _flows(measured.plan, member.peer, message.arrivals, state.now - measured.planned_at)
 
 

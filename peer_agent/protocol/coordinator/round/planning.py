@@ -6,6 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.learning import budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
+from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
@@ -20,6 +21,7 @@ def plan(state: RunState) -> list[Command]:
     """Deal every span that is not held among the living reducers. Without any of them: wait."""
     round_ = state.round
     assert round_ is not None
+    look_at_reach(state)
     reducers = state.reducers()
     if not reducers:
         return []
@@ -35,10 +37,11 @@ def plan(state: RunState) -> list[Command]:
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
-    """The plan whole to those who reduce it or keep the log, to trainers their own part."""
-    everyone = list(members)
-    keepers = tuple(member.peer for member in everyone if not member.trains)
-    return Announce(keepers, tuple(member.peer for member in everyone if member.trains), plan)
+    """The plan whole to those who may reduce it or keep the log, to other trainers their own part."""
+    whole, parts = list[PeerId](), list[PeerId]()
+    for member in members:
+        (parts if member.trains and not member.is_reachable else whole).append(member.peer)
+    return Announce(tuple(whole), tuple(parts), plan)
 
 
 def patience_s(state: RunState) -> float:
@@ -86,7 +89,7 @@ def _party(state: RunState, peer: PeerId, member: Member | None, up_bytes: int) 
         peer=peer,
         up_bytes=up_bytes,
         receives=member.trains,
-        may_reduce=member.reduces,
+        may_reduce=state.may_reduce(member),
         is_volunteer=member.trains,
         upload_bps=upload_bps,
         download_bps=download_bps,
@@ -136,6 +139,6 @@ def _missing(kept: Sequence[m.PlannedSpan], chunks: int) -> list[tuple[int, int]
 
 def drop_message(state: RunState, round_: Round, slot: int) -> Send:
     """Tell everybody who reduces to go on without a slot."""
-    reducers = tuple(sorted(peer for peer, member in state.listening.items() if member.reduces))
+    reducers = {span.reducer for span in round_.plan.spans} if round_.plan is not None else set[PeerId]()
     message = m.Drop(run=state.run, step=state.step, fence=state.fence, attempt=round_.attempt, slot=slot)
-    return Send(reducers, message)
+    return Send(tuple(sorted(reducers.intersection(state.members))), message)

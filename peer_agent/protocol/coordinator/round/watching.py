@@ -96,7 +96,7 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     to the deadline, as one that is slow is better than none.
     """
     planned, late = set(chunks_of(round_)), open_at(round_)
-    able = {member.peer for member in state.listening.values() if member.reduces} - round_.hung
+    able = {member.peer for member in state.listening.values() if state.may_reduce(member)} - round_.hung
     done = {p for p in planned - late if state.now - round_.reported.get(p, round_.planned_at) < HANG_S} & able
     idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
     if done and (idle_s > max(STALL_S, WAIT * moving_s) or not has_quorum_without(state, round_, stalled)):

@@ -1,0 +1,51 @@
+"""Which of the members that listen may reduce: those that the others reach (rule 27). Relays are reached by all.
+
+Whom somebody reaches is what it says. A person whose machines miss more than a quarter of the listeners has links of
+its own that are bad, or lies: its word excludes nobody, so that nobody can take the listeners from everybody else.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.events import Command
+from peer_agent.protocol.coordinator.state import Member, RunState
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
+
+EXCLUDED = 4  # one person's word excludes at most one listener in so many, or one
+
+
+def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
+    """To whom it has a data link now; it counts when the members are looked at next."""
+    member.reaches = frozenset(reaches.listeners)
+    return []
+
+
+def look_at_reach(state: RunState) -> None:
+    """Who may reduce beside relays. O(members x listeners)."""
+    told = {listener.peer for listener in state.listeners()}
+    listening = [member for member in state.listening.values() if member.peer in told and member.reduces]
+    keepers = [member for member in state.members.values() if member.keeps_log]
+    state.reached = reached([p for p in listening if p.role is not Role.RELAY], state.awake(), keepers)
+
+
+def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Sequence[Member]) -> set[PeerId]:
+    """Those whom at least half of the persons reach with all their machines, none of those who count does not, and of
+    whom a keeper of the log gets the averages."""
+    missed = _missed({listener.peer for listener in listeners}, trainers)
+    counted = [peers for peers in missed.values() if len(peers) <= max(1, len(listeners) // EXCLUDED)]
+    return {
+        listener.peer
+        for listener in listeners
+        if not any(listener.peer in peers for peers in counted)
+        and 2 * sum(listener.peer in peers for peers in missed.values()) <= len(missed)
+        and (listener.keeps_log or any(listener.peer in keeper.reaches for keeper in keepers))
+    }
+
+
+def _missed(listeners: set[PeerId], trainers: Iterable[Member]) -> dict[str, set[PeerId]]:
+    """By person: the listeners that one of its machines does not reach."""
+    missed: dict[str, set[PeerId]] = {}
+    for trainer in trainers:
+        missed.setdefault(trainer.person, set()).update(listeners - trainer.reaches - {trainer.peer})
+    return missed
