@@ -58,7 +58,7 @@ class Around(Struct, frozen=True):
 
 
 class RelayedRun:
-    """One run; `update_log` is that of all runs."""
+    """One run; `update_log` is that of all runs. Without `keeps_log` it only reduces, and nothing comes on the disk."""
 
     def __init__(
         self,
@@ -68,11 +68,12 @@ class RelayedRun:
         around: Around,
         *,
         url: str = "",
+        keeps_log: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run, self.log, self.around = run, update_log, around
         index = update_log.last_index(run)
-        keeper = Keeper(index=index, appending=index)
+        keeper = Keeper(index=index, appending=index) if keeps_log else None
         self.state = RelayState(run=run, me=me, url=url, reducer=Reducer(), keeper=keeper)
         self.reduction: Reduction | None = None
         self.received: dict[int, dict[int, bytes]] = {}  # averages of others: payloads by span and chunk

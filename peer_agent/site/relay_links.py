@@ -42,8 +42,9 @@ class _Wanted:
 class DataLinks:
     """`hear` gets everything that is not an answer to `fetch`."""
 
-    def __init__(self, access: RunAccess, hear: Hear) -> None:
-        self.access, self.hear = access, hear
+    def __init__(self, access: RunAccess, hear: Hear, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed`: a link is open, or has ended."""
+        self.access, self.hear, self.changed = access, hear, changed
         self.open: dict[PeerId, Connection] = {}
         self._tasks: dict[m.Listener, asyncio.Task[None]] = {}
         self._wanted: dict[tuple[PeerId, RunId, int, int], _Wanted] = {}
@@ -81,15 +82,17 @@ class DataLinks:
         try:
             await keep(
                 partial(self.access.dial_relay, relay.peer, relay.url),
-                partial(self._serve, relay.peer),
+                partial(self.serve, relay.peer),
                 on_state=told,
                 random=Random(),
             )
         except Problem as problem:
             log.warning("relay %s: %s", relay.url, problem)
 
-    async def _serve(self, peer: PeerId, link: Connection) -> None:
+    async def serve(self, peer: PeerId, link: Connection) -> None:
+        """One open link, until it ends."""
         self.open[peer] = link
+        self.changed()
         try:
             while True:
                 body = await link.receive()
@@ -98,6 +101,7 @@ class DataLinks:
         finally:
             if self.open.get(peer) is link:
                 del self.open[peer]
+                self.changed()
             for place, wanted in self._wanted.items():
                 if place[0] == peer:
                     wanted.is_missing = True

@@ -35,6 +35,7 @@ from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.hub_publisher import HubPublisher
 from peer_agent.trainer.jobs import Jobs
+from peer_agent.trainer.listening import Listening, Place
 from peer_agent.trainer.round import OpenRound, contribute
 
 LOOK_S = 0.05
@@ -50,9 +51,11 @@ MOST_WORDS = 1000  # that wait for a slow link; more are lost, and said again in
 class Agent:
     """One trainer. `run()` returns when the run is finished."""
 
-    def __init__(self, home: Home, access: RunAccess, limits: Limits, view: View) -> None:
-        self.home, self.access, self.limits, self.view = home, access, limits, view
-        self.links = DataLinks(access, self._hear_relay)
+    def __init__(self, home: Home, access: RunAccess, limits: Limits, view: View, place: Place | None = None) -> None:
+        """`place`: where others can dial it, if they may."""
+        self.home, self.access, self.limits, self.view, self.place = home, access, limits, view, place
+        self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.listening: Listening | None = None  # where this machine is one that others dial
         self.control: Connection | None = None
         self.away: Fault | None = None  # why the control link is down; None while it is open or not tried yet
         self.core = self._new_core()
@@ -70,6 +73,8 @@ class Agent:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
         self.core = self._new_core()  # of the run that the credential names
+        if self.place is not None:
+            await self._listen(self.place)
         for part in (self._keep_control(), self._speak(), self.jobs.run(), self._beat()):
             self.start(part)
         try:
@@ -113,7 +118,29 @@ class Agent:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+        if self.listening is not None:
+            await self.listening.close()
         await asyncio.gather(*tasks, self.links.close(), return_exceptions=True)
+
+    # --- those who dial -----------------------------------------------------------------------------------------
+
+    async def _listen(self, place: Place) -> None:
+        """Raises Problem E401, E407."""
+        self.listening = Listening(self.access, self.links, self._say, self._stop_listening)
+        await self.listening.open(place)
+        self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
+
+    def _stop_listening(self, error: BaseException) -> None:
+        """Nobody can be served here any more: the others are told, and the training goes on."""
+        listening, self.listening = self.listening, None
+        if listening is None:
+            return
+        log.error("this machine reduces for nobody any more", exc_info=error)
+        self.handle(e.Unlistened())
+        self.start(listening.close())
+
+    def _reached(self) -> None:
+        self.handle(e.Reached(tuple(sorted(self.links.open.keys() - {self.access.peer}))))
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -142,9 +169,13 @@ class Agent:
         try:
             while True:
                 body = await link.receive()
+                if self.listening is not None:
+                    self.listening.hear(body)  # type: ignore[arg-type] # the session lets nothing else through
                 self.handle(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
         finally:
             self.control = None
+            if self.listening is not None:
+                self.listening.lose_control()
 
     async def _hear_relay(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
         round_ = self.round

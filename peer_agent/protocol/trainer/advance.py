@@ -52,6 +52,9 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
             return rounds.take_gathered(state, event)
         case e.Reached():
             return speaking.take_reached(state, event.listeners)
+        case e.Unlistened():
+            state.url = state.fingerprint = ""
+            return speaking.hello(state)
         case e.GaveBack():
             return work.give_back(state)
         case e.Left():

@@ -131,6 +131,10 @@ class Reached(Struct, frozen=True):
     listeners: tuple[PeerId, ...]
 
 
+class Unlistened(Struct, frozen=True):
+    """Nobody can dial this machine any more."""
+
+
 class Ticked(Struct, frozen=True):
     """The trainer's clock has ticked."""
 
@@ -153,6 +157,7 @@ Event = (
     | GaveBack
     | Gathered
     | Reached
+    | Unlistened
     | Left
     | Ticked
 )

@@ -10,7 +10,7 @@ def heard(message: m.TO_PEER, site_key: bytes, me: PeerId) -> Event:
     """Raises Problem E218 where the site has not signed what it says it has."""
     match message:
         case m.Planned():
-            return PlanHeard(open_plan(message, site_key))
+            return PlanHeard(open_plan(message, site_key, me))
         case m.Commit():
             return CommitHeard(open_commit(message, site_key, me))
         case _:

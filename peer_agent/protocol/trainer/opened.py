@@ -80,8 +80,13 @@ def _own_part(own: Contribution | None) -> OwnPart | None:
     return OwnPart(accumulator=own.accumulator, units=own.units, included=included)
 
 
-def open_plan(planned: m.Planned, site_key: bytes) -> OpenedPlan:
-    """Raises Problem E218 where the site has not signed it, or the slot is not under its root."""
+def open_plan(planned: m.Planned, site_key: bytes, me: PeerId) -> OpenedPlan:
+    """Raises Problem E218 where the site has not signed it, or a slot is not under its root.
+
+    Who reduces for others is told of all slots: its own is one of them.
+    """
+    if planned.slots:
+        return opened_plan(letters.own_part(letters.open_whole_plan(planned, site_key), me))
     return opened_plan(letters.open_plan(planned, site_key))
 
 

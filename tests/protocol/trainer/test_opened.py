@@ -5,7 +5,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, Signed, sign
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.letters import CommitLetters, own_part, planned_for, seal_plan
+from peer_agent.protocol.letters import CommitLetters, own_part, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import digest_of, seal
 from peer_agent.protocol.trainer.opened import open_commit, open_plan, opened_plan
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
@@ -16,11 +16,22 @@ OWN = {"accumulator": "e" * 32, "units": (unit(1),), "ranges": ((1, 3), (5, 6))}
 
 def test_a_plan_names_our_slot_and_its_number() -> None:
     sealed = seal_plan(SITE_KEY, plan(attempt=4, round=3))
-    opened = open_plan(planned_for(sealed, ME), SITE_PUBLIC)
+    opened = open_plan(planned_for(sealed, ME), SITE_PUBLIC, ME)
     assert (opened.step, opened.fence, opened.attempt, opened.round, opened.number) == (0, 1, 4, 3, 1)
     assert opened.own is not None
     assert opened.own.peer == ME
     assert opened_plan(own_part(plan(peer=OTHER), ME)).own is None
+
+
+def test_of_a_whole_plan_our_slot_is_one_of_them() -> None:
+    """Who reduces for others is told of all slots."""
+    whole = planned_whole(seal_plan(SITE_KEY, plan()))
+    mine = open_plan(planned_for(seal_plan(SITE_KEY, plan()), ME), SITE_PUBLIC, ME)
+    opened = open_plan(whole, SITE_PUBLIC, ME)
+    assert (opened.own, opened.number, opened.attempt) == (mine.own, mine.number, mine.attempt)
+    assert open_plan(planned_whole(seal_plan(SITE_KEY, plan(peer=OTHER))), SITE_PUBLIC, ME).own is None
+    with pytest.raises(Problem, match="E218"):
+        open_plan(m.Planned(plan=whole.plan, slots=whole.slots[:-1]), SITE_PUBLIC, ME)
 
 
 def test_a_record_says_where_our_part_was_included() -> None:
@@ -38,8 +49,8 @@ def test_a_record_says_where_our_part_was_included() -> None:
 def test_what_the_site_has_not_signed_is_not_opened() -> None:
     for signed in (seal_plan(STRANGERS_KEY, plan()).signed, Signed(b"{}", bytes(64))):
         with pytest.raises(Problem, match="E218"):
-            open_plan(m.Planned(plan=signed), SITE_PUBLIC)
+            open_plan(m.Planned(plan=signed), SITE_PUBLIC, ME)
     with pytest.raises(Problem, match="E206"):
-        open_plan(m.Planned(plan=sign(SITE_KEY, PLAN, b"nonsense")), SITE_PUBLIC)
+        open_plan(m.Planned(plan=sign(SITE_KEY, PLAN, b"nonsense")), SITE_PUBLIC, ME)
     with pytest.raises(Problem, match="E218"):
         open_commit(CommitLetters(seal(STRANGERS_KEY, record(1)), record(1)).to(ME, 1), SITE_PUBLIC, ME)

@@ -1,0 +1,161 @@
+"""The part of a trainer that others dial: it reduces for them, in the agent's process, as a relay does.
+
+Its own chunks come, and its own averages go, over a link to itself, so that it is one contributor among the others. It
+keeps no log: relays do. What it says beside the words of a round is said by the trainer's core, which knows more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from peer_agent.averaging.update_log import UpdateLog
+from peer_agent.network.certificate import new_certificate
+from peer_agent.network.link import Connection, LinkLost
+from peer_agent.network.own_link import own_link
+from peer_agent.network.relay_server import Server, serve_data
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Credential, Role
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.log.records import RecordHead, SpanEntry
+from peer_agent.protocol.messages import MAX_HANDSHAKE
+from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.relay.opened import open_message
+from peer_agent.relay.run import Around, RelayedRun
+from peer_agent.site.credential import RunAccess
+from peer_agent.site.relay_links import DataLinks
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+MOST_WAITING = 4096  # events that wait for their turn; what is beyond is lost, and what matters is said again
+OF_A_ROUND = m.SpanDone | m.Progress | m.Arrivals | m.SlotRefused
+
+
+class Place(Struct, frozen=True):
+    """Where to listen. `advertised_port`: the one that others dial, where it is another; 0: the same."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - whoever asks to be dialled by others is
+    port: int = 0
+    advertised_port: int = 0
+
+
+class Listening:
+    """Others' links to this trainer, from `open` to `close`.
+
+    `say` speaks to the coordinator; `failed` is told why nobody can be served any more.
+    """
+
+    def __init__(
+        self,
+        access: RunAccess,
+        links: DataLinks,
+        say: Callable[[m.TO_SITE], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.access, self.links, self._say, self._failed = access, links, say, failed
+        self.url = self.fingerprint = ""
+        self._events: asyncio.Queue[e.Event] = asyncio.Queue(MOST_WAITING)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: Server
+
+    async def open(self, place: Place) -> None:
+        """Be dialled from now on. Raises Problem E401, E407."""
+        certificate = new_certificate()
+        self._server = await serve_data(
+            place.host,
+            place.port,
+            identity_of=self.access.identity,
+            handle=self._serve,
+            admit=self._admit,
+            message_bytes=MAX_HANDSHAKE,
+            certificate=certificate,
+        )
+        self.fingerprint = certificate.fingerprint
+        self.url = f"wss://{_in_address(place.host)}:{place.advertised_port or self._server.port}/"
+        around = Around(self._say_of_round, _ask_nobody, _follow_nobody, lambda _, error: self._failed(error))
+        update_log = UpdateLog(self.access.home.folder / "log", self.access.site_key)
+        self.run = RelayedRun(self.access.run, self.access.peer, update_log, around, url=self.url, keeps_log=False)
+        here, there = own_link()
+        parts = (self._take(), self._tick(), self._serve_own(there), self._dial_own(here))
+        self._tasks = [asyncio.create_task(part) for part in parts]
+        for task in self._tasks:
+            task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    async def close(self) -> None:
+        """Be dialled no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, self.run.close(), self._server.close(), return_exceptions=True)
+
+    def hear(self, body: m.TO_PEER) -> None:
+        """What the site says to this machine, as far as it is for somebody who reduces."""
+        if isinstance(body, m.Planned) and not body.slots:
+            return  # of a round in which it has no part
+        try:
+            self._happens(e.Heard(open_message(body, self.access.site_key)))
+        except Problem as problem:
+            log.warning("%s", problem)
+
+    def lose_control(self) -> None:
+        """The control link has ended."""
+        self._happens(e.ControlLost())
+
+    def _happens(self, event: e.Event) -> None:
+        if not self._events.full():
+            self._events.put_nowait(event)
+
+    async def _take(self) -> None:
+        while True:
+            await self.run.handle(await self._events.get())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._happens(e.Ticked())
+
+    def _say_of_round(self, message: m.TO_SITE) -> None:
+        if isinstance(message, OF_A_ROUND):
+            self._say(message)
+
+    # --- links --------------------------------------------------------------------------------------------------
+
+    def _admit(self, credential: Credential) -> Fault | None:
+        return None if credential.covers(self.access.run) else Fault.of("E213")
+
+    async def _serve(self, link: Connection) -> None:
+        assert link.credential is not None
+        await self.run.serve(link.credential.peer, link.credential.role, link)
+
+    async def _serve_own(self, link: Connection) -> None:
+        try:
+            await self.run.serve(self.access.peer, Role.TRAINER, link)
+        except LinkLost:
+            return
+
+    async def _dial_own(self, link: Connection) -> None:
+        try:
+            await self.links.serve(self.access.peer, link)
+        except LinkLost:
+            return
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+async def _ask_nobody(peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
+    """It keeps no log that would have to be filled."""
+    del peer, record, entry
+    return None
+
+
+def _follow_nobody(run: RunId, listeners: tuple[m.Listener, ...]) -> None:
+    """The trainer's own links are those of this machine."""
+    del run, listeners
