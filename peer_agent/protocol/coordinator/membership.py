@@ -22,13 +22,9 @@ LOST_S = 30.0  # without a word, after which a member is taken for gone
 def join(state: RunState, event: Joined) -> list[Command]:
     """A hello, new or repeated: it states everything the peer holds, so taking it twice changes nothing."""
     hello, known = event.hello, state.members.get(event.peer)
-    changed: list[Command] = []
-    if known is not None and known.role is not event.role:  # started anew as something else
-        changed = [*_give_up(state, known), *lose(state, known, final=True)]
-        known = None
     member = known or _arrive(state, event)
     member.heard_at, member.hello_asked_at = state.now, None
-    commands = changed + _listen(state, member, hello)
+    commands = _listen(state, member, hello)
     if member.trains:
         commands += _reconcile(state, member, hello)
         recount(state, member)

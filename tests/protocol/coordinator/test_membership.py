@@ -5,7 +5,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.relay.state import NOBODY
-from tests.protocol.coordinator.scenes import come_back, left_out, pair, reducing, restarted
+from tests.protocol.coordinator.scenes import come_back, left_out, pair, progress, reducing, restarted
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of, sent
 
 
@@ -191,5 +191,13 @@ def test_a_machine_that_comes_back_in_another_role_is_another_member() -> None:
     assert ann.accumulator not in stage.state.leases.held, "what it was leased is computed by others"
     assert [other.peer for other in stage.state.trainers()] == [bob.peer]
     stage.hello(ann)
-    assert stage.member(ann).role is Role.TRAINER
+    assert stage.member(ann).role is Role.TRAINER, "and back"
     assert ann.peer not in stage.state.listening
+
+
+def test_what_it_offered_in_the_other_role_is_done_without() -> None:
+    stage, trainers, (relay,) = reducing()
+    progress(stage, relay, *[1] * len(trainers))
+    hello = m.Hello(run=RUN, accumulator=NOBODY)
+    stage.handle(e.Joined(trainers[0].peer, "ann", "ann", Role.AUXILIARY, hello))
+    assert stage.round.dropped == {0}
