@@ -1,4 +1,4 @@
-"""Which addresses may be spoken to in the clear, and which never through a proxy."""
+"""Which addresses may be spoken to in the clear, which never through a proxy, and which at nobody's bidding."""
 
 import ipaddress
 import socket
@@ -40,6 +40,12 @@ def is_local(host: str) -> bool:
     literal = _literal(host)
     addresses = [literal] if literal is not None else _resolve(host)
     return bool(addresses) and all(address.is_private for address in addresses)
+
+
+def is_public(host: str) -> bool:
+    """Whether a host is an address of the open internet. A name is none: what it leads to may change."""
+    address = _literal(host)
+    return address is not None and address.is_global and not address.is_multicast
 
 
 def _resolve(host: str) -> list[Address]:

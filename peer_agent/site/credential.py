@@ -1,5 +1,6 @@
 """How a machine becomes known to a site, and the short-lived credential it lives on."""
 
+import asyncio
 import base64
 import platform
 import time
@@ -13,12 +14,13 @@ from msgspec import Meta, Struct
 from peer_agent import __version__
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.machine.sanitize import sanitize
+from peer_agent.network.addresses import is_local, is_public
 from peer_agent.network.link import Connection, dial
 from peer_agent.network.site import post_json, sign_request
 from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Role, Signed, public_bytes, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Peer, PeerId, Run, RunId
-from peer_agent.protocol.messages import PROTOCOL
+from peer_agent.protocol.messages import PROTOCOL, Listener
 from peer_agent.protocol.session import Identity, Link
 
 RENEW_S = LIFETIME_S / 2
@@ -132,7 +134,23 @@ class RunAccess:
         await self.renew()
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 
-    async def dial_relay(self, peer: PeerId, url: str) -> Connection:
-        """An open data link to a relay."""
+    async def may_dial(self, listener: Listener) -> bool:
+        """Whether this machine goes where it is sent: what lies behind its own router is no business of other members.
+
+        Relays are their operator's, who may have them anywhere; at a site in the local network so may members.
+        """
+        if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
+            return True
+        return await asyncio.to_thread(is_local, urlsplit(self.site.url).hostname or "")
+
+    async def dial_listener(self, listener: Listener) -> Connection:
+        """An open data link to a relay, or to a member that listens: by the certificate that the site tells of."""
         await self.renew()
-        return await dial(url, link=Link.DATA, identity=self.identity(), server=peer, version=__version__)
+        return await dial(
+            listener.url,
+            link=Link.DATA,
+            identity=self.identity(),
+            server=listener.peer,
+            version=__version__,
+            fingerprint=listener.fingerprint,
+        )

@@ -1,4 +1,7 @@
-"""A peer's links to the relays of a run: kept open, dialled when a relay appears and never inside a round (rule 41)."""
+"""A peer's links to whoever listens in a run: kept open, dialled when it appears and never inside a round (rule 41).
+
+Relays, for the most part. A member that listens itself shows a certificate of its own, which the site has told of.
+"""
 
 import asyncio
 import logging
@@ -51,13 +54,13 @@ class DataLinks:
 
     @property
     def addresses(self) -> list[str]:
-        """Of the relays it keeps links to."""
-        return sorted(relay.url for relay in self._tasks)
+        """Of the relays it keeps links to. Members come and go, and nothing is wrong where one is not reached."""
+        return sorted(relay.url for relay in self._tasks if not relay.fingerprint)
 
     @property
     def reached(self) -> list[str]:
         """Those of them to which a link is open now."""
-        return sorted(relay.url for relay in self._tasks if relay.peer in self.open)
+        return sorted(relay.url for relay in self._tasks if relay.peer in self.open and not relay.fingerprint)
 
     def follow(self, relays: tuple[m.Listener, ...]) -> None:
         """Keep a link to each of these, and to no other."""
@@ -75,13 +78,17 @@ class DataLinks:
         await asyncio.gather(*ending, return_exceptions=True)
 
     async def _keep(self, relay: m.Listener) -> None:
+        if not await self.access.may_dial(relay):
+            log.info("%s is not dialled: it is an address of a local network, and the site is not in it", relay.url)
+            return
+
         def told(state: Connected | Waiting) -> None:
             if isinstance(state, Waiting):
                 log.info("relay %s: %s", relay.url, state.fault)
 
         try:
             await keep(
-                partial(self.access.dial_relay, relay.peer, relay.url),
+                partial(self.access.dial_listener, relay),
                 partial(self.serve, relay.peer),
                 on_state=told,
                 random=Random(),

@@ -13,7 +13,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import Peer
 from peer_agent.protocol.messages import PROTOCOL
 
-ASKED_FOR = (Role.TRAINER, Role.RELAY)  # the site gives itself whatever else there is
+ASKED_FOR = (Role.TRAINER, Role.AUXILIARY, Role.RELAY)  # the site gives itself whatever else there is
 
 
 class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,7 @@
 """Whose word about the visitor's address is taken: proxies on this machine, and those that the operator names."""
 
 import ipaddress
+from typing import Any
 
 from django.conf import settings
 
@@ -35,3 +36,10 @@ def visitor_of(peer: str, forwarded: str) -> str:
     while hop is not None and hops and is_trusted(str(hop)):
         hop = parsed(hops.pop())
     return str(hop) if hop is not None else ""
+
+
+def visitor_in(scope: dict[str, Any]) -> str:
+    """The same for a socket, by its ASGI scope."""
+    peer = str(scope["client"][0]) if scope.get("client") else ""
+    headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    return visitor_of(peer, ",".join(headers))

@@ -9,7 +9,6 @@ from django.utils import timezone
 
 from coordination.models import Presence
 from peer_agent.protocol.coordinator.state import RunState
-from peer_agent.protocol.credentials import Role
 from runs.models import Run
 
 FRESH = timedelta(seconds=15)  # an older picture is of a host that is gone
@@ -54,13 +53,13 @@ def current_step(run: Run) -> Step | None:
 
 def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
     """What pages show of a coordinator's state. For a moment after each commit everybody is one step behind."""
-    members = sorted(state.members.values(), key=lambda p: (p.role is Role.RELAY, p.person, p.peer))
+    members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
         Seen(
             peer=member.peer,
             name=member.person,
             role=member.role.value,
-            state="syncing" if member.role is not Role.RELAY and member.step < max(state.step - 1, 0) else "ready",
+            state="syncing" if member.trains and member.step < max(state.step - 1, 0) else "ready",
             done=member.done_samples,
             samples_per_s=round(member.samples_per_s, 2),
         )

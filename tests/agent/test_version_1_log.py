@@ -105,7 +105,7 @@ async def test_a_relay_goes_on_behind_it_and_the_site_fetches_it(facts: Any, tmp
         await until_it_holds(relay, 5)
         assert (await hello_of(script)).log_index == 5
         access = OwnAccess(tmp_path / "reader", READER, Role.READER, "")
-        link = await access.dial_relay(RELAY, relay.url)
+        link = await access.dial_listener(m.Listener(RELAY, relay.url))
         await link.send(m.FetchRecords(run=RUN, first=1))
         page = await next_of(link, m.Records)
         assert (page.last, len(page.records)) == (5, 5)

@@ -62,6 +62,7 @@ class PeerLink:
         named = [(name.encode(), value.encode()) for name, value in headers.items()]
         self.proved: list[str] = []  # whose link the server was told it is
         scope: dict[str, Any] = {"type": "websocket", "path": "/ws/agents/", "headers": named, "subprotocols": []}
+        scope["client"] = ("203.0.113.7", 50000)
         scope["extensions"] = {PROVED: self.proved.append}
         self.wire: Any = communicator(AgentConsumer.as_asgi(), scope)
         self.session = Session(

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.django_db
         (Role.TRAINER, 11, 12, "ready"),  # the commit of a moment ago is being applied
         (Role.TRAINER, 10, 12, "syncing"),
         (Role.RELAY, -1, 12, "ready"),
+        (Role.AUXILIARY, -1, 12, "ready"),
     ],
 )
 def test_only_who_is_more_than_one_step_behind_catches_up(role: Role, step: int, of: int, words: str) -> None:
@@ -28,3 +29,13 @@ def test_only_who_is_more_than_one_step_behind_catches_up(role: Role, step: int,
     state.members = {peer: Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0, step=step)}
     _, (seen,) = presence.picture_of(state)
     assert seen["state"] == words
+
+
+def test_trainers_come_first_then_auxiliaries_then_relays() -> None:
+    state = store.load(example_run().run, 1)
+    roles = (Role.RELAY, Role.AUXILIARY, Role.TRAINER)
+    for number, role in enumerate(roles):
+        peer = PeerId(f"{number:032x}")
+        state.members[peer] = Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0)
+    _, seen = presence.picture_of(state)
+    assert [member["role"] for member in seen] == ["trainer", "auxiliary", "relay"]

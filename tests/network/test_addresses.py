@@ -2,7 +2,7 @@
 
 import pytest
 
-from peer_agent.network.addresses import check_encrypted, is_local, is_loopback
+from peer_agent.network.addresses import check_encrypted, is_local, is_loopback, is_public
 from peer_agent.protocol.errors import Problem
 
 
@@ -19,6 +19,20 @@ def test_this_machine_and_its_network_are_local(host: str) -> None:
 )
 def test_everything_else_is_not(host: str) -> None:
     assert not is_local(host)
+
+
+@pytest.mark.parametrize("host", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"])
+def test_addresses_of_the_open_internet(host: str) -> None:
+    assert is_public(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "10.1.2.3", "100.64.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "ff0e::1", "fe80::1", "::1"]
+    + ["fd00::1", "::ffff:10.0.0.1", "localhost", "site.example", ""],
+)
+def test_what_nobody_is_sent_to(host: str) -> None:
+    assert not is_public(host)
 
 
 def test_only_this_machine_is_loopback() -> None:

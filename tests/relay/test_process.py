@@ -451,7 +451,7 @@ async def test_the_sites_reader_reads_the_log_of_its_run_and_does_nothing_else(t
         await host.says(REHELLO)
         await host.hears(m.Hello)
         access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
-        link = await access.dial_relay(RELAY, relay.url)
+        link = await access.dial_listener(m.Listener(RELAY, relay.url))
         other = RunId("cd" * 16)
         for run in (other, RUN):
             await link.send(m.FetchSpan(run=run, index=1, span=0))
@@ -465,7 +465,7 @@ async def test_the_sites_reader_reads_a_log_that_no_host_speaks_of_any_more(tmp_
     """Its run is made, and this relay was started anew; another relay would not be answered."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
-        link = await access.dial_relay(RELAY, relay.url)
+        link = await access.dial_listener(m.Listener(RELAY, relay.url))
         await link.send(m.FetchRecords(run=RUN, first=1))
         assert (await next_of(link, m.Records)).last == 0
         await link.close()

@@ -11,12 +11,14 @@ import pytest
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.protocol.credentials import Role, Signed
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.messages import Listener
 from peer_agent.site import credential as credential_module
 from peer_agent.site.credential import RENEW_S, RunAccess, log_in, site_of
 from tests.agent.scripted_site import TRAINER
 from tests.protocol.identities import RUN, SITE_PUBLIC
 
 SITE = KnownSite("http://127.0.0.1:9", TRAINER, "ann", SITE_PUBLIC.hex())
+PIN = "0a" * 32
 GOOD = {
     "credential": base64.b64encode(msgspec.msgpack.encode(Signed(b"", bytes(64)))).decode(),
     "site_key": SITE.site_key,
@@ -101,3 +103,25 @@ async def test_logging_in_where_there_is_no_site(tmp_path: Path, answers: list[d
 def test_addresses_that_are_none(url: str, code: str) -> None:
     with pytest.raises(Problem, match=code):
         site_of(url)
+
+
+@pytest.mark.parametrize(
+    ("site", "url", "fingerprint", "goes"),
+    [
+        ("https://8.8.8.8", "wss://8.8.4.4:7100/", PIN, True),
+        ("https://8.8.8.8", "wss://192.168.1.1:443/", PIN, False),
+        ("https://8.8.8.8", "wss://127.0.0.1:443/", PIN, False),
+        ("https://8.8.8.8", "wss://169.254.169.254/", PIN, False),
+        ("https://8.8.8.8", "wss://[fe80::1]:443/", PIN, False),
+        ("https://8.8.8.8", "wss://[::ffff:10.0.0.1]:443/", PIN, False),
+        ("https://8.8.8.8", "wss://router.example/", PIN, False),
+        ("https://8.8.8.8", "ws://192.168.1.1:7000/", "", True),  # a relay is its operator's
+        ("http://192.168.1.2:8000", "wss://192.168.1.1:443/", PIN, True),
+        ("http://127.0.0.1:8000", "wss://127.0.0.1:443/", PIN, True),
+    ],
+)
+async def test_nobody_is_sent_into_their_own_network_by_a_site_elsewhere(
+    tmp_path: Path, site: str, url: str, fingerprint: str, goes: bool
+) -> None:
+    access = RunAccess(Home(tmp_path), msgspec.structs.replace(SITE, url=site), Role.TRAINER, "a-run")
+    assert await access.may_dial(Listener(TRAINER, url, fingerprint)) is goes

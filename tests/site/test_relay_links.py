@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from peer_agent.network.certificate import Certificate, new_certificate
 from peer_agent.network.link import Connection
+from peer_agent.network.relay_server import Server
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
@@ -22,6 +24,7 @@ from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, O
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of
 from tests.network.loopback import listening, stay
 
+AUXILIARY = PeerId("a" * 32)
 SENDINGS = [contributor(1, 100).offer("fp32")]
 RECORD = record_of(PLAN := plan_of(SENDINGS), averaged(PLAN, SENDINGS)[0])
 ENTRY = RECORD.spans[0]  # of two chunks
@@ -128,12 +131,12 @@ async def test_a_link_that_could_not_heal_is_dialled_again_when_the_relay_is_nam
 ) -> None:
     dialled: list[str] = []
 
-    async def refused(_: PeerId, url: str) -> Connection:
-        dialled.append(url)
+    async def refused(listener: m.Listener) -> Connection:
+        dialled.append(listener.url)
         raise Problem.of("E217")
 
     ours = links(tmp_path)
-    monkeypatch.setattr(ours.access, "dial_relay", refused)
+    monkeypatch.setattr(ours.access, "dial_listener", refused)
     address = m.Listener(peer=RELAY, url="ws://127.0.0.1:9/")
     for _ in range(2):
         ours.follow((address,))
@@ -194,3 +197,54 @@ async def test_a_relay_that_sends_more_than_the_record_names_does_not_have_it(
         async with asyncio.timeout(PATIENCE_S):
             assert await ours.ask(RELAY, RECORD, ENTRY) is None
         await ours.close()
+
+
+@asynccontextmanager
+async def an_auxiliary(folder: Path, certificate: Certificate) -> AsyncIterator[Server]:
+    access = OwnAccess(folder / "auxiliary", AUXILIARY, Role.AUXILIARY, "")
+    await access.renew()
+    facts: dict[str, Any] = {"who": access.identity(), "identity_of": access.identity, "certificate": certificate}
+    async with listening(stay, **facts, **REAL) as server:
+        yield server
+
+
+def listener_at(server: Server, fingerprint: str) -> m.Listener:
+    return m.Listener(AUXILIARY, f"wss://127.0.0.1:{server.port}/", fingerprint)
+
+
+async def test_a_member_that_listens_is_dialled_by_its_certificate(tmp_path: Path) -> None:
+    certificate = new_certificate()
+    async with an_auxiliary(tmp_path, certificate) as server:
+        ours = links(tmp_path)
+        ours.follow((listener_at(server, certificate.fingerprint),))
+        await next_link(ours)
+        assert list(ours.open) == [AUXILIARY]
+        assert (ours.addresses, ours.reached) == ([], []), "whoever is told of relays is told of relays alone"
+        await ours.close()
+
+
+async def test_whoever_shows_another_certificate_is_not_spoken_to(tmp_path: Path) -> None:
+    async with an_auxiliary(tmp_path, new_certificate()) as server:
+        ours = links(tmp_path)
+        ours.follow((listener := listener_at(server, new_certificate().fingerprint),))
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.wait([ours._tasks[listener]])
+        assert not ours.open
+        await ours.close()
+
+
+async def test_an_address_of_a_local_network_is_not_dialled_for_a_site_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def dialled(_: m.Listener) -> Connection:
+        raise AssertionError("it was dialled")
+
+    caplog.set_level("INFO")
+    ours = links(tmp_path)
+    ours.access.site = replace(ours.access.site, url="https://8.8.8.8")
+    monkeypatch.setattr(ours.access, "dial_listener", dialled)
+    ours.follow((listener := m.Listener(AUXILIARY, "wss://192.168.1.1:443/", "0a" * 32),))
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([ours._tasks[listener]])
+    assert "wss://192.168.1.1:443/ is not dialled" in caplog.text
+    await ours.close()

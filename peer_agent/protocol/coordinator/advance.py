@@ -101,9 +101,14 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
 
 
 def _join(state: RunState, event: e.Joined) -> list[e.Command]:
-    """A reducer with a new session may be a new process, or have lost what it said: its part is planned anew."""
+    """A reducer with a new session may be a new process, or have lost what it said: its part is planned anew.
+
+    A machine that was started anew in another role is another member.
+    """
+    known = state.members.get(event.peer)
+    commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
-    commands = join(state, event)
+    commands += join(state, event)
     commands += top_up(state, state.members[event.peer])
     return commands + replan(state) if is_back else commands
 

@@ -440,4 +440,11 @@ SITE: dict[str, Entry] = {
         "The upload cannot be understood ({reason}).",
         "Load the page again, then repeat; a program sends its headers as tus 1.0.0 has them.",
     ),
+    "E376": Entry(
+        "Nobody is told where this machine listens",
+        Severity.MEDIUM,
+        "The site tells nobody to connect to this machine: {reason}.",
+        "Update the agent and join again. Behind a router, --advertise names the port that it forwards here.",
+        means="Until then this machine averages nothing.",
+    ),
 }

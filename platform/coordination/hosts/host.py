@@ -255,9 +255,10 @@ class Host:
     async def _close(self) -> None:
         """The run was taken back to a draft: its volunteers are sent away, its relays let go of what is open."""
         ended = encode(m.State(run=self.state.run, state="finished", reason=""))
-        await self._say(tuple(member.peer for member in self.state.listening.values()), ended)
-        for member in self.state.trainers():
-            await self._send_away(member.peer, TAKEN_BACK)
+        relays = [member.peer for member in self.state.members.values() if member.role is Role.RELAY]
+        await self._say(relays, ended)
+        for peer in self.state.members.keys() - set(relays):
+            await self._send_away(peer, TAKEN_BACK)
 
     # Events in, commands out
 

@@ -19,9 +19,10 @@ class Budget(Struct, frozen=True):
 
 
 # A trainer says a heartbeat each two seconds, a report with each unit, and a hello with all its units after a loss: at
-# most 8 MiB. A relay says a word for each span and slot of each of its runs.
+# most 8 MiB. A relay says a word for each span and slot of each of its runs, an auxiliary of one run.
 BUDGETS = {
     Role.TRAINER: Budget(messages_per_s=200, messages=2_000, bytes_per_s=1e6, bytes=64e6),
+    Role.AUXILIARY: Budget(messages_per_s=500, messages=5_000, bytes_per_s=2e6, bytes=64e6),
     Role.RELAY: Budget(messages_per_s=2_000, messages=20_000, bytes_per_s=8e6, bytes=256e6),
 }
 REST_S = 60.0  # for whoever said more

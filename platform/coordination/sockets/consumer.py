@@ -17,6 +17,7 @@ from django.db.models import Q
 
 from accounts.keys import site_key
 from accounts.selectors import working_machine
+from config.proxies import visitor_in
 from coordination.channel_layer.groups import RELAYS, group_of, sessions_of
 from coordination.channel_layer.letters import (
     ChannelOverflowed,
@@ -38,6 +39,7 @@ from coordination.hosts import claims
 from coordination.sockets import strangers
 from coordination.sockets.budgets import REST_S, Allowance, Allowances
 from coordination.sockets.following import Following, Hosts
+from coordination.sockets.listening import is_dialled, placed, silenced
 from coordination.sockets.polling import Lookout
 from coordination.sockets.proof import say_proved
 from coordination.sockets.settled import settled
@@ -226,7 +228,19 @@ class AgentConsumer(AsyncWebsocketConsumer):
         else:
             if isinstance(body, m.Hello):
                 self.following.said_hello(run, time.monotonic())
+                data = self._placed(body, data)
             await self._post(run, self._said(self.credential, data))
+
+    def _placed(self, hello: m.Hello, data: bytes) -> bytes:
+        """A hello with the address that this socket is seen at; of a relay as its operator has it."""
+        if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
+            return data
+        scope: Any = self.scope
+        try:
+            return encode(placed(hello, visitor_in(scope)))
+        except Problem as problem:
+            self.session.send(m.Notice(run=hello.run, code=problem.fault.code, text=problem.fault.text))
+            return encode(silenced(hello))
 
     async def _post(self, run: str, letter: ToHost) -> None:
         """What does not reach the host is lost; who has the run is asked at once."""

@@ -12,7 +12,7 @@ from django.contrib.auth import get_user
 from django.http import HttpRequest, parse_cookie
 from django.http.request import split_domain_port, validate_host
 
-from config.proxies import visitor_of
+from config.proxies import visitor_in
 from peer_agent.protocol.errors import Problem
 from runs.access import Viewer, access_run, person_of
 from runs.models import Run
@@ -68,8 +68,7 @@ def place_of(scope: Scope) -> Place:
 
 def address_of(scope: Scope) -> str:
     """Where the watcher sits, as pages count it."""
-    peer = str(scope["client"][0]) if scope.get("client") else ""
-    return household(visitor_of(peer, header(scope, b"x-forwarded-for")))
+    return household(visitor_in(scope))
 
 
 def header(scope: Scope, name: bytes) -> str:

@@ -24,6 +24,7 @@ from coordination.hosts.supervisor import in_thread, watchers_of
 from coordination.models import Election
 from coordination.snapshots import admit_hash
 from coordination.uploads import take_snapshot
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.recipe import encode_recipe
 from runs import queue
 from runs.ledger.coverage import settled_units
@@ -35,7 +36,7 @@ from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Member, Release,
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
 from tests.coordination.example_run import Example
 from tests.coordination.peer_link import credential_of, identity_of
-from tests.coordination.peers import Contributor, taking_part
+from tests.coordination.peers import Contributor, Reducer, taking_part
 from tests.coordination.running import (
     assemble_long,
     at_work,
@@ -47,7 +48,7 @@ from tests.coordination.running import (
     until,
     until_step,
 )
-from tests.runs.factories import ELEMENTS, RECIPE, state_bytes
+from tests.runs.factories import ELEMENTS, RECIPE, owned, state_bytes
 
 LONG = 10_000  # steps: more than any test makes
 LAST = 12  # the step of a run that is to end
@@ -194,7 +195,12 @@ class TestARun:
         await in_thread(Run.objects.update)(recipe=encode_recipe(waits).decode())
         async with hosts() as task, at_work(example) as (teo, noor):
             await until(lambda: teo.fences and noor.fences, "both wait for a third")
-            await in_thread(take_back)(run=example.run)
+            helper = await in_thread(owned)(example.teo.machine.person, "nas")
+            auxiliary = identity_of(await in_thread(credential_of)(helper, example.run, Role.AUXILIARY), helper.key)
+            async with taking_part(Reducer, auxiliary, example.run.run_id) as nas:
+                await until(lambda: nas.fences, "so does an auxiliary")
+                await in_thread(take_back)(run=example.run)
+                await until(lambda: nas.refused == "E308", "it is sent away too")
             await until(lambda: teo.refused == noor.refused == "E308", "they are sent away")
             identity = identity_of(await in_thread(credential_of)(example.noor, example.run), example.noor.key)
             async with taking_part(Contributor, identity, example.run.run_id) as back:

@@ -55,3 +55,10 @@ def test_who_is_heard_is_not_among_the_oldest() -> None:
     for number in range(1, budgets.MOST + 1):
         known.of(str(number), "run", Role.TRAINER, 0.0)
         assert known.of("0", "run", Role.TRAINER, 0.0) is first
+
+
+def test_an_auxiliary_has_a_budget_of_its_own() -> None:
+    """It says a word for each span and slot, of one run: more than a trainer, less than a relay."""
+    trainer, auxiliary, relay = (BUDGETS[role] for role in (Role.TRAINER, Role.AUXILIARY, Role.RELAY))
+    assert trainer.messages < auxiliary.messages < relay.messages
+    assert Allowances().of("a", "run", Role.AUXILIARY, 0.0).budget is auxiliary

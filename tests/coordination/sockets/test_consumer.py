@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 from uvicorn.protocols.utils import ClientDisconnected
 
 from accounts.services import revoke_machine
@@ -241,6 +242,43 @@ class TestMessages:
         assert decode(letter.data) == hello(example.run)
         peer = PeerId(example.teo.machine.peer_id)
         assert letter == PeerSaid(peer, letter.channel, letter.data, "Teo", "laptop", Role.TRAINER)
+
+    @pytest.mark.parametrize("role", [Role.AUXILIARY, Role.TRAINER])
+    async def test_a_member_that_listens_is_told_of_where_it_is_seen(
+        self, example: Example, role: Role, layer: Any
+    ) -> None:
+        """Whatever it says: else it could send all members to an address of its choice."""
+        member = identity_of(credential_of(example.teo, example.run, role), example.teo.key)
+        said = replace(hello(example.run), url="wss://victim.example:7100/", fingerprint="0a" * 32, reduces=True)
+        async with linked(member) as link:
+            host = await self.announce(layer, example.run, 1)
+            await link.hear()
+            await link.say(said)
+            letter = await received(layer, host)
+        assert letter.role is role
+        assert decode(letter.data) == replace(said, url="wss://203.0.113.7:7100/")
+
+    async def test_a_member_whose_address_cannot_be_told_is_told_why_and_does_not_listen(
+        self, example: Example, layer: Any
+    ) -> None:
+        member = identity_of(credential_of(example.teo, example.run, Role.AUXILIARY), example.teo.key)
+        async with linked(member) as link:
+            host = await self.announce(layer, example.run, 1)
+            await link.hear()
+            await link.say(replace(hello(example.run), url="ws://victim.example/", reduces=True, keeps_log=True))
+            assert decode((await received(layer, host)).data) == hello(example.run)
+            notice = await link.hear()
+        assert isinstance(notice, m.Notice)
+        assert (notice.code, notice.run) == ("E376", example.run.run_id)
+
+    async def test_a_relay_is_where_its_operator_says(self, example: Example, layer: Any) -> None:
+        relay = identity_of(credential_of(example.teo, None, Role.RELAY), example.teo.key)
+        said = replace(hello(example.run), url="ws://relay.example:7000/", reduces=True, keeps_log=True)
+        async with linked(relay) as link:
+            host = await self.announce(layer, example.run, 1, group=RELAYS)
+            await link.hear()
+            await link.say(said)
+            assert decode((await received(layer, host)).data) == said
 
     async def test_a_new_host_is_followed_and_an_older_one_is_not(
         self, example: Example, teo: Identity, layer: Any

@@ -3,7 +3,9 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from tests.protocol.coordinator.scenes import come_back, left_out, pair, reducing, restarted
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.relay.state import NOBODY
+from tests.protocol.coordinator.scenes import come_back, left_out, pair, progress, reducing, restarted
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of, sent
 
 
@@ -175,3 +177,27 @@ def test_whoever_holds_units_that_are_leased_to_another_begins_anew() -> None:
     assert bob.accumulator != old
     assert stage.state.leases.outstanding(old) == 0
     assert stage.state.leases.held[ann.accumulator] == held
+
+
+def test_a_machine_that_comes_back_in_another_role_is_another_member() -> None:
+    """Its socket was taken over before the host heard that the first one had ended."""
+    stage, ann, bob = pair()
+    stage.compute(ann)
+    assert stage.member(ann).done
+    hello = m.Hello(run=RUN, accumulator=NOBODY, url="wss://192.0.2.1:7000/", reduces=True, keeps_log=True)
+    stage.handle(e.Joined(ann.peer, ann.person, ann.name, Role.AUXILIARY, hello))
+    member = stage.member(ann)
+    assert (member.role, member.done, member.done_samples) == (Role.AUXILIARY, {}, 0)
+    assert ann.accumulator not in stage.state.leases.held, "what it was leased is computed by others"
+    assert [other.peer for other in stage.state.trainers()] == [bob.peer]
+    stage.hello(ann)
+    assert stage.member(ann).role is Role.TRAINER, "and back"
+    assert ann.peer not in stage.state.listening
+
+
+def test_what_it_offered_in_the_other_role_is_done_without() -> None:
+    stage, trainers, (relay,) = reducing()
+    progress(stage, relay, *[1] * len(trainers))
+    hello = m.Hello(run=RUN, accumulator=NOBODY)
+    stage.handle(e.Joined(trainers[0].peer, "ann", "ann", Role.AUXILIARY, hello))
+    assert stage.round.dropped == {0}

@@ -94,6 +94,21 @@ class TestCredentials:
             "ws://testserver/ws/agents/",
         )
 
+    def test_whoever_may_train_may_be_an_auxiliary_instead(self, run: Run, laptop: Owned) -> None:
+        answer = self.ask(laptop, role="auxiliary").json()
+        signed = msgspec.msgpack.decode(msgspec.json.decode(f'"{answer["credential"]}"', type=bytes), type=Signed)
+        credential = verify(signed, bytes.fromhex(answer["site_key"]), answer["time"])
+        assert isinstance(credential, Credential)
+        assert (credential.run, credential.role, credential.person) == (run.run_id, Role.AUXILIARY, "Teo")
+
+    def test_an_auxiliary_is_refused_as_a_trainer_is(self, run: Run, laptop: Owned, operator: Person) -> None:
+        assert self.refused(self.ask(laptop, "runs/none/credential", role="auxiliary"), "E305")
+        good = owned(operator, kind=Machine.Kind.RELAY)
+        for requester in (laptop, good):
+            assert self.refused(self.ask(requester, "relays/credential", role="auxiliary"), "E213")
+        revoke_machine(machine=laptop.machine)
+        assert self.refused(self.ask(laptop, role="auxiliary"), "E214")
+
     def test_an_agent_of_protocol_1_is_told_what_to_type(self, run: Run, laptop: Owned, settings: Any) -> None:
         """It names no protocol; this is its request, word for word."""
         settings.DOWNLOADS.mkdir()
