@@ -176,7 +176,13 @@ class Relay:
         while True:
             await asyncio.sleep(TICK_S)
             for run in list(self.runs):
-                await self._guarded(run, lambda relayed: relayed.handle(e.Ticked()))
+                await self._guarded(run, self._look)
+
+    async def _look(self, relayed: RelayedRun) -> None:
+        """The clock, and whom it reaches of those who listen in this run."""
+        listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
+        await relayed.handle(e.Reached(tuple(sorted(listening.intersection(self.others.open)))))
+        await relayed.handle(e.Ticked())
 
     async def _renew(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS [SECONDS]`: an agent's round without torch.
+"""`python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS [SECONDS [ADDRESS]]`: an agent's round without torch.
 
 Sums, codec, links, sending order and assembly are the agent's own; the gradient is noise, and no step is made of it.
 """
@@ -29,6 +29,7 @@ from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
+from peer_agent.trainer.listening import Listening, Place
 from peer_agent.trainer.round import OpenRound, contribute
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
@@ -40,24 +41,59 @@ PATIENCE_S = 30.0
 class Contributor:
     """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
 
-    def __init__(self, access: RunAccess, grid: Grid, unit_s: float = 0.0) -> None:
-        """`unit_s`: seconds in which a unit is computed, beside whatever it takes to add it."""
-        self.access, self.grid, self.unit_s = access, grid, unit_s
-        self.links = DataLinks(access, self._hear_relay)
+    def __init__(self, access: RunAccess, grid: Grid, unit_s: float = 0.0, place: Place | None = None) -> None:
+        """`unit_s`: seconds in which a unit is computed, beside whatever it takes to add it. `place`: it listens there."""
+        self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
+        self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.listening: Listening | None = None
         self.core = new_trainer(RUN, access.peer, time.monotonic(), int(access.peer, 16))
         self.accumulator = Accumulator(grid)
         self.noise = np.random.default_rng(int(access.peer, 16)).standard_normal(grid.elements, dtype=np.float32)
         self.round: OpenRound | None = None
         self._jobs: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     async def run(self) -> None:
         """Until ended."""
         await self.access.renew()
         self.site = await self.access.dial_control()
+        try:
+            await self._hear_site()
+        finally:
+            await self._close()
+
+    async def _hear_site(self) -> None:
+        if self.place is not None:
+            await self._listen(self.place)
         await self._take(e.Linked())
         while True:
             body = await self.site.receive()
+            if self.listening is not None:
+                self.listening.hear(body)  # type: ignore[arg-type]
             await self._take(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
+
+    async def _close(self) -> None:
+        self._closing = True
+        for job in self._jobs:
+            job.cancel()
+        if self.round is not None:
+            self.round.stop()
+        if self.listening is not None:
+            await self.listening.close()
+        await self.links.close()
+        await self.site.close()
+
+    async def _listen(self, place: Place) -> None:
+        self.listening = Listening(self.access, self.links, self._say, _fail)
+        await self.listening.open(place)
+        self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
+
+    def _say(self, message: m.TO_SITE) -> None:
+        self._start(self.site.send(message))
+
+    def _reached(self) -> None:
+        listeners = tuple(sorted(self.links.open.keys() - {self.access.peer}))
+        self._start(self._take(e.Reached(listeners)))
 
     async def _take(self, event: e.Event) -> None:
         for action in advance(self.core, event, time.monotonic(), secrets.randbits(128)):
@@ -88,19 +124,21 @@ class Contributor:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._jobs.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            traceback.print_exception(error)
-            os._exit(1)
+        if not self._closing and not task.cancelled() and (error := task.exception()) is not None:
+            _fail(error)
 
     async def _load(self, action: e.Load) -> None:
         """There is no state; the hello after it says that all relays are linked."""
-        while len(self.links.open) < len(action.greeting.listeners):  # noqa: ASYNC110 (a dictionary cannot be awaited)
+        others = {listener.peer for listener in action.greeting.listeners} - {self.access.peer}
+        while not others <= self.links.open.keys():  # noqa: ASYNC110 (a dictionary cannot be awaited)
             await asyncio.sleep(0.01)
         await self._take(e.Loaded(action.job, ""))
 
     async def _compute(self, action: e.Compute) -> None:
         assert self.core.recipe is not None
         await asyncio.sleep(self.unit_s)
+        if self.core.in_hand is None or self.core.in_hand.job != action.job:
+            return  # the round was cut meanwhile
         _, tokens = self.core.recipe.tokens_in(action.unit.samples)  # a power of two: the mean is what was drawn
         self.accumulator.add(self.noise * np.float32(tokens))
         await self._take(e.Computed(action.job, 2.5 * tokens, tokens))
@@ -152,11 +190,17 @@ class Contributor:
             await self._take(gathered)
 
 
-def main(folder: str, peer: str, control: str, elements: str, unit_s: str = "0") -> None:
-    """Contribute until ended."""
+def _fail(error: BaseException) -> None:
+    traceback.print_exception(error)
+    os._exit(1)
+
+
+def main(folder: str, peer: str, control: str, elements: str, unit_s: str = "0", address: str = "") -> None:
+    """Contribute until ended; with an address, others can dial it there."""
     leave_with_parent()
     access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)
-    asyncio.run(Contributor(access, grid_of(int(elements)), float(unit_s)).run())
+    place = Place(address) if address else None
+    asyncio.run(Contributor(access, grid_of(int(elements)), float(unit_s), place).run())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""Trainers that listen, over real links: each reduces its part, its own chunks among the others', and all agree."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from peer_agent.protocol.bandwidth.learning import WAYS, Capacity
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.relay.process import Relay
+from peer_agent.trainer.listening import Place
+from tests.benchmarks.rig.contributor import Contributor
+from tests.benchmarks.rig.coordinator import Coordinator
+from tests.benchmarks.rig.machines import OwnAccess
+
+ELEMENTS = 20 * 64 * 1024
+TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]
+RELAY = PeerId(f"{9:032x}")
+PATIENCE_S = 120.0
+
+
+@asynccontextmanager
+async def running(folder: Path, listening: int) -> AsyncIterator[Coordinator]:
+    """A relay and three trainers, of whom so many listen, everybody's link alike."""
+    recipe = Recipe(model=Model(context=257), target_batch=12, micro_batch=4, minimum_trainers=3, snapshot_every=1000)
+    coordinator = Coordinator(recipe, ELEMENTS)
+    control = await coordinator.listen("127.0.0.1")
+    for peer in (*TRAINERS, RELAY):
+        for way in WAYS:
+            coordinator.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
+    access = OwnAccess(folder / "relay", RELAY, Role.RELAY, control)
+    tasks = [asyncio.create_task(Relay(access.home, access, host="127.0.0.1", port=0, advertise="").run())]
+    for number, peer in enumerate(TRAINERS):
+        own = OwnAccess(folder / peer, peer, Role.TRAINER, control)
+        place = Place("127.0.0.1") if number < listening else None
+        tasks.append(asyncio.create_task(Contributor(own, grid_of(ELEMENTS), 0.01, place).run()))
+    try:
+        yield coordinator
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        await coordinator.close()
+        assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
+
+
+async def test_all_of_them_reduce_and_hold_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path, listening=3) as coordinator, asyncio.timeout(PATIENCE_S):
+        while not coordinator.state.reached >= set(TRAINERS):
+            await asyncio.sleep(0.05)
+        await coordinator.reach(coordinator.state.step + 3)
+        record = coordinator.entries[-1][1]
+    assert {span.reducer for span in record.spans} == {*TRAINERS, RELAY}
+    assert record.exact
+    assert len(record.contributions) == 3
+    assert coordinator.state.void_rounds == 0
+
+
+async def test_who_does_not_listen_is_served_by_those_who_do(tmp_path: Path) -> None:
+    async with running(tmp_path, listening=1) as coordinator, asyncio.timeout(PATIENCE_S):
+        while coordinator.state.reached != {TRAINERS[0]}:
+            await asyncio.sleep(0.05)
+        await coordinator.reach(coordinator.state.step + 3)
+        record = coordinator.entries[-1][1]
+    assert {span.reducer for span in record.spans} == {TRAINERS[0], RELAY}
+    assert record.exact
