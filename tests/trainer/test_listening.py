@@ -47,10 +47,14 @@ async def running(folder: Path, listening: int) -> AsyncIterator[Coordinator]:
         assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
 
 
+async def everybody_reaches(coordinator: Coordinator, peers: list[PeerId]) -> None:
+    while coordinator.state.reached != set(peers):  # noqa: ASYNC110 - the coordinator's state tells nobody
+        await asyncio.sleep(0.05)
+
+
 async def test_all_of_them_reduce_and_hold_the_same(tmp_path: Path) -> None:
     async with running(tmp_path, listening=3) as coordinator, asyncio.timeout(PATIENCE_S):
-        while not coordinator.state.reached >= set(TRAINERS):
-            await asyncio.sleep(0.05)
+        await everybody_reaches(coordinator, TRAINERS)
         await coordinator.reach(coordinator.state.step + 3)
         record = coordinator.entries[-1][1]
     assert {span.reducer for span in record.spans} == {*TRAINERS, RELAY}
@@ -61,8 +65,7 @@ async def test_all_of_them_reduce_and_hold_the_same(tmp_path: Path) -> None:
 
 async def test_who_does_not_listen_is_served_by_those_who_do(tmp_path: Path) -> None:
     async with running(tmp_path, listening=1) as coordinator, asyncio.timeout(PATIENCE_S):
-        while coordinator.state.reached != {TRAINERS[0]}:
-            await asyncio.sleep(0.05)
+        await everybody_reaches(coordinator, TRAINERS[:1])
         await coordinator.reach(coordinator.state.step + 3)
         record = coordinator.entries[-1][1]
     assert {span.reducer for span in record.spans} == {TRAINERS[0], RELAY}

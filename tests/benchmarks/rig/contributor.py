@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS [SECONDS [ADDRESS]]`: an agent's round without torch.
+"""`python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS [SECONDS [ADDRESS]]`: a round without torch.
 
 Sums, codec, links, sending order and assembly are the agent's own; the gradient is noise, and no step is made of it.
 """
@@ -42,7 +42,7 @@ class Contributor:
     """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
 
     def __init__(self, access: RunAccess, grid: Grid, unit_s: float = 0.0, place: Place | None = None) -> None:
-        """`unit_s`: seconds in which a unit is computed, beside whatever it takes to add it. `place`: it listens there."""
+        """`unit_s`: seconds in which a unit is computed, beside what it takes to add it. `place`: where it listens."""
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
         self.links = DataLinks(access, self._hear_relay, self._reached)
         self.listening: Listening | None = None
@@ -195,9 +195,10 @@ def _fail(error: BaseException) -> None:
     os._exit(1)
 
 
-def main(folder: str, peer: str, control: str, elements: str, unit_s: str = "0", address: str = "") -> None:
+def main(folder: str, peer: str, control: str, elements: str, *rest: str) -> None:
     """Contribute until ended; with an address, others can dial it there."""
     leave_with_parent()
+    unit_s, address = (*rest, *("0", "")[len(rest) :])
     access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)
     place = Place(address) if address else None
     asyncio.run(Contributor(access, grid_of(int(elements)), float(unit_s), place).run())
