@@ -132,8 +132,8 @@ def receivable() -> str:
     rows = []
     for (side, link, phase), types in RECEIVABLE.items():
         names = [f"`{kind.__name__}`" for kind in sorted(types, key=lambda kind: kind.__name__)]
-        frame = FRAMES.get((side, link)) if phase == "open" and link is Link.DATA else None
-        frames = [f"{frame.name.lower()} frames"] if frame else []
+        kinds = FRAMES.get((side, link), ()) if phase == "open" and link is Link.DATA else ()
+        frames = [f"{kind.name.lower()} frames" for kind in sorted(kinds)]
         rows.append((side, link, phase, ", ".join(names + frames)))
     return table(("side", "link", "phase", "may receive"), rows)
 

@@ -72,9 +72,9 @@ RECEIVABLE: dict[tuple[Side, Link, SessionPhase], frozenset[type]] = {
     (Side.LISTENING, Link.DATA, SessionPhase.OPEN): _types(m.TO_RELAY) | {m.Refusal},
     (Side.DIALLING, Link.DATA, SessionPhase.OPEN): _types(m.FROM_RELAY) | {m.Refusal},
 }
-FRAMES: dict[tuple[Side, Link], Kind] = {
-    (Side.LISTENING, Link.DATA): Kind.GRADIENT,
-    (Side.DIALLING, Link.DATA): Kind.AVERAGE,
+FRAMES: dict[tuple[Side, Link], frozenset[Kind]] = {
+    (Side.LISTENING, Link.DATA): frozenset({Kind.GRADIENT, Kind.PROBE}),
+    (Side.DIALLING, Link.DATA): frozenset({Kind.AVERAGE, Kind.PROBE}),
 }
 
 
@@ -169,7 +169,7 @@ class Session:
             case Malformed():
                 return self.refuse(Fault.of("E206", reason=body.reason))
             case Frame():
-                if self.phase is SessionPhase.OPEN and FRAMES.get((self.side, self.link)) is body.kind:
+                if self.phase is SessionPhase.OPEN and body.kind in FRAMES.get((self.side, self.link), ()):
                     return MessageReceived(body)
                 return self.refuse(Fault.of("E208", message="frame"))
         if type(body) not in RECEIVABLE[self.side, self.link, self.phase]:

@@ -16,6 +16,7 @@ class Kind(IntEnum):
     MESSAGE = 1
     GRADIENT = 2  # contributor to reducer
     AVERAGE = 3  # reducer (or log) to receiver
+    PROBE = 4  # of a measure, either way; its step is the measure's number
 
 
 HEADER = struct.Struct(">B16sQIHHIH")  # kind, run, step, fence, attempt, span, chunk, slot
@@ -82,7 +83,7 @@ def decode(data: bytes | memoryview) -> AnyMessage | Frame | Malformed:
                 return _decoder.decode(memoryview(data)[1:])
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 return Malformed(str(error)[:200])
-        case Kind.GRADIENT | Kind.AVERAGE if len(data) >= HEADER.size:
+        case Kind.GRADIENT | Kind.AVERAGE | Kind.PROBE if len(data) >= HEADER.size:
             kind, run, step, fence, attempt, span, chunk, slot = HEADER.unpack_from(data)
             payload = memoryview(data)[HEADER.size :]
             return Frame(Kind(kind), RunId(run.hex()), step, fence, attempt, span, chunk, slot, payload)

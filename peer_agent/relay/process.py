@@ -132,6 +132,8 @@ class Relay:
                 raise
             log.warning("run %s: %s", run.run, problem)
             return
+        if isinstance(opened, m.Probe):
+            run.probe(opened)
         await run.handle(e.Heard(opened))
 
     def _is_aside(self, run: RunId, body: m.TO_PEER) -> bool:

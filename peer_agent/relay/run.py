@@ -18,6 +18,7 @@ from peer_agent.averaging.reducer import Reduction, received_span
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.outbox import Outbox
+from peer_agent.network.probing import Prober
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
@@ -78,6 +79,7 @@ class RelayedRun:
         self.reduction: Reduction | None = None
         self.received: dict[int, dict[int, bytes]] = {}  # averages of others: payloads by span and chunk
         self.outbox: Outbox | None = None
+        self.prober = Prober(run, around.say)
         self._early: list[tuple[PeerId, Frame]] = []
         self._early_bytes = 0
         self.links: dict[PeerId, Connection] = {}
@@ -99,6 +101,7 @@ class RelayedRun:
 
     async def close(self, fault: Fault | None = None) -> None:
         """End everything that runs for it; where there is a reason, its links are told."""
+        self.prober.close()
         tasks = [*self._tasks, *self._openers.values(), *self._followers.values()]
         for task in tasks:
             task.cancel()
@@ -119,6 +122,8 @@ class RelayedRun:
             await self._give_all(link, answers)
             while True:
                 body = await link.receive()
+                if self._is_of_a_probe(peer, body, link):
+                    continue
                 await self._answer(link, e.FrameCame(peer, body) if isinstance(body, Frame) else _asked(peer, body))
         finally:
             if self.links.get(peer) is link:
@@ -127,6 +132,19 @@ class RelayedRun:
                     if task := speaking.pop(peer, None):
                         task.cancel()
                 self._beside(partial(self.handle, e.Unlinked(peer)))
+
+    def probe(self, message: m.Probe) -> None:
+        """The coordinator wants the link of somebody who has dialled this machine measured."""
+        self.prober.hear(message, self.links.get(message.partner))
+
+    def _is_of_a_probe(self, peer: PeerId, body: m.AnyMessage | Frame, link: Connection) -> bool:
+        if isinstance(body, Frame) and body.kind is Kind.PROBE:
+            self.prober.frame_came(peer, body)
+        elif isinstance(body, m.Probing):
+            self.prober.begun(peer, body, link)
+        else:
+            return False
+        return True
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
         """On a link that this peer has dialled. One that is ahead of its plan waits for it, up to a bound."""

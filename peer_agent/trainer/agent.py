@@ -21,6 +21,7 @@ from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import FINISH_S
 from peer_agent.machine.limits import Limits
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
+from peer_agent.network.probing import Prober
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.grid import grid_of
@@ -30,7 +31,7 @@ from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer.state import TrainerState, new_trainer
-from peer_agent.protocol.wire import Frame
+from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.hub_publisher import HubPublisher
@@ -55,6 +56,7 @@ class Agent:
         """`place`: where others can dial it, if they may."""
         self.home, self.access, self.limits, self.view, self.place = home, access, limits, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.prober = Prober(access.run, self._say)
         self.listening: Listening | None = None  # where this machine is one that others dial
         self.control: Connection | None = None
         self.away: Fault | None = None  # why the control link is down; None while it is open or not tried yet
@@ -73,6 +75,7 @@ class Agent:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
         self.core = self._new_core()  # of the run that the credential names
+        self.prober = Prober(self.access.run, self._say)
         if self.place is not None:
             await self._listen(self.place)
         for part in (self._keep_control(), self._speak(), self.jobs.run(), self._beat()):
@@ -118,6 +121,7 @@ class Agent:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+        self.prober.close()
         if self.listening is not None:
             await self.listening.close()
         await asyncio.gather(*tasks, self.links.close(), return_exceptions=True)
@@ -169,6 +173,8 @@ class Agent:
         try:
             while True:
                 body = await link.receive()
+                if isinstance(body, m.Probe) and body.begins:
+                    self.prober.hear(body, self.links.open.get(body.partner))
                 if self.listening is not None:
                     self.listening.hear(body)  # type: ignore[arg-type] # the session lets nothing else through
                 self.handle(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
@@ -180,6 +186,8 @@ class Agent:
     async def _hear_relay(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
         round_ = self.round
         match body:
+            case Frame(kind=Kind.PROBE):
+                self.prober.frame_came(peer, body)
             case Frame() if round_ is not None:
                 large = len(body.payload) > INLINE_BYTES
                 if await asyncio.to_thread(round_.keep_chunk, body) if large else round_.keep_chunk(body):

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 MOST_WAITING = 4096  # events that wait for their turn; what is beyond is lost, and what matters is said again
-OF_A_ROUND = m.SpanDone | m.Progress | m.Arrivals | m.SlotRefused
+OF_A_LISTENER = m.SpanDone | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
 
 class Place(Struct, frozen=True):
@@ -75,7 +75,7 @@ class Listening:
         )
         self.fingerprint = certificate.fingerprint
         self.url = f"wss://{_in_address(place.host)}:{place.advertised_port or self._server.port}/"
-        around = Around(self._say_of_round, _ask_nobody, _follow_nobody, lambda _, error: self._failed(error))
+        around = Around(self._say_of_listener, _ask_nobody, _follow_nobody, lambda _, error: self._failed(error))
         update_log = UpdateLog(self.access.home.folder / "log", self.access.site_key)
         self.run = RelayedRun(self.access.run, self.access.peer, update_log, around, url=self.url, keeps_log=False)
         here, there = own_link()
@@ -98,6 +98,8 @@ class Listening:
         """What the site says to this machine, as far as it is for somebody who reduces."""
         if isinstance(body, m.Planned) and not body.slots:
             return  # of a round in which it has no part
+        if isinstance(body, m.Probe) and not body.begins:
+            self.run.probe(body)
         try:
             self._happens(e.Heard(open_message(body, self.access.site_key)))
         except Problem as problem:
@@ -120,8 +122,8 @@ class Listening:
             await asyncio.sleep(TICK_S)
             self._happens(e.Ticked())
 
-    def _say_of_round(self, message: m.TO_SITE) -> None:
-        if isinstance(message, OF_A_ROUND):
+    def _say_of_listener(self, message: m.TO_SITE) -> None:
+        if isinstance(message, OF_A_LISTENER):
             self._say(message)
 
     # --- links --------------------------------------------------------------------------------------------------

@@ -275,7 +275,7 @@ def test_what_the_table_allows_is_received(state: tuple[Side, Link, SessionPhase
 def test_frames_go_one_way_on_open_data_links(state: tuple[Side, Link, SessionPhase], kind: Kind) -> None:
     frame = Frame(kind, RUN, 1, 1, 1, 0, 0, 0, b"chunk")
     event = session_in(*state).receive(encode_frame(frame), NOW)
-    if state[2] is SessionPhase.OPEN and FRAMES.get(state[:2]) is kind:
+    if state[2] is SessionPhase.OPEN and kind in FRAMES.get(state[:2], ()):
         assert event == MessageReceived(frame)
     else:
         assert isinstance(event, Failed)

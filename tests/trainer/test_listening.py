@@ -23,12 +23,12 @@ PATIENCE_S = 120.0
 
 
 @asynccontextmanager
-async def running(folder: Path, listening: int) -> AsyncIterator[Coordinator]:
-    """A relay and three trainers, of whom so many listen, everybody's link alike."""
+async def running(folder: Path, listening: int, *, known: bool = True) -> AsyncIterator[Coordinator]:
+    """A relay and three trainers, of whom so many listen, everybody's link alike and, if so, known."""
     recipe = Recipe(model=Model(context=257), target_batch=12, micro_batch=4, minimum_trainers=3, snapshot_every=1000)
     coordinator = Coordinator(recipe, ELEMENTS)
     control = await coordinator.listen("127.0.0.1")
-    for peer in (*TRAINERS, RELAY):
+    for peer in (*TRAINERS, RELAY) if known else ():
         for way in WAYS:
             coordinator.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
     access = OwnAccess(folder / "relay", RELAY, Role.RELAY, control)
@@ -70,3 +70,13 @@ async def test_who_does_not_listen_is_served_by_those_who_do(tmp_path: Path) -> 
         record = coordinator.entries[-1][1]
     assert {span.reducer for span in record.spans} == {TRAINERS[0], RELAY}
     assert record.exact
+
+
+async def test_idle_links_are_measured_before_the_first_round(tmp_path: Path) -> None:
+    async with running(tmp_path, listening=1, known=False) as coordinator, asyncio.timeout(PATIENCE_S):
+        coordinator.state.goal = "paused"
+        wanted = {(peer, way) for peer in (*TRAINERS, RELAY) for way in WAYS}
+        while not wanted <= coordinator.state.capacities.keys():  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.05)
+        assert coordinator.state.step == 0
+        assert all(capacity.bps > 1e5 for capacity in coordinator.state.capacities.values())

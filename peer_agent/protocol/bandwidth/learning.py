@@ -23,6 +23,7 @@ STEADY = 0.8  # of a direction's bytes have to be in flows that lasted to its en
 TO_THE_END = 0.85  # of the time that a direction was used
 MOST_RISE = 4.0  # in one round, whatever a receiver says of its seconds
 SHORTEST_S = 0.25  # a flow that took less is start-up more than link
+FASTER = 1.2  # times what a link showed: the other end is not what held it up
 FASTEST_BPS = 1.25e10  # 100 Gb/s: what is claimed beyond is no link of a home, nor of a data centre
 
 Way = Literal["up", "down"]
@@ -87,6 +88,21 @@ def learn(capacities: dict[Direction, Capacity], flows: Iterable[Flow], at: floa
         elif load.is_steady and (direction in slowing or load.bps >= FULL * known.bps):
             known.bps += WEIGHT * (load.bps - known.bps)
             known.is_floor, known.measured_at = False, at
+
+
+def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) -> None:
+    """Take what one idle link showed by itself: all that it carries, where the other end is known to carry more.
+
+    Nothing is lowered by it: how much came is one peer's word.
+    """
+    bps = min(flow.received / max(flow.last_s - flow.first_s, SHORTEST_S), FASTEST_BPS)
+    for direction, other in zip(directions_of(flow), reversed(directions_of(flow)), strict=True):
+        known, partner = capacities.get(direction), capacities.get(other)
+        is_all = partner is not None and partner.bps >= FASTER * bps
+        if known is None or bps > known.bps:
+            capacities[direction] = Capacity(bps, is_floor=not is_all, measured_at=at)
+        elif is_all and bps >= FULL * known.bps:
+            known.is_floor = False
 
 
 def _raise(known: Capacity, load: Load, at: float) -> None:

@@ -24,6 +24,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     take_verified,
 )
 from peer_agent.protocol.coordinator.membership import LOST_S, join, lose
+from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
@@ -127,6 +128,8 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
             return take_heartbeat(state, member, message)
         case m.Reaches():
             return take_reaches(member, message)
+        case m.Probed():
+            return take_probed(state, member, message)
         case m.StateHash():
             return take_hash(state, member, message)
         case m.Offer():
@@ -217,4 +220,4 @@ def _sweep(state: RunState) -> list[e.Command]:
     recount_all(state)
     look_at_reach(state)
     deal(state)
-    return commands + look_at_votes(state) + look_at_hashes(state)
+    return commands + look_at_votes(state) + look_at_hashes(state) + probe(state)

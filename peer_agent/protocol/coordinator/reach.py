@@ -17,7 +17,7 @@ EXCLUDED = 4  # one person's word excludes at most one listener in so many, or o
 
 def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
     """To whom it has a data link now; it counts when the members are looked at next."""
-    member.reaches = frozenset(reaches.listeners)
+    member.reaches, member.measures = frozenset(reaches.listeners), True
     return []
 
 

@@ -74,6 +74,8 @@ class Member(Struct):
     reduces: bool = False
     may_keep: bool = False
     reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
+    measures: bool = False  # it knows what a probe is: it has said whom it reaches
+    probed: bool = False  # its link was measured once
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when
     resent_at: float = 0.0
@@ -184,6 +186,15 @@ class Measured(Struct):
     flows: list[Flow] = field(default_factory=list)
 
 
+class LinkProbe(Struct):
+    """A link that is being measured: whose, to whom, since when, and which of the two has said what came."""
+
+    member: PeerId
+    listener: PeerId
+    begun_at: float
+    told: set[PeerId] = field(default_factory=set)
+
+
 class Inclusion(Struct, frozen=True):
     """How an accumulator was in one update: `is_whole` where nothing of it was left out."""
 
@@ -239,6 +250,8 @@ class RunState(Struct, kw_only=True):
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
     measured: Measured | None = None  # the attempt that was planned last
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # what links are known to carry
+    probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number
+    probe_number: int = 0  # the last
     voided: Void | None = None  # the last, and who has not been seen to know of it
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0

@@ -26,6 +26,7 @@ from peer_agent.protocol.messages.data_link import (
     FetchSpan,
     Leaves,
     Open,
+    Probing,
     Records,
     SpanLeaves,
     SpanMissing,
@@ -45,6 +46,7 @@ from peer_agent.protocol.messages.to_peer import (
     PlanHead,
     Planned,
     PlannedSpan,
+    Probe,
     Rehello,
     Reload,
     Shard,
@@ -64,6 +66,7 @@ from peer_agent.protocol.messages.to_site import (
     InDoubt,
     Leave,
     Offer,
+    Probed,
     Progress,
     Reaches,
     Report,
@@ -81,6 +84,7 @@ TO_SITE = (
     | Report
     | Heartbeat
     | Reaches
+    | Probed
     | StateHash
     | Offer
     | UnitsReturned
@@ -99,6 +103,7 @@ TO_PEER = (
     | AccumulatorRevoked
     | Cut
     | Planned
+    | Probe
     | Drop
     | Void
     | Commit
@@ -107,7 +112,7 @@ TO_PEER = (
     | State
     | Notice
 )
-TO_RELAY = Leaves | FetchSpan | FetchRecords
+TO_RELAY = Leaves | Probing | FetchSpan | FetchRecords
 FROM_RELAY = Open | SpanLeaves | SlotRefused | SpanMissing | Records
 AnyMessage = HANDSHAKE_TO_SERVER | HANDSHAKE_TO_CLIENT | Refusal | TO_SITE | TO_PEER | TO_RELAY | FROM_RELAY
 
@@ -158,6 +163,9 @@ __all__ = [
     "PlanHead",
     "Planned",
     "PlannedSpan",
+    "Probe",
+    "Probed",
+    "Probing",
     "Progress",
     "Reaches",
     "Records",

@@ -34,6 +34,13 @@ class SpanLeaves(Attempted, frozen=True, kw_only=True):
     leaves: Annotated[bytes, Meta(max_length=4_000_000)]
 
 
+class Probing(Message, frozen=True, kw_only=True):
+    """The measure of this number begins: frames follow, and as many are asked for."""
+
+    run: Run
+    number: Count
+
+
 class FetchSpan(Message, frozen=True, kw_only=True):
     """Send me this span of the log."""
 

@@ -166,6 +166,18 @@ class Planned(Message, frozen=True, kw_only=True):
     path: Path = ()
 
 
+class Probe(Message, frozen=True, kw_only=True):
+    """Have the idle link to this peer measured, both ways at once; one of the two begins (rule 31).
+
+    Said to those alone who said whom they reach: older agents do not know it.
+    """
+
+    run: Run
+    number: Count
+    partner: Peer
+    begins: bool
+
+
 class Drop(Attempted, frozen=True, kw_only=True):
     """From the next open chunk on, do without this slot."""
 

@@ -109,6 +109,15 @@ class Reaches(Message, frozen=True, kw_only=True):
     listeners: Annotated[tuple[Peer, ...], Meta(max_length=1024)]
 
 
+class Probed(Message, frozen=True, kw_only=True):
+    """So many bytes of a measure came from the other end, in so many seconds."""
+
+    run: Run
+    number: Count
+    size: Count
+    seconds: Seconds
+
+
 class Weight(Struct, frozen=True, array_like=True, gc=False):
     """Loss tokens accumulated in chunks [first, stop)."""
 

@@ -99,8 +99,8 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
             return keeping.forget(state, state.keeper, message.keep_after, now) if state.keeper is not None else []
         case m.State():
             return _stand(state, message, now)
-        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice():
-            return []  # for those who compute
+        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice() | m.Probe():
+            return []  # for those who compute, and for the links
     assert_never(message)
 
 
@@ -155,6 +155,8 @@ def _answer(state: RelayState, event: e.Asked, now: float) -> list[e.Action]:
             if keeps and message.run == state.run:
                 return [e.GiveRecords(event.peer, message.first)]
             return [e.Tell(event.peer, m.Records(run=message.run, first=message.first, last=-1, records=()))]
+        case m.Probing():
+            return []  # for the links
     assert_never(message)
 
 
@@ -162,7 +164,7 @@ def _tick(state: RelayState, now: float) -> list[e.Action]:
     actions = reducing.tick(state, state.reducer, now) if state.reducer is not None else []
     if state.keeper is not None:
         actions += keeping.scan(state, state.keeper, now)
-    if state.joined and not state.finished and now - state.reaches_at >= REACHES_S:
+    if state.joined and not state.finished and state.reached and now - state.reaches_at >= REACHES_S:
         actions += _reaches(state, now)
     has_spoken = any(isinstance(action, e.Say) for action in actions)
     if state.joined and not state.finished and not has_spoken and now - state.said_at >= HEARTBEAT_S:
@@ -190,9 +192,8 @@ def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]
 
 
 def _reaches(state: RelayState, now: float) -> list[e.Say]:
-    """Once more, in case it was lost; nothing before it reaches somebody."""
     state.reaches_at = now
-    return [e.Say(m.Reaches(run=state.run, listeners=state.reached))] if state.reached else []
+    return [e.Say(m.Reaches(run=state.run, listeners=state.reached))]
 
 
 def _heartbeat(state: RelayState) -> e.Say:

@@ -89,8 +89,8 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
             return [shown, e.Quit()] if message.state == "finished" else [shown]
         case m.Notice():
             return [e.Warn(Fault(message.code, message.text))]
-        case m.Drop():
-            return []  # for whoever reduces: what of ours comes too late is left out there
+        case m.Drop() | m.Probe():
+            return []  # for whoever reduces, and for the links: nothing of either changes a trainer
         case m.Planned() | m.Commit():
             raise TypeError("plans and commits are opened before they are taken")
     assert_never(message)

@@ -28,9 +28,9 @@ def hello(state: TrainerState) -> list[Action]:
 
 
 def reaches(state: TrainerState) -> list[Action]:
-    """Whom it reaches; nothing before it reaches somebody."""
+    """Whom it reaches, be it nobody: by that the site sees that this agent knows of probes."""
     state.reaches_at = state.now
-    return say(state, m.Reaches(run=state.run, listeners=state.reached)) if state.reached else []
+    return say(state, m.Reaches(run=state.run, listeners=state.reached))
 
 
 def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Action]:
@@ -106,7 +106,7 @@ def tick(state: TrainerState) -> list[Action]:
         state.unanswered = 0
         state.hello_wait_s = min(2 * max(HELLO_S, state.hello_wait_s), LONGEST_HELLO_S)
         return hello(state)
-    again = reaches(state) if state.now - state.reaches_at >= REACHES_S else []
+    again = reaches(state) if state.reached and state.now - state.reaches_at >= REACHES_S else []
     if again or state.now - state.spoke_at < HEARTBEAT_S:
         return again
     return report(state, at_once=True) or say(state, m.Heartbeat(run=state.run, index=state.index))

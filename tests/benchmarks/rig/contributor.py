@@ -18,6 +18,7 @@ import numpy as np
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.contributor import Accumulator
+from peer_agent.network.probing import Prober
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
@@ -26,7 +27,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
-from peer_agent.protocol.wire import Frame
+from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.listening import Listening, Place
@@ -45,6 +46,7 @@ class Contributor:
         """`unit_s`: seconds in which a unit is computed, beside what it takes to add it. `place`: where it listens."""
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
         self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.prober = Prober(RUN, self._say)
         self.listening: Listening | None = None
         self.core = new_trainer(RUN, access.peer, time.monotonic(), int(access.peer, 16))
         self.accumulator = Accumulator(grid)
@@ -64,16 +66,19 @@ class Contributor:
 
     async def _hear_site(self) -> None:
         if self.place is not None:
-            await self._listen(self.place)
+            await self._be_dialled(self.place)
         await self._take(e.Linked())
         while True:
             body = await self.site.receive()
+            if isinstance(body, m.Probe) and body.begins:
+                self.prober.hear(body, self.links.open.get(body.partner))
             if self.listening is not None:
                 self.listening.hear(body)  # type: ignore[arg-type]
             await self._take(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
 
     async def _close(self) -> None:
         self._closing = True
+        self.prober.close()
         for job in self._jobs:
             job.cancel()
         if self.round is not None:
@@ -83,7 +88,7 @@ class Contributor:
         await self.links.close()
         await self.site.close()
 
-    async def _listen(self, place: Place) -> None:
+    async def _be_dialled(self, place: Place) -> None:
         self.listening = Listening(self.access, self.links, self._say, _fail)
         await self.listening.open(place)
         self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
@@ -175,6 +180,8 @@ class Contributor:
 
     async def _hear_relay(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
         match body:
+            case Frame(kind=Kind.PROBE):
+                self.prober.frame_came(peer, body)
             case Frame():
                 await self._keep(body)
             case m.Open():

@@ -48,14 +48,14 @@ def beats(actions: list[e.Action]) -> list[int]:
 def test_it_says_what_it_is(*, reduces: bool, keeps: bool) -> None:
     """Reachable, reduces, keeps the log: each without the others."""
     relay = Stage(reduces=reduces, keeps=keeps, index=5)
-    (hello,) = said(relay.hear(m.Rehello(run=RUN, fence=3)))
+    hello, _ = said(relay.hear(m.Rehello(run=RUN, fence=3)))
     assert (hello.reduces, hello.keeps_log, hello.log_index, hello.fence) == (reduces, keeps, 5 if keeps else -1, 3)
 
 
 def test_the_hello_names_the_attempt_whose_end_it_has_not_heard_of() -> None:
     relay = Stage().join()
     relay.hear(PLAN)
-    (hello,) = said(relay.hear(m.Rehello(run=RUN, fence=3)))
+    hello, _ = said(relay.hear(m.Rehello(run=RUN, fence=3)))
     assert hello.in_doubt == (m.InDoubt(7, 3, 1),)
 
 

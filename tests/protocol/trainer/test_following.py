@@ -52,7 +52,7 @@ def test_a_snapshot_that_is_gone_is_asked_about() -> None:
     stage.hears(REHELLO, greeting())
     stage.handle(e.LoadFailed(stage.last(e.Load).job))
     assert stage.core.phase is Phase.ABSENT
-    assert [type(message) for message in stage.said] == [m.Hello, m.Hello]
+    assert [type(message) for message in stage.said] == [m.Hello, m.Reaches] * 2
     stage.hears(greeting(snapshot=replace(SNAPSHOT, index=4, step=4), index=4, step=4))
     assert stage.last(e.Load).snapshot.index == 4
 

@@ -1,0 +1,82 @@
+"""Carries out measures of idle links: sends for a while, and says what came of the other end."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from peer_agent.network.link import Connection, LinkLost, Refused
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.probing import (
+    FRAME_BYTES,
+    LAST,
+    MOST_BYTES,
+    PROBE_S,
+    Probes,
+    expect,
+    frame_came,
+    is_expected,
+)
+from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.wire import HEADER, Frame, Kind
+
+HEARD_S = 0.5  # in which the other end hears of it too: a frame that nobody expects would end the link
+FENCE = 1  # of its frames: any but that of the log's
+MESSAGE_BYTES = HEADER.size + FRAME_BYTES
+PAYLOAD = bytes(FRAME_BYTES)
+
+
+class Prober:
+    """One machine's measures in one run. `say` speaks to the coordinator."""
+
+    def __init__(
+        self, run: RunId, say: Callable[[m.TO_SITE], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.run, self._say, self._clock = run, say, clock
+        self._probes = Probes()
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def hear(self, probe: m.Probe, link: Connection | None) -> None:
+        """The coordinator wants this machine's link to another measured; the one that dialled begins."""
+        if link is None:
+            return
+        expect(self._probes, probe, self._clock())
+        link.allow(MESSAGE_BYTES)
+        if probe.begins:
+            self._start(link, probe.number, m.Probing(run=self.run, number=probe.number))
+
+    def begun(self, peer: PeerId, probing: m.Probing, link: Connection) -> None:
+        """The other end sends from now on; so does this one, where that is expected."""
+        if is_expected(self._probes, peer, probing.number, self._clock()):
+            self._start(link, probing.number, None)
+
+    def frame_came(self, peer: PeerId, frame: Frame) -> None:
+        """One more frame of the other end."""
+        came = frame_came(self._probes, peer, frame, self._clock())
+        if came is not None:
+            size, seconds = came
+            self._say(m.Probed(run=self.run, number=frame.step, size=size, seconds=seconds))
+
+    def close(self) -> None:
+        """Send no more."""
+        for task in self._sending:
+            task.cancel()
+
+    def _start(self, link: Connection, number: int, first: m.Probing | None) -> None:
+        task = asyncio.create_task(self._send(link, number, first))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, link: Connection, number: int, first: m.Probing | None) -> None:
+        with suppress(LinkLost, Refused):  # noticed by whoever reads it
+            if first is not None:
+                await asyncio.sleep(HEARD_S)
+                await link.send(first)
+            until, sent = self._clock() + PROBE_S, 0
+            while self._clock() < until and sent < MOST_BYTES:
+                await link.send(self._frame(number, PAYLOAD))
+                sent += FRAME_BYTES
+            await link.send(self._frame(number, b"", slot=LAST))
+
+    def _frame(self, number: int, payload: bytes, slot: int = 0) -> Frame:
+        return Frame(Kind.PROBE, self.run, number, FENCE, 0, 0, 0, slot, payload)

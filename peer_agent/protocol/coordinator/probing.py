@@ -1,0 +1,64 @@
+"""Idle links are measured once, before rounds show what they carry: one at a time for each peer (rule 31)."""
+
+from collections.abc import Iterator
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import WAYS, Flow, learn_probe
+from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S
+from peer_agent.protocol.coordinator.events import Command, Send
+from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunState
+
+IDLE_UNTIL = 0.7  # of the batch: beyond, the next round is too near
+
+
+def probe(state: RunState) -> list[Command]:
+    """With the clock: begin what can be measured now."""
+    for number in [number for number, each in state.probes.items() if state.now - each.begun_at >= EXPECTED_S]:
+        del state.probes[number]
+    if state.phase is not Phase.ACCUMULATE or state.awake_samples >= IDLE_UNTIL * state.recipe.target_batch:
+        return []
+    return [command for member, listener in _pairs(state) for command in _begin(state, member, listener)]
+
+
+def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
+    """Members whose links nothing is known of to the end, each with somebody who listens and is free."""
+    busy = {peer for each in state.probes.values() for peer in (each.member, each.listener)}
+    listeners = [p for p in state.listening.values() if p.measures and p.peer not in busy]
+    for member in state.ready():
+        if not listeners:
+            return
+        if member.peer in busy or member.probed or not member.measures or not _is_to_be_measured(state, member):
+            continue
+        found = next((p for p in listeners if p.peer in member.reaches and p is not member), None)
+        if found is not None:
+            listeners = [p for p in listeners if p not in (found, member)]
+            yield member, found
+
+
+def _is_to_be_measured(state: RunState, member: Member) -> bool:
+    known = (state.capacities.get((member.peer, way)) for way in WAYS)
+    return any(capacity is None or capacity.is_floor for capacity in known)
+
+
+def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
+    state.probe_number += 1
+    member.probed = True
+    state.probes[state.probe_number] = LinkProbe(member.peer, listener.peer, state.now)
+    return [
+        Send((mine.peer,), m.Probe(run=state.run, number=state.probe_number, partner=other.peer, begins=begins))
+        for mine, other, begins in ((listener, member, False), (member, listener, True))
+    ]
+
+
+def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
+    """What came at one end: once, and not in less time than it takes."""
+    found = state.probes.get(probed.number)
+    if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
+        return []
+    found.told.add(member.peer)
+    if LEAST_S <= probed.seconds <= state.now - found.begun_at:
+        sender = found.listener if member.peer == found.member else found.member
+        learn_probe(state.capacities, Flow(sender, member.peer, probed.size, 0.0, probed.seconds), state.rounds)
+    if len(found.told) == 2:
+        del state.probes[probed.number]
+    return []

@@ -1,0 +1,101 @@
+"""Two machines measure the link between them: each sends, and each says what came of the other."""
+
+import asyncio
+
+import pytest
+
+from peer_agent.network import probing
+from peer_agent.network.link import Connection, LinkLost
+from peer_agent.network.own_link import own_link
+from peer_agent.network.probing import Prober
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.wire import Frame
+from tests.protocol.identities import RUN
+
+ANN, BOB = PeerId("a" * 32), PeerId("b" * 32)
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link within a process has no limit but this."""
+    monkeypatch.setattr(probing, "MOST_BYTES", 8 * 1024 * 1024)
+    monkeypatch.setattr(probing, "HEARD_S", 0.0)
+
+
+class Clock:
+    """Goes on a hundredth of a second with each look."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+class Machine:
+    def __init__(self, partner: PeerId, link: Connection) -> None:
+        self.partner, self.link = partner, link
+        self.said: list[m.Probed] = []
+        self.prober = Prober(RUN, self.said.append, Clock())  # type: ignore[arg-type]
+        self.receiving = asyncio.create_task(self._receive())
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                body = await self.link.receive()
+                if isinstance(body, Frame):
+                    self.prober.frame_came(self.partner, body)
+                elif isinstance(body, m.Probing):
+                    self.prober.begun(self.partner, body, self.link)
+        except LinkLost:
+            return
+
+    def told(self, number: int, *, begins: bool) -> None:
+        self.prober.hear(m.Probe(run=RUN, number=number, partner=self.partner, begins=begins), self.link)
+
+    async def says(self) -> m.Probed:
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.said:  # noqa: ASYNC110 - a list tells nobody
+                await asyncio.sleep(0)
+        return self.said[0]
+
+
+async def test_both_ends_say_what_came_of_the_other() -> None:
+    here, there = own_link()
+    ann, bob = Machine(BOB, here), Machine(ANN, there)
+    bob.told(3, begins=False)
+    ann.told(3, begins=True)
+    for machine in (ann, bob):
+        probed = await machine.says()
+        assert probed.number == 3
+        assert probed.size > 0
+        assert probed.seconds > 0
+    here.abort()
+    await asyncio.gather(ann.receiving, bob.receiving)
+
+
+async def test_nobody_is_sent_anything_who_was_not_named() -> None:
+    here, there = own_link()
+    ann, bob = Machine(BOB, here), Machine(ANN, there)
+    bob.told(4, begins=False)  # another measure
+    ann.told(3, begins=True)
+    for _ in range(2000):
+        await asyncio.sleep(0)
+    assert not ann.said
+    assert not bob.said
+    for machine in (ann, bob):
+        machine.prober.close()
+    here.abort()
+    await asyncio.gather(ann.receiving, bob.receiving)
+
+
+async def test_a_link_that_is_lost_ends_a_measure() -> None:
+    here, there = own_link()
+    ann = Machine(BOB, here)
+    ann.told(3, begins=True)
+    there.abort()
+    await ann.receiving
+    ann.prober.hear(m.Probe(run=RUN, number=4, partner=BOB, begins=True), None)
+    assert not ann.said

@@ -1,0 +1,105 @@
+"""Which links are measured, when, and what the two ends may say of it."""
+
+import math
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import Capacity
+from peer_agent.protocol.bandwidth.probing import EXPECTED_S
+from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, probe
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.identifiers import PeerId
+from tests.protocol.coordinator.stage import RUN, Stage, peer_of, sent
+
+RELAY = peer_of("relay")
+
+
+def speaking(*names: str, batch: int = 24) -> Stage:
+    """A relay and trainers, all of whom say whom they reach."""
+    stage = Stage(batch=batch)
+    stage.relay()
+    stage.say(RELAY, m.Reaches(run=RUN, listeners=()))
+    for name in names:
+        trainer = stage.trainer(name)
+        stage.say(trainer.peer, m.Reaches(run=RUN, listeners=(RELAY,)))
+    return stage
+
+
+def probes(stage: Stage) -> list[tuple[PeerId, int]]:
+    """Who was asked to begin one, and its number."""
+    return [
+        (peer, message.number)
+        for peer in stage.trainers
+        for message in sent(stage.said, m.Probe, peer)
+        if isinstance(message, m.Probe) and message.begins
+    ]
+
+
+def test_one_at_a_time_and_each_once() -> None:
+    stage = speaking("ann", "bob")
+    stage.wait(2)
+    ((first, number),) = probes(stage)
+    asked = sent(stage.said, m.Probe, RELAY)
+    assert asked == [m.Probe(run=RUN, number=number, partner=first, begins=False)]
+    for peer in (first, RELAY):
+        stage.say(peer, m.Probed(run=RUN, number=number, size=1_000_000, seconds=1.0))
+    stage.wait(2)
+    assert [peer for peer, _ in probes(stage)] == [first, *set(stage.trainers).difference([first])]
+    stage.wait(3 * EXPECTED_S)
+    assert len(probes(stage)) == 2
+
+
+def test_what_both_ends_say_is_learned_and_nobody_elses_word() -> None:
+    stage = speaking("ann", "bob")
+    stage.wait(2)
+    ((peer, number),) = probes(stage)
+    (other,) = set(stage.trainers).difference([peer])
+    stage.say(other, m.Probed(run=RUN, number=number, size=9_000_000, seconds=1.0))
+    stage.say(peer, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0))
+    stage.say(peer, m.Probed(run=RUN, number=number, size=8_000_000, seconds=1.0))  # once
+    stage.say(RELAY, m.Probed(run=RUN, number=number, size=2_000_000, seconds=1.0))
+    known = {direction: capacity.bps for direction, capacity in stage.state.capacities.items()}
+    assert known == {(peer, "down"): 4e6, (RELAY, "up"): 4e6, (peer, "up"): 2e6, (RELAY, "down"): 2e6}
+
+
+def test_more_seconds_than_passed_or_too_few_are_no_measure() -> None:
+    stage = speaking("ann")
+    stage.wait(2)
+    ((peer, number),) = probes(stage)
+    stage.say(peer, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1000.0))
+    stage.say(RELAY, m.Probed(run=RUN, number=number, size=4_000_000, seconds=0.0))
+    assert not stage.state.capacities
+
+
+def test_no_word_lowers_what_is_known() -> None:
+    stage = speaking("ann")
+    for peer, way in ((RELAY, "up"), (RELAY, "down"), (peer_of("ann"), "down")):
+        stage.state.capacities[peer, way] = Capacity(5e6, is_floor=False, measured_at=0)  # type: ignore[index]
+    stage.wait(2)
+    ((peer, number),) = probes(stage)
+    for each in (peer, RELAY):
+        stage.say(each, m.Probed(run=RUN, number=number, size=1000, seconds=1.0))
+    assert {c.bps for direction, c in stage.state.capacities.items() if direction != (peer, "up")} == {5e6}
+
+
+def test_whose_links_are_known_or_who_does_not_know_of_probes_is_left_alone() -> None:
+    stage = Stage()
+    stage.relay()
+    stage.trainer("ann")
+    stage.wait(3)
+    assert not sent(stage.said, m.Probe), "older agents end the link at a message that they do not know"
+    stage = speaking("ann")
+    for way in ("up", "down"):
+        stage.state.capacities[peer_of("ann"), way] = Capacity(5e6, is_floor=False, measured_at=0)  # type: ignore[index]
+    stage.wait(3)
+    assert not sent(stage.said, m.Probe)
+
+
+def test_a_round_that_is_near_or_open_is_not_disturbed() -> None:
+    stage = speaking("ann")
+    stage.state.awake_samples = math.ceil(IDLE_UNTIL * stage.state.recipe.target_batch)
+    assert probe(stage.state) == []
+    stage.state.awake_samples = 0
+    stage.state.phase = Phase.OFFER
+    assert probe(stage.state) == []
+    stage.state.phase = Phase.ACCUMULATE
+    assert len(probe(stage.state)) == 2
