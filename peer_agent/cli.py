@@ -52,6 +52,18 @@ TokenFile = Annotated[
 Token = Annotated[str, typer.Option(hidden=True, callback=refuse_argument)]
 Attached = Annotated[bool, typer.Option(hidden=True, help="Leave when standard input ends.")]
 Json = Annotated[bool, typer.Option("--json", help="Facts for programs, as JSON.")]
+Auxiliary = Annotated[
+    bool,
+    typer.Option(
+        "--auxiliary",
+        help="Train nothing: average for the others, who connect to this machine. Needs an open port, and no GPU.",
+    ),
+]
+Host = Annotated[str, typer.Option(help="With --auxiliary: address to listen at.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="With --auxiliary: port to listen at; 0: any free one.")]
+Advertise = Annotated[
+    int, typer.Option(min=0, max=65535, help="With --auxiliary: the port that the router forwards, if another.")
+]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (no address of it can be told to anybody)
 
@@ -77,33 +89,67 @@ def join(
     token: Token = "",  # noqa: ARG001 (refused if given)
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; default: all cores but one.")] = 0,
     publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
+    auxiliary: Auxiliary = False,
+    host: Host = ANYWHERE[0],
+    port: Port = 0,
+    advertise: Advertise = 0,
     attached: Attached = False,
     json: Json = False,
 ) -> None:
     """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
-    view = JsonLinesView() if json else LiveView() if is_terminal(sys.stdout) else View()
+    if auxiliary and publish:
+        raise typer.BadParameter("--publish is for machines that train")
+    plain = View() if auxiliary or not is_terminal(sys.stdout) else LiveView()
+    view = JsonLinesView() if json else plain
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
-        if missing := missing_packages():
+        if not auxiliary and (missing := missing_packages()):
             raise Problem.of("E103", missing=", ".join(missing))
         limits = usual_limits(threads or None)
         apply_limits(limits)
         home = _home()
         show, say = (view.ask_for_approval, view.say) if isinstance(view, JsonLinesView) else (show_code, _say)
-        enrolment = Enrolment(show=show, say=say, run=_slug(run_url), token=token_in(token_file))
+        role = Role.AUXILIARY if auxiliary else Role.TRAINER
+        enrolment = Enrolment(show=show, say=say, role=role, run=_slug(run_url), token=token_in(token_file))
         with home.locked():
             leave_request = LeaveRequest(home)
-            work = _join(run_url, enrolment, limits, leave_request, view=view, publish=publish)
+            work = (
+                _average(run_url, enrolment, leave_request, view=view, host=host, port=port, advertise=advertise)
+                if auxiliary
+                else _join(run_url, enrolment, limits, leave_request, view=view, publish=publish)
+            )
             _run(work, leave_request, attached=attached)
 
 
-async def _join(
-    run_url: str, enrolment: Enrolment, limits: Limits, leave_request: LeaveRequest, *, view: View, publish: str
+async def _average(
+    run_url: str,
+    enrolment: Enrolment,
+    leave_request: LeaveRequest,
+    *,
+    view: View,
+    host: str,
+    port: int,
+    advertise: int,
 ) -> None:
+    from peer_agent.relay.auxiliary import run_auxiliary
+
+    await _compare_versions(run_url, view)
+    access = await access_for(leave_request.home, run_url, enrolment)
+    await run_auxiliary(access, leave_request, view, host=host, port=port, advertise=advertise)
+
+
+async def _compare_versions(run_url: str, view: View) -> None:
+    """Raises Problem E205 where this agent cannot work there."""
     offer = await offer_of(site_of(run_url))
     if offer is not None and (fault := difference(offer)) is not None:
         if fault.code != "E126":
             raise Problem(fault)
         view.newer(fault)
+
+
+async def _join(
+    run_url: str, enrolment: Enrolment, limits: Limits, leave_request: LeaveRequest, *, view: View, publish: str
+) -> None:
+    await _compare_versions(run_url, view)
     access = await access_for(leave_request.home, run_url, enrolment)
     preflight = await run_preflight(access)
     view.preflight(preflight)

@@ -3,12 +3,14 @@
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from peer_agent.machine.home import Home
+from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.errors import Problem, titled
 
 FILE = "status.json"
@@ -40,6 +42,7 @@ class Status(Struct, kw_only=True):
     run: str = ""
     title: str = ""
     person: str = ""
+    role: str = "trainer"
     doing: str = "joining"
     reason: str = ""
     step: int = 0
@@ -51,6 +54,7 @@ class Status(Struct, kw_only=True):
     up_mbps: float = 0.0
     down_mbps: float = 0.0
     accepted: int = 0  # of this person, in this run, as the site counts; until it has said so, since this agent began
+    averaged_bytes: int = 0  # of an auxiliary, since it began
     rank: int | None = None
     hands: int = 0  # people who have given something
     events: list[str] = []  # the last few
@@ -65,6 +69,7 @@ SENTENCES = {
     "training": "This machine helps to make step {step}.",
     "resting": "This machine has done its part of step {step}; the others are finishing theirs.",
     "averaging": "Step {step} is being averaged with the others.",
+    "helping": "This machine averages for the others, who make step {step}.",
     "waiting": "The run waits: {reason}.",
     "paused": "The organizer has paused the run.",
     "away": "Waiting for the site.",
@@ -112,16 +117,23 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
     if "sentence" not in facts:
         return [f"Process {facts['pid']} works in {home.folder}; it has not said what it does."]
     loss = "" if facts["loss"] is None else f", loss {facts['loss']:.3f}"
-    rank = "" if facts["rank"] is None else f", rank {facts['rank']} of {facts['hands']}"
-    speeds = f"{facts['samples_per_s']:.1f} samples/s; up {facts['up_mbps']:.1f}, down {facts['down_mbps']:.1f} Mb/s"
+    speeds = f"up {facts['up_mbps']:.1f}, down {facts['down_mbps']:.1f} Mb/s"
     lines = [
         f"{facts['title'] or facts['run']} at {facts['site']}, for {facts['person']} (process {facts['pid']})",
         facts["sentence"],
         *(ShownTrouble(**trouble).line for trouble in facts["troubles"]),
-        f"step {facts['step']:,} of {facts['target_steps']:,}{loss}; {speeds}; {facts['accepted']:,} accepted{rank}",
+        f"step {facts['step']:,} of {facts['target_steps']:,}{loss}; {_given(facts, speeds)}",
     ]
     silent = "It has said nothing for more than a few seconds: it sleeps, or this machine is very busy."
     return [*lines, silent] if facts["stale"] else lines
+
+
+def _given(facts: Mapping[str, Any], speeds: str) -> str:
+    """What comes from this machine, in the measure that it counts by."""
+    if facts["role"] != "trainer":
+        return f"{speeds}; {in_bytes(facts['averaged_bytes'])} averaged here"
+    rank = "" if facts["rank"] is None else f", rank {facts['rank']} of {facts['hands']}"
+    return f"{facts['samples_per_s']:.1f} samples/s; {speeds}; {facts['accepted']:,} accepted{rank}"
 
 
 def is_stale(status: Status, now: float) -> bool:

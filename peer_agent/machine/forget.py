@@ -8,7 +8,8 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_fault
 
 CACHED = ("cache",)  # files of all sites lie together by digest, and are fetched again where they are wanted
-OWN = ("status.json", "leave", "agent.log", "agent.log.1", "log")  # "log": a relay's
+LISTENING = ("log", "listener.pem")  # of a relay or an auxiliary
+OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
 
 
 def forget_site(home: Home, url: str) -> int:

@@ -42,6 +42,11 @@ def is_local(host: str) -> bool:
     return bool(addresses) and all(address.is_private for address in addresses)
 
 
+def bracketed(host: str) -> str:
+    """A host as it stands in front of a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def is_public(host: str) -> bool:
     """Whether a host is an address of the open internet. A name is none: what it leads to may change."""
     address = _literal(host)

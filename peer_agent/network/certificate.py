@@ -29,6 +29,11 @@ class Certificate(Struct, frozen=True, eq=False):
 
 def new_certificate() -> Certificate:
     """A fresh key and certificate, of which nothing stays on the disk: whoever listens anew has another."""
+    return certificate_of(new_pem())
+
+
+def new_pem() -> bytes:
+    """A fresh certificate and its key, as a listener that is to be known again keeps them."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "manyhands")])
     certificate = (
@@ -42,17 +47,22 @@ def new_certificate() -> Certificate:
         .sign(key, hashes.SHA256())
     )
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    fingerprint = fingerprint_of(certificate.public_bytes(Encoding.DER))
-    return Certificate(_context(certificate.public_bytes(Encoding.PEM), secret), fingerprint)
+    return certificate.public_bytes(Encoding.PEM) + secret
 
 
-def _context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+def certificate_of(pem: bytes) -> Certificate:
+    """What was kept. Raises ValueError, or OSError (of the library), where it is damaged."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    return Certificate(_context(pem), fingerprint_of(certificate.public_bytes(Encoding.DER)))
+
+
+def _context(pem: bytes) -> ssl.SSLContext:
     """The library reads keys from files alone; this one is its owner's, and gone at once."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with tempfile.TemporaryDirectory() as folder:  # of mode 0700
         path = Path(folder, "listener.pem")
-        path.write_bytes(certificate + key)
+        path.write_bytes(pem)
         context.load_cert_chain(path)
     return context
 

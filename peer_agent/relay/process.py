@@ -1,13 +1,20 @@
-"""The relay: publicly reachable, reduces for every run of its site, keeps their logs. No torch, no data, no model."""
+"""The process that reduces and keeps logs: a relay's for every run of its site, an auxiliary's for one.
+
+Others reach it. No torch, no data, no model.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from msgspec import Struct
+
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.machine.home import Home
+from peer_agent.network.addresses import bracketed
+from peer_agent.network.certificate import Certificate
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, heals, keep
 from peer_agent.network.relay_server import Server, serve_data
 from peer_agent.protocol import messages as m
@@ -29,12 +36,36 @@ RENEW_S = 60.0  # between looks at the credential's age
 SAID_WAITING = 4096  # messages for the site; what is beyond is lost, and what matters is said again
 
 
-class Relay:
-    """One relay process."""
+def _nothing(_: object) -> None:
+    """Nobody looks."""
 
-    def __init__(self, home: Home, access: RunAccess, *, host: str, port: int, advertise: str) -> None:
-        self.home, self.access = home, access
+
+class Watch(Struct, frozen=True):
+    """Who looks at a process: told how its link to the site stands, what the site says, at which port it listens."""
+
+    linked: Callable[[Connected | Waiting], None] = _nothing
+    heard: Callable[[m.TO_PEER], None] = _nothing
+    listens: Callable[[int], None] = _nothing
+
+
+class Relay:
+    """One such process; with a `certificate` of its own where nothing in front of it encrypts."""
+
+    def __init__(
+        self,
+        home: Home,
+        access: RunAccess,
+        *,
+        host: str,
+        port: int,
+        advertise: str,
+        certificate: Certificate | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.home, self.access, self.certificate = home, access, certificate
         self.host, self.port, self.url = host, port, advertise
+        self.watch = watch or Watch(linked=_told)
+        self.is_of_all_runs = access.role is Role.RELAY
         self.log = UpdateLog(home.folder / "log", access.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
         self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: under which fence, and why
@@ -55,10 +86,12 @@ class Relay:
             handle=self._serve,
             admit=self._admit,
             message_bytes=MAX_HANDSHAKE,
+            certificate=self.certificate,
         )
-        self.url = self.url or f"ws://{self.host}:{server.port}/"
+        self.url = self.url or f"{'wss' if self.certificate else 'ws'}://{bracketed(self.host)}:{server.port}/"
         log.info("listening at %s", self.url)
-        control = keep(self.access.dial_control, self._hear_site, on_state=_told, random=Random())
+        self.watch.listens(server.port)
+        control = keep(self.access.dial_control, self._hear_site, on_state=self.watch.linked, random=Random())
         async with asyncio.TaskGroup() as tasks:
             for part in (control, self._tick(), self._renew(), self._break(), self._close_at_the_end(server)):
                 tasks.create_task(part)
@@ -74,7 +107,10 @@ class Relay:
         if credential.run in self.aside:
             return self.aside[credential.run][1]
         is_strange = credential.role is not Role.RELAY and credential.run == ANY_RUN
-        return Fault.of("E213") if is_strange else None
+        return Fault.of("E213") if is_strange or not self._serves(credential.run) else None
+
+    def _serves(self, run: RunId) -> bool:
+        return self.is_of_all_runs or run in (self.access.run, ANY_RUN)
 
     # --- control link -------------------------------------------------------------------------------------------
 
@@ -107,7 +143,10 @@ class Relay:
     def run_of(self, run: RunId) -> RelayedRun:
         """The run, from its first mention on."""
         if run not in self.runs:
-            self.runs[run] = RelayedRun(run, self.access.peer, self.log, self._around, url=self.url)
+            fingerprint = self.certificate.fingerprint if self.certificate is not None else ""
+            self.runs[run] = RelayedRun(
+                run, self.access.peer, self.log, self._around, url=self.url, fingerprint=fingerprint
+            )
         return self.runs[run]
 
     async def _take(self, body: m.TO_PEER) -> None:
@@ -117,9 +156,10 @@ class Relay:
         except Problem as problem:
             log.warning("site: %s", problem)
             return
-        if self._is_aside(run, body) or self._has_nothing(run, body):
+        if not self._serves(run) or self._is_aside(run, body) or self._has_nothing(run, body):
             return
         await self._guarded(run, lambda relayed: self._hear(relayed, body))
+        self.watch.heard(body)
 
     async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
         """A plan that cannot be opened is passed over; what was committed, and cannot be, ends the run here."""
@@ -163,6 +203,8 @@ class Relay:
             return
         fault = error.fault if isinstance(error, Problem) else Fault.of("E408", run=run[:8], reason=repr(error))
         self.aside[run] = relayed.state.fence, fault
+        if not self.is_of_all_runs:
+            self._broken.put_nowait(Problem(fault))  # there is no other run to go on with
         log.error("run %s is set aside until its host changes: %s", run, fault, exc_info=error)
         self.say(m.Leave(run=run))
         closing = asyncio.create_task(relayed.close(fault))
@@ -212,10 +254,11 @@ class Relay:
             await link.close(problem.fault)
 
     async def _give_and_take(self, link: Connection) -> None:
-        """A trainer's link is for its run; another relay and the site's reader ask for what is in the log."""
+        """A link is for its run; of a relay, other relays and the site's reader ask for what is in any log."""
         assert link.credential is not None
-        if link.credential.role is Role.TRAINER:
-            await self.run_of(link.credential.run).serve(link.credential.peer, link.credential.role, link)
+        peer, role, run = link.credential.peer, link.credential.role, link.credential.run
+        if role is Role.TRAINER or not self.is_of_all_runs:
+            await self.run_of(run if self.is_of_all_runs else self.access.run).serve(peer, role, link)
             return
         while True:
             body = await link.receive()

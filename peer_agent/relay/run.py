@@ -69,13 +69,14 @@ class RelayedRun:
         around: Around,
         *,
         url: str = "",
+        fingerprint: str = "",
         keeps_log: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run, self.log, self.around = run, update_log, around
         index = update_log.last_index(run)
         keeper = Keeper(index=index, appending=index) if keeps_log else None
-        self.state = RelayState(run=run, me=me, url=url, reducer=Reducer(), keeper=keeper)
+        self.state = RelayState(run=run, me=me, url=url, fingerprint=fingerprint, reducer=Reducer(), keeper=keeper)
         self.reduction: Reduction | None = None
         self.received: dict[int, dict[int, bytes]] = {}  # averages of others: payloads by span and chunk
         self.outbox: Outbox | None = None

@@ -106,7 +106,7 @@ class RunAccess:
         age_s = max(after - before for after, before in zip(now, self._asked_at, strict=True))
         if self.credential is not None and age_s < RENEW_S:
             return
-        where = f"runs/{self.slug}" if self.role is Role.TRAINER else "relays"
+        where = "relays" if self.role is Role.RELAY else f"runs/{self.slug}"
         request = {"machine": self.peer, "role": self.role.value, "issued_at": time.time(), "protocol": PROTOCOL}
         body = msgspec.json.encode(request)
         url = f"{self.site.url}/api/v1/{where}/credential"

@@ -95,6 +95,16 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     assert len([line for line in said.splitlines() if "pip install" in line]) == 2
 
 
+def test_an_auxiliary_needs_no_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hardware, "NEEDED", ("no_such_package",))
+    monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", "--auxiliary"])
+    monkeypatch.setenv("MANYHANDS_HOME", str(tmp_path))
+    assert cli.status_of(cli.app) == 1
+    assert capsys.readouterr().err.startswith("E104: "), "it goes on to ask the site"
+
+
 # --- what the site says ------------------------------------------------------------------------------------------
 
 

@@ -28,8 +28,10 @@ def test_addresses_of_the_open_internet(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "10.1.2.3", "100.64.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "ff0e::1", "fe80::1", "::1"]
-    + ["fd00::1", "::ffff:10.0.0.1", "localhost", "site.example", ""],
+    [
+        *("127.0.0.1", "10.1.2.3", "100.64.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "::ffff:10.0.0.1"),
+        *("ff0e::1", "fe80::1", "::1", "fd00::1", "localhost", "site.example", ""),
+    ],
 )
 def test_what_nobody_is_sent_to(host: str) -> None:
     assert not is_public(host)

@@ -4,7 +4,13 @@ import ssl
 
 import pytest
 
-from peer_agent.network.certificate import fingerprint_of, new_certificate, pinning_context
+from peer_agent.network.certificate import (
+    certificate_of,
+    fingerprint_of,
+    new_certificate,
+    new_pem,
+    pinning_context,
+)
 from peer_agent.network.link import Refused
 from peer_agent.protocol.errors import Problem
 from tests.network.loopback import FETCH, NOTHING, dial_encrypted, dial_relay, listening
@@ -47,3 +53,10 @@ def test_every_listener_has_another_certificate_for_every_start() -> None:
 def test_a_fingerprint_is_the_sha256_of_the_certificate() -> None:
     assert fingerprint_of(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert pinning_context().verify_mode is ssl.CERT_NONE
+
+
+def test_one_that_was_kept_is_the_same_again() -> None:
+    pem = new_pem()
+    assert certificate_of(pem).fingerprint == certificate_of(pem).fingerprint
+    with pytest.raises((ValueError, OSError)):
+        certificate_of(pem[: len(pem) // 2])

@@ -1,0 +1,41 @@
+"""How many bytes of gradients each reducer averaged in a committed entry: what relays and auxiliaries are credited in.
+
+Exact, and of the record alone: its spans name their reducers, its contributions the chunks that they are averaged in.
+"""
+
+import numpy as np
+
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Record
+from peer_agent.protocol.recipe import Codec
+
+
+def averaged_bytes(record: Record, codec_up: Codec) -> dict[PeerId, int]:
+    """By reducer: the encoded size of all chunks that were added. `codec_up`: of the gradients on their way."""
+    grid = Grid(record.elements, record.chunk_elements)
+    added = _added(record, grid.chunks) * _sizes(grid, codec_up)
+    given: dict[PeerId, int] = {}
+    for span in record.spans:
+        reducer = PeerId(span.reducer)
+        given[reducer] = given.get(reducer, 0) + int(added[span.first : span.stop].sum())
+    return given
+
+
+def _added(record: Record, chunks: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """How many contributions are averaged in each chunk."""
+    edges = np.zeros(chunks + 1, np.int64)
+    for contribution in record.contributions:
+        for part in contribution.included:
+            edges[min(part.first, chunks)] += 1
+            edges[min(part.stop, chunks)] -= 1
+    return np.cumsum(edges)[:chunks]
+
+
+def _sizes(grid: Grid, codec: Codec) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Bytes of each chunk; the last one may be shorter than the others."""
+    sizes = np.full(grid.chunks, encoded_size(codec, grid.chunk_elements), np.int64)
+    if grid.chunks:
+        sizes[-1] = encoded_size(codec, grid.length(grid.chunks - 1))
+    return sizes

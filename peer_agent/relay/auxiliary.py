@@ -1,0 +1,208 @@
+"""An auxiliary: a member's machine that averages for one run and keeps its log. No torch: it computes no gradients."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from peer_agent.display.lines import View
+from peer_agent.display.status import write_status
+from peer_agent.machine import conditions
+from peer_agent.machine.home import Home
+from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
+from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.sizes import in_bytes
+from peer_agent.network.addresses import bracketed
+from peer_agent.network.certificate import Certificate, certificate_of, new_pem
+from peer_agent.network.link import PASSING, Connected, Waiting
+from peer_agent.network.traffic import Rates
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.averaged import averaged_bytes
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.log.reading import read_record
+from peer_agent.protocol.log.records import Entry, Record
+from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.relay.process import Relay, Watch
+from peer_agent.site.credential import RunAccess
+
+LISTENER = "listener.pem"  # in the home: its certificate, so that it is known by the same one after a restart
+LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
+SEEN = (
+    "The members of this run will see this computer's internet address, because their computers connect to it. "
+    "It averages for them and needs no GPU."
+)
+
+
+async def run_auxiliary(
+    access: RunAccess, leave_request: LeaveRequest, view: View, *, host: str, port: int, advertise: int
+) -> None:
+    """Average until the run is finished, or until somebody asks to leave. Raises Problem.
+
+    `advertise`: the port that others dial, 0 where it is the one that is listened at.
+    """
+    auxiliary = Auxiliary(access, view)
+    leave_request.gently = auxiliary.finish
+    view.say(SEEN)
+    url = f"wss://{bracketed(host)}:{advertise}/" if advertise else ""  # of this the site takes the port alone
+    relay = Relay(
+        access.home,
+        access,
+        host=host,
+        port=port,
+        advertise=url,
+        certificate=await asyncio.to_thread(own_certificate, access.home),
+        watch=Watch(auxiliary.linked, auxiliary.heard, auxiliary.listens),
+    )
+    auxiliary.relay = relay
+    await _until_one_ends(relay.run(), auxiliary.observe(), auxiliary.ended.wait())
+    if leave_request.is_asked:
+        view.tell("left", f"This machine has left. It averaged {in_bytes(auxiliary.averaged)} for the others.")
+
+
+def _trouble_of(state: Connected | Waiting) -> Fault | None:
+    """A site in the middle of a restart is not itself for a while."""
+    if isinstance(state, Connected):
+        return None
+    return conditions.not_reached(state.fault) if state.fault.code in PASSING else state.fault
+
+
+async def _until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
+    """Raises what the first of them raised."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def own_certificate(home: Home) -> Certificate:
+    """The one that this home has, or a fresh one. Raises Problem E113, E106."""
+    path = home.folder / LISTENER
+    if not path.exists():
+        home.write(LISTENER, new_pem())
+    try:
+        return certificate_of(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise Problem.of("E113", where=path, reason=error) from error
+
+
+class Auxiliary:
+    """What is shown of one; decides when it ends."""
+
+    def __init__(self, access: RunAccess, view: View) -> None:
+        self.access, self.view, self.now = access, view, view.now
+        self.relay: Relay | None = None
+        self.ended = asyncio.Event()
+        self.averaged = 0  # bytes, since it began
+        self._away: Fault | None = None
+        self._recipe: Recipe | None = None
+        self._rates = Rates()
+        self._leaving: asyncio.Task[None] | None = None
+        self.now.role, self.now.site = access.role.value, access.site.url
+        self.now.run, self.now.person = access.slug, access.site.person
+
+    # --- what happens
+
+    def linked(self, state: Connected | Waiting) -> None:
+        """How the control link stands."""
+        before, self._away = self._away, _trouble_of(state)
+        if self._away is not None:
+            self.view.began(self._away)
+        if before is not None and (self._away is None or self._away.code != before.code):
+            self.view.ended(before.code)
+
+    def listens(self, port: int) -> None:
+        """The socket is open."""
+        self.view.tell("listening", f"Listening at port {port}.", port=port)
+
+    def heard(self, body: m.TO_PEER) -> None:
+        """What the site says, as far as people want to know it."""
+        match body:
+            case m.Greeting():
+                self._recipe = parse_recipe(body.recipe)
+                self.view.made = max(self.view.made, body.step)  # what was made before is told of by nobody
+                self.now.step = min(body.step + 1, self._recipe.target_steps)
+                self.now.target_steps = self._recipe.target_steps
+            case m.Notice():
+                self.view.fault(Fault(body.code, body.text))
+            case m.State():
+                self.view.state(body.state, body.reason)
+                if body.state == "finished":
+                    self.ended.set()
+            case m.Commit():
+                with contextlib.suppress(Problem):  # of what does not open, whoever keeps the log tells
+                    self._committed(read_record(Entry(body.record, body.contributions)))
+
+    def _committed(self, record: Record) -> None:
+        """A page of the log brings old entries as well; these are not told of."""
+        if record.step <= self.view.made or self._recipe is None:
+            return
+        own = averaged_bytes(record, self._recipe.codec_up).get(self.access.peer, 0)
+        self.averaged += own
+        self.view.made = record.step
+        self.now.loss, self.now.averaged_bytes = record.loss, self.averaged
+        self.now.step = min(record.step + 1, self.now.target_steps)
+        self._tell(record, own)
+
+    def _tell(self, record: Record, own: int) -> None:
+        hands = record.contributors
+        words = f"{hands} {'hand' if hands == 1 else 'hands'}, {in_bytes(own)} averaged here"
+        facts = {"step": record.step, "loss": record.loss, "hands": hands, "samples": record.samples}
+        text = f"step {record.step} is made: loss {record.loss:.3f}, {words}"
+        self.view.tell("step", text, **facts, averaged_bytes=own)
+
+    # --- the end
+
+    def finish(self) -> None:
+        """See the round through that it has a part in, then leave."""
+        self._leaving = asyncio.create_task(self._finish())
+
+    async def _finish(self) -> None:
+        until = time.monotonic() + FINISH_S
+        if self.is_in_round:
+            self.view.leaves(self.now.step - 1)
+        while self.is_in_round and time.monotonic() < until:  # noqa: ASYNC110 (a commit, a void, or a link ends it)
+            await asyncio.sleep(LEAVE_LOOK_S)
+        self.ended.set()
+
+    @property
+    def is_in_round(self) -> bool:
+        """Whether a round is open here, and the run is moving."""
+        runs = self.relay.runs if self.relay is not None else {}
+        run = runs.get(self.access.run)
+        reducer = run.state.reducer if run is not None else None
+        is_open = reducer is not None and reducer.attempt is not None
+        return is_open and self.view.is_moving and self._away is None
+
+    # --- what is shown
+
+    async def observe(self) -> None:
+        """Write about once a second how it stands, for the view and for `manyhands status`."""
+        while True:
+            self.now.doing, self.now.title = self._doing(), sanitize(self.access.title)
+            self.now.up_mbps, self.now.down_mbps = self._rates.read()
+            self.now.events = [str(event) for event in self.view.events]
+            self.view.look()
+            self.view.refresh()
+            status = msgspec.structs.replace(self.now)
+            await asyncio.to_thread(write_status, self.access.home, status, time.time())
+            await asyncio.sleep(LOOK_S)
+
+    def _doing(self) -> str:
+        """One of the words of `status.SENTENCES`."""
+        if self.view.run_state == "finished":
+            return "finished"
+        if self._leaving is not None:
+            return "leaving"
+        if self._away is not None:
+            return "away"
+        if self._recipe is None:
+            return "joining"
+        return self.view.run_state if self.view.run_state in {"waiting", "paused"} else "helping"
