@@ -6,6 +6,7 @@ Others reach it. No torch, no data, no model.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import count
 from random import Random
 
 from msgspec import Struct
@@ -31,7 +32,8 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.5
+TICK_S = 0.1  # where chunks close with the clock
+IDLE_TICKS = 5  # of these, before a run without such chunks is looked at
 RENEW_S = 60.0  # between looks at the credential's age
 SAID_WAITING = 4096  # messages for the site; what is beyond is lost, and what matters is said again
 
@@ -217,10 +219,11 @@ class Relay:
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
     async def _tick(self) -> None:
-        while True:
+        for number in count():
             await asyncio.sleep(TICK_S)
-            for run in list(self.runs):
-                await self._guarded(run, self._look)
+            for run, relayed in list(self.runs.items()):
+                if relayed.has_deadlines or number % IDLE_TICKS == 0:
+                    await self._guarded(run, self._look)
 
     async def _look(self, relayed: RelayedRun) -> None:
         """The clock, and whom it reaches of those who listen in this run."""

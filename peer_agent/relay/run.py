@@ -30,7 +30,7 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.attempts import place_of
 from peer_agent.protocol.relay.opened import OpenPlan
-from peer_agent.protocol.relay.reducing import OUTBOX_VECTORS
+from peer_agent.protocol.relay.reducing import OUTBOX_VECTORS, has_deadlines
 from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState
 from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 
@@ -91,6 +91,11 @@ class RelayedRun:
         self._tasks: set[asyncio.Task[None]] = set()
         self._openers: dict[PeerId, asyncio.Task[None]] = {}
         self._followers: dict[PeerId, asyncio.Task[None]] = {}
+
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether it has to be told often that time passes."""
+        return self.state.reducer is not None and has_deadlines(self.state.reducer)
 
     async def handle(self, event: e.Event) -> None:
         """Something happened. What is to be told to peers is told beside it: none of them may hold up the others."""

@@ -7,6 +7,7 @@ keeps no log: relays do. What it says beside the words of a round is said by the
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import count
 
 from msgspec import Struct
 
@@ -29,7 +30,8 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.5
+TICK_S = 0.1  # where chunks close with the clock
+IDLE_TICKS = 5  # of these, before it is told of the time where none do
 MOST_WAITING = 4096  # events that wait for their turn; what is beyond is lost, and what matters is said again
 OF_A_LISTENER = m.SpanDone | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
@@ -118,9 +120,10 @@ class Listening:
             await self.run.handle(await self._events.get())
 
     async def _tick(self) -> None:
-        while True:
+        for number in count():
             await asyncio.sleep(TICK_S)
-            self._happens(e.Ticked())
+            if self.run.has_deadlines or number % IDLE_TICKS == 0:
+                self._happens(e.Ticked())
 
     def _say_of_listener(self, message: m.TO_SITE) -> None:
         if isinstance(message, OF_A_LISTENER):

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from peer_agent.averaging.contributor import Sending
+from peer_agent.averaging.reducer import ClosedSpan
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.machine.home import Home
 from peer_agent.network.link import Connection, LinkLost, Refused
@@ -38,6 +39,7 @@ from tests.agent.scripted_site import (
     relaying,
     site,
 )
+from tests.averaging.driver import closed_by
 from tests.averaging.rounds import (
     GRID,
     RUN,
@@ -46,6 +48,7 @@ from tests.averaging.rounds import (
     frames_of,
     plan_of,
     record_of,
+    reduction_of,
     sealed,
 )
 from tests.network.loopback import how_it_ends
@@ -185,6 +188,27 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
                 frame = await link.receive()
                 assert isinstance(frame, Frame)
                 assert (frame.fence, frame.chunk, bytes(frame.payload)) == (LOGGED, chunk, payloads[chunk])
+
+
+async def test_chunks_close_with_the_clock_without_who_sends_nothing(tmp_path: Path, dial: Dial) -> None:
+    """Three of four: their mean, bit for bit what it is where the fourth is dropped."""
+    sendings = offers(4)
+    attempt = replace(plan(sendings), sigma=0.05)
+    async with site() as script, relaying(script, tmp_path / "relay") as relay:
+        await script.says(REHELLO, planned(attempt))
+        await script.hears(m.Hello)
+        silent = await dial(relay, 3)
+        assert (await next_of(silent, m.Open)).received == ()
+        for slot, sending in enumerate(sendings[:3]):
+            link = await dial(relay, slot)
+            await next_of(link, m.Open)
+            await send_all(link, attempt, slot, sending)
+        done = [await script.hears(m.SpanDone) for _ in attempt.spans]
+    assert {part.slots for each in done for part in each.included} == {(0, 1, 2)}
+    alone = reduction_of(attempt, sendings)
+    spans = [each for slot in range(3) for each in closed_by(alone, frames_of(attempt, slot, sendings[slot]))]
+    spans += alone.drop(3)
+    assert sorted(each.root for each in done) == sorted(each.root for each in spans if isinstance(each, ClosedSpan))
 
 
 async def test_a_bad_slot_is_refused_once_and_its_peer_is_told(tmp_path: Path, dial: Dial) -> None:

@@ -28,6 +28,7 @@ from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
+from peer_agent.protocol.coordinator.round.lateness import take_lateness
 from peer_agent.protocol.coordinator.round.measuring import take_arrivals
 from peer_agent.protocol.coordinator.round.offers import close_offers, cut, may_cut, repeat_cut, take_offer
 from peer_agent.protocol.coordinator.round.planning import plan
@@ -141,6 +142,7 @@ def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Comman
         case m.Progress():
             return take_progress(state, member, message)
         case m.Arrivals():
+            take_lateness(state, member, message)
             take_arrivals(state, member, message)
             return take_gathered(state, member, message)
         case m.SlotRefused():

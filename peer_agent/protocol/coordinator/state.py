@@ -20,7 +20,7 @@ NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with an
 KEEPING_ROLES = frozenset({Role.RELAY})  # whose word that bytes are on its disk is taken
 RECORDS_WALKED = 16  # newest records that say what an accumulator may still carry
 ARRIVALS_KEPT = 4096  # delays of offers
-ROUNDS_KEPT = 20  # durations of accumulating
+ROUNDS_KEPT = 20  # durations of accumulating, latenesses of chunks
 MOST_LISTENERS = 64  # beside relays: everybody keeps a link to each of them
 
 
@@ -143,6 +143,7 @@ class Round(Struct):
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
     dropped: set[int] = field(default_factory=set)
+    late: set[int] = field(default_factory=set)  # slots without which chunks closed, but for those that were dropped
     plan: Plan | None = None
     planned_at: float = 0.0
     moved_at: float = 0.0  # when a chunk or a span of this attempt was last reported, or a slot dropped
@@ -193,6 +194,13 @@ class LinkProbe(Struct):
     listener: PeerId
     begun_at: float
     told: set[PeerId] = field(default_factory=set)
+
+
+class Late(Struct):
+    """How late each contributor's chunks came in an attempt, in parts of the plan's time, where they came last."""
+
+    place: tuple[int, int, int]  # fence, step, attempt
+    by: dict[PeerId, float] = field(default_factory=dict)
 
 
 class Inclusion(Struct, frozen=True):
@@ -249,6 +257,7 @@ class RunState(Struct, kw_only=True):
     accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds from commit to cut
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
     measured: Measured | None = None  # the attempt that was planned last
+    latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # what links are known to carry
     probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number
     probe_number: int = 0  # the last

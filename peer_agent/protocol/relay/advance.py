@@ -22,6 +22,8 @@ ACKNOWLEDGE_S = 0.5  # from a record on the disk to the word of it
 
 def advance(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
     """Take one event. `now` is monotonic seconds."""
+    if state.reducer is not None:
+        reducing.tell_time(state.reducer, now)
     actions = [*_take(state, event, now), *_acknowledge(state, event, now)]
     if any(isinstance(action, e.Say) for action in actions):
         state.said_at = now

@@ -1,4 +1,5 @@
-"""The closing rule (rule 7): a chunk closes when every planned slot has come or is dropped, and enough tokens came.
+"""The closing rule (rules 7 and 8): a chunk closes when every planned slot has come, is dropped or is past the chunk's
+deadline, and enough tokens came.
 
 Knows which slot's bytes lie in which chunk, and nothing of the bytes.
 """
@@ -10,8 +11,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from peer_agent.protocol.deadlines import due_s
 from peer_agent.protocol.log.records import Included
-from peer_agent.protocol.messages import PlannedSpan, Slot
+from peer_agent.protocol.messages import PlanHead, PlannedSpan, Slot
 from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
@@ -27,25 +29,28 @@ class Coverage:
         self._whole = self._planned.sum(axis=0)
         self._came = np.zeros(len(self.chunks), np.int64)  # tokens
         self._awaited = (self._planned > 0).sum(axis=0)  # slots
+        self._enough_s = np.full(len(self.chunks), np.inf)  # since when that is enough, in seconds since the plan came
         self._closed = np.zeros(len(self.chunks), np.bool_)
 
     def asks_for(self, slot: int, chunk: int) -> bool:
-        """Whether the plan gives this slot weight in this chunk, here, and the slot is not dropped before it came."""
+        """Whether the plan gives this slot weight in this chunk, here, and it came or neither of them is over."""
         column = self._column.get(chunk)
         if column is None or not 0 <= slot < len(self._dropped) or not self._planned[slot, column]:
             return False
-        return bool(self._received[slot, column] or not self._dropped[slot])
+        return bool(self._received[slot, column] or not (self._dropped[slot] or self._closed[column]))
 
     def has(self, slot: int, chunk: int) -> bool:
         """Whether these bytes have come."""
         return bool(self._received[slot, self._column[chunk]])
 
-    def add(self, slot: int, chunk: int) -> list["Closing"]:
+    def add(self, slot: int, chunk: int, since_plan_s: float = 0.0) -> list["Closing"]:
         """These bytes are in the sum; the chunk that closes by it."""
         column = self._column[chunk]
         self._received[slot, column] = True
         self._came[column] += self._planned[slot, column]
         self._awaited[column] -= 1
+        if self._has_quorum(column):
+            self._enough_s[column] = min(self._enough_s[column], since_plan_s)
         return self._close([column])
 
     def drop(self, slot: int) -> list["Closing"]:
@@ -53,19 +58,37 @@ class Coverage:
         if not 0 <= slot < len(self._dropped) or self._dropped[slot]:
             return []
         self._dropped[slot] = True
-        late = (self._planned[slot] > 0) & ~self._received[slot]
-        self._awaited -= late
-        return self._close(np.flatnonzero(late).tolist())
+        missing = ~self._is_settled()[slot]
+        self._awaited -= missing
+        return self._close(np.flatnonzero(missing).tolist())
+
+    def close_late(self, plan: PlanHead, since_plan_s: float) -> list["Closing"]:
+        """Do without a slot in the chunks that it has not sent by their deadlines, where enough of the others have."""
+        if not plan.sigma:
+            return []
+        places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
+        due = due_s(plan, places, len(self.chunks), self._enough_s[places])
+        late = places[due <= since_plan_s]
+        self._awaited[late] = 0
+        return self._close(late.tolist())
 
     def _close(self, columns: Iterable[int]) -> list["Closing"]:
         closing = []
         for column in columns:
-            tokens = int(self._came[column])
-            has_quorum = tokens and 100 * tokens >= QUORUM_PERCENT * int(self._whole[column])
+            has_quorum = self._has_quorum(column)
             if has_quorum and not self._awaited[column] and not self._closed[column]:
                 self._closed[column] = True
-                closing.append(Closing(self.chunks[column], tokens))
+                closing.append(Closing(self.chunks[column], int(self._came[column])))
         return closing
+
+    def _has_quorum(self, column: int) -> bool:
+        tokens = int(self._came[column])
+        return bool(tokens and 100 * tokens >= QUORUM_PERCENT * int(self._whole[column]))
+
+    def _is_settled(self) -> NDArray[np.bool_]:
+        """[slots, chunks]: whether this chunk does not wait for that slot."""
+        settled: NDArray[np.bool_] = (self._planned == 0) | self._received | self._closed
+        return settled
 
     def is_complete(self, span: PlannedSpan) -> bool:
         """Whether every chunk of a span is closed."""
@@ -84,12 +107,13 @@ class Coverage:
         return tuple(np.flatnonzero(self._received[:, self._column[chunk]]).tolist())
 
     def received(self, slot: int) -> tuple[int, ...]:
-        """The chunks whose bytes have come, so that a contributor goes on from there (rule 19)."""
-        return tuple(self.chunks[column] for column in np.flatnonzero(self._received[slot]).tolist())
+        """The chunks that have come or closed without it, so that a contributor goes on from there (rule 19)."""
+        done = self._received[slot] | self._closed
+        return tuple(self.chunks[column] for column in np.flatnonzero(done).tolist())
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """(slot, chunks that have come) of every slot."""
-        return tuple(enumerate(self._received.sum(axis=1).tolist()))
+        """(slot, chunks in which it has come or is waited for no longer) of every slot."""
+        return tuple(enumerate(self._is_settled().sum(axis=1).tolist()))
 
 
 class Closing(Struct, frozen=True):

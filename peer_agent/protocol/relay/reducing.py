@@ -19,6 +19,7 @@ from peer_agent.protocol.wire import Frame, Kind
 PROGRESS_S = 1.0
 AGAIN_S = 2.0  # a span that is done and a slot that is refused may be lost on the way, so they are said again
 FIRST_FRAME_S = 10.0  # beyond the planned time, from the opening to the first bytes of a slot (rule 40)
+PAUSE_S = 0.75  # without an event: this process stood still, and with it the way of what was sent to it
 OUTBOX_VECTORS = 2  # averaged vectors that are given out at once; beyond that whoever is behind asks the log
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
@@ -55,7 +56,8 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
     spans = plan.given_to(state.me)
     move(reducer, "a plan gives it a part" if spans else "a plan gives it no part")
     reducer.newest = plan.place
-    reducer.attempt = Attempt(plan, spans, Coverage(plan.slots, spans.values()), now, awaited=awaited(state, plan))
+    coverage = Coverage(plan.slots, spans.values())
+    reducer.attempt = Attempt(plan, spans, coverage, began_at=now, clock=now, awaited=awaited(state, plan))
     fresh = _opens_outbox(reducer, plan, len(reducer.attempt.coverage.chunks))
     opening = [action for peer in state.links for action in open_to(reducer, peer, now)]
     return [e.Begin(plan, fresh), *opening]
@@ -182,7 +184,7 @@ def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Act
         return []
     plan, slot = attempt.plan, attempt.plan.slots[event.slot]
     count(attempt.arrived, slot.peer, encoded_size(slot.codec, plan.grid.length(event.chunk)), now)
-    return _close(attempt, attempt.coverage.add(event.slot, event.chunk))
+    return _close(attempt, attempt.coverage.add(event.slot, event.chunk, _since_plan_s(attempt, now)))
 
 
 def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
@@ -255,12 +257,31 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
 # --- time --------------------------------------------------------------------------------------------------------
 
 
+def tell_time(reducer: Reducer, now: float) -> None:
+    """Deadlines stand still while this process does, so that nobody is late for its sleep (rule 22)."""
+    attempt = reducer.attempt
+    if attempt is None:
+        return
+    gap, attempt.clock = now - attempt.clock, now
+    if gap > PAUSE_S:
+        attempt.slept_s += gap
+
+
+def _since_plan_s(attempt: Attempt, now: float) -> float:
+    return now - attempt.began_at - attempt.slept_s
+
+
+def has_deadlines(reducer: Reducer) -> bool:
+    """Whether chunks close with the clock, so that it has to be looked at often."""
+    return reducer.phase is Phase.REDUCE and reducer.attempt is not None and reducer.attempt.plan.plan.sigma > 0
+
+
 def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
-    """Say how far each slot is and, once more, what may have been lost; end the links that were opened for nothing."""
+    """Close what is late, say how far each slot is and, once more, what may have been lost; end idle links."""
     attempt = reducer.attempt
     if attempt is None or not (attempt.spans or attempt.received):
         return []
-    actions: list[e.Action] = []
+    actions = _close(attempt, attempt.coverage.close_late(attempt.plan.plan, _since_plan_s(attempt, now)))
     if state.joined and now - attempt.progress_at >= PROGRESS_S:
         attempt.progress_at = now
         if attempt.spans:

@@ -41,6 +41,8 @@ class Attempt(Struct):
     spans: dict[int, m.PlannedSpan]  # those to be averaged here
     coverage: Coverage
     began_at: float
+    clock: float  # at the last event
+    slept_s: float = 0.0  # of this process since then: no deadline moves in it (rule 22)
     arrived: dict[PeerId, Arrived] = field(default_factory=dict)  # by contributor
     leaves: set[int] = field(default_factory=set)  # slots whose leaves have come
     refused: dict[int, Said] = field(default_factory=dict)  # by slot

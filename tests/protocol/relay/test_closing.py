@@ -4,12 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from peer_agent.protocol.deadlines import LEAST_S
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from tests.protocol.relay.stage import TOKENS, plan_of
 
 PLAN = plan_of().plan
+IN_TIME = plan_of(duration_s=40.0, sigma=0.1).plan  # a chunk each ten seconds, and four to wait
 
 
 def coverage() -> Coverage:
@@ -82,3 +84,81 @@ def test_it_is_what_counting_says(steps: list[tuple[int, int, bool]]) -> None:
             tokens = sum(TOKENS[s] for s in members)
             assert (place in closed) == (members | dropped == {0, 1, 2} and tokens >= 700)
             assert closed.get(place, tokens) == tokens, "nothing is taken into a closed chunk"
+
+
+# Deadlines
+
+
+def test_who_is_late_is_left_out_of_that_chunk_and_waited_for_in_the_next() -> None:
+    here = coverage()
+    here.add(0, 0, 1.0)
+    here.add(1, 0, 2.0)
+    assert here.close_late(IN_TIME, 13.9) == []
+    assert here.close_late(IN_TIME, 14.0) == [Closing(0, 800)]
+    assert here.close_late(IN_TIME, 14.0) == []
+    assert not here.asks_for(2, 0), "what comes late is ignored"
+    assert here.asks_for(2, 1)
+    assert here.received(2) == (0,), "and need not be sent"
+    assert here.progress() == ((0, 1), (1, 1), (2, 1))
+    for slot in range(3):
+        here.add(slot, 1, 20.0)
+    assert here.included(PLAN.spans[0]) == (Included(0, 1, (0, 1)), Included(1, 2, (0, 1, 2)))
+    assert here.is_complete(PLAN.spans[0])
+
+
+def test_too_few_are_never_too_late() -> None:
+    here = coverage()
+    here.add(0, 0, 1.0)  # half of the tokens
+    here.add(0, 1, 1.0)
+    here.add(2, 1, 1.0)  # seven tenths
+    assert here.close_late(IN_TIME, 1e6) == [Closing(1, 700)]
+    here.add(2, 0, 1e6)
+    assert here.close_late(IN_TIME, 1e6) == [], "it is waited for from when there were enough"
+    assert here.close_late(IN_TIME, 1.2e6) == [Closing(0, 700)]
+
+
+def test_without_deadlines_a_chunk_is_waited_for() -> None:
+    here = coverage()
+    here.add(0, 0, 1.0)
+    here.add(1, 0, 1.0)
+    assert here.close_late(plan_of(duration_s=40.0).plan, 1e6) == []
+
+
+def test_a_slot_that_is_dropped_after_it_was_late_is_counted_once() -> None:
+    here = coverage()
+    for slot in range(2):
+        here.add(slot, 0, 1.0)
+        here.add(slot, 1, 1.0)
+    assert here.close_late(IN_TIME, 14.0) == [Closing(0, 800)]
+    assert here.drop(2) == [Closing(1, 800)]
+    here.add(1, 2, 30.0)
+    assert here.add(0, 2, 30.0) == [Closing(2, 800)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.floats(0.0, 9.0)), max_size=40))
+def test_no_chunk_closes_below_the_quorum_nor_without_who_is_in_time(steps: list[tuple[int, int, float]]) -> None:
+    """Chunks in any order, at any time: who comes no later than a tenth of the plan after plan and quorum is in."""
+    here, came, now = coverage(), dict[tuple[int, int], float](), 0.0
+    for slot, chunk, later_s in steps:
+        now += later_s
+        closing = here.close_late(IN_TIME, now)
+        for each in closing:
+            members = {s for s in range(3) if (s, each.chunk) in came}
+            assert sum(TOKENS[s] for s in members) == each.tokens >= 700
+            enough = _enough_at(came, each.chunk)
+            assert now >= max(10.0 * (each.chunk + 1), enough) + max(4.0, LEAST_S)
+        if here.asks_for(slot, chunk) and not here.has(slot, chunk):
+            here.add(slot, chunk, now)
+            came[slot, chunk] = now
+        for span in PLAN.spans:
+            said = {c: part.slots for part in here.included(span) for c in range(part.first, part.stop)}
+            assert said == {c: tuple(s for s in range(3) if (s, c) in came) for c in range(span.first, span.stop)}
+
+
+def _enough_at(came: dict[tuple[int, int], float], chunk: int) -> float:
+    tokens = 0
+    for at, slot in sorted((at, slot) for (slot, place), at in came.items() if place == chunk):
+        tokens += TOKENS[slot]
+        if tokens >= 700:
+            return at
+    raise AssertionError("there were never enough")

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.log.merkle import LEAF
+from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import Place
-from peer_agent.protocol.relay.reducing import AGAIN_S, FIRST_FRAME_S, TRANSITIONS, move
+from peer_agent.protocol.relay.reducing import AGAIN_S, FIRST_FRAME_S, PAUSE_S, TRANSITIONS, has_deadlines, move
 from peer_agent.protocol.relay.state import Phase, Reducer
 from peer_agent.protocol.wire import HEADER, Kind
 from tests.protocol.relay.stage import CHUNK, OTHER, RUN, SENDERS, Stage, frame, greeting, named, plan_of, said, told
@@ -305,3 +306,71 @@ def test_a_link_that_was_opened_for_chunks_and_sends_nothing_is_ended() -> None:
 def test_it_is_given_as_long_as_the_plan_takes() -> None:
     relay = opened(plan_of(duration_s=60.0))
     assert not [action for action in relay.tick(FIRST_FRAME_S + 59) if isinstance(action, e.CutLink)]
+
+
+# Deadlines
+
+TIMED = plan_of(duration_s=40.0, sigma=0.1)  # a chunk each ten seconds, and four to wait
+
+
+def passes(relay: Stage, seconds: float, tick_s: float = 0.25) -> list[e.Action]:
+    """Time goes by in ticks; what is done in it beside words."""
+    actions: list[e.Action] = []
+    for _ in range(round(seconds / tick_s)):
+        actions += [action for action in relay.tick(tick_s) if not isinstance(action, e.Say | e.CutLink)]
+    return actions
+
+
+def test_a_chunk_closes_by_the_clock_without_who_is_late() -> None:
+    relay = opened(TIMED)
+    relay.add(TIMED, 0, 0, 1)
+    relay.add(TIMED, 1, 0, 1)
+    assert passes(relay, 13.75) == []
+    assert passes(relay, 0.25) == [e.CloseChunk(0, 0, 800)]
+    assert relay.handle(e.FrameCame(SENDERS[2], frame(TIMED, 2, 0))) == [], "it is over"
+    assert relay.add(TIMED, 2, 0) == []
+    assert relay.handle(e.FrameCame(SENDERS[2], frame(TIMED, 2, 1))) == [e.AddChunk(2, 1, False)]
+    span, (close, write) = TIMED.plan.spans[0], relay.add(TIMED, 2, 1)
+    assert close == e.CloseChunk(0, 1, 1000)
+    assert write == e.WriteSpan(span, (Included(0, 1, (0, 1)), Included(1, 2, (0, 1, 2))))
+
+
+def test_one_that_comes_back_is_not_asked_for_what_is_over() -> None:
+    relay = opened(TIMED)
+    relay.add(TIMED, 0, 0)
+    relay.add(TIMED, 1, 0)
+    passes(relay, 14.0)
+    ((_, message),) = told(relay.handle(e.Linked(SENDERS[2], Role.TRAINER)))
+    assert message.received == (0,)
+    assert said(relay.tick(1.0))[0].received == ((0, 1), (1, 1), (2, 1)), "nor waited for"
+
+
+@pytest.mark.parametrize("asleep_s", [1.0, 60.0])
+def test_nobody_is_late_for_the_sleep_of_a_reducer(asleep_s: float) -> None:
+    """Stopped, or in a suspended machine: what was sent to it meanwhile lies in its buffers."""
+    relay = opened(TIMED)
+    relay.add(TIMED, 0, 0)
+    relay.add(TIMED, 1, 0)
+    assert passes(relay, 13.75) == []
+    assert passes(relay, asleep_s, asleep_s) == [], "it has just woken"
+    assert relay.add(TIMED, 2, 0) == [e.CloseChunk(0, 0, 1000)]
+
+
+def test_short_ticks_that_come_late_stop_no_deadline() -> None:
+    relay = opened(TIMED)
+    relay.add(TIMED, 0, 0)
+    relay.add(TIMED, 1, 0)
+    assert passes(relay, 14.5, PAUSE_S - 0.25) == [e.CloseChunk(0, 0, 800)]
+
+
+def test_deadlines_ask_for_the_clock_while_there_are_any() -> None:
+    relay = opened(TIMED)
+    assert relay.state.reducer is not None
+    assert has_deadlines(relay.state.reducer)
+    all_added(relay, TIMED)
+    for span in range(2):
+        relay.handle(e.SpanWritten(TIMED.place, span, bytes(32), 0.5))
+    assert not has_deadlines(relay.state.reducer)
+    other = opened().state.reducer
+    assert other is not None
+    assert not has_deadlines(other), "a plan without"

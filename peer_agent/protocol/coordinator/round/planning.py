@@ -7,6 +7,7 @@ from peer_agent.protocol.bandwidth.learning import budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
+from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
@@ -68,6 +69,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         spans=tuple(kept) + tuple(spans),
         codec_down=state.recipe.codec_down,
         duration_s=shares.duration_s,
+        sigma=sigma_of(state, shares.duration_s),
     )
 
 

@@ -14,6 +14,7 @@ from peer_agent.protocol.coordinator.round.attempt import (
     open_round,
 )
 from peer_agent.protocol.coordinator.round.committing import commit
+from peer_agent.protocol.coordinator.round.lateness import left_behind, left_out
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.round.voiding import void
@@ -39,7 +40,7 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
         return [Note("refused", f"{member.name} reported a span that does not fit the plan")]
     round_.done[done.span] = done
     move_on(state, round_)
-    return _commit_when_held(state, round_)
+    return _leave_behind(state, round_, done) + _commit_when_held(state, round_)
 
 
 def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
@@ -233,6 +234,27 @@ def strike(state: RunState, peers: Iterable[PeerId]) -> None:
     """These reducers kept the others waiting: they are planned no part for some rounds."""
     for peer in sorted(set(peers).intersection(state.members)):
         struck(state, state.members[peer].conduct)
+
+
+def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
+    """Who was late is told of once; who missed two chunks in a row is dropped for the round (rule 8)."""
+    late, behind = left_out(round_, done), left_behind(state, round_, done)
+    senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
+    round_.late |= late
+    texts = [f"a part of {sender.person}'s gradient came too late; it is carried over" for sender in senders if sender]
+    return [*(Note("late", text) for text in texts), *drop_late(state, sorted(behind), "was late")]
+
+
+def drop_late(state: RunState, slots: Sequence[int], why: str) -> list[Command]:
+    """The first time they keep what was left out; again, and that would grow to more than the others can do without."""
+    round_ = state.round
+    assert round_ is not None
+    commands = drop(state, slots, why, is_own_doing=True) if slots else []
+    for peer in (round_.slots[slot].peer for slot in slots):
+        sender = state.members.get(peer)
+        if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
+            commands += revoke(state, sender, "it was too slow again")
+    return commands
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:

@@ -1,23 +1,25 @@
 """What the clock finds in a round that is being reduced: slots and reducers that stand still, or are far behind."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.phases import Why
 from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at, open_round
-from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
-from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
+from peer_agent.protocol.coordinator.round.reducing import drop_late, move_on, replan, strike
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
+from peer_agent.protocol.deadlines import coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
 STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped; or before a reducer is done without
 LEAST_STALL_S = 1.0  # the same of a slot where rounds are short
 STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
 WAIT = 4.0  # times what the others took, before what is slow is waited for no more
+HEARD_S = 3.0  # of a reducer that the senders are ahead of: it says each second how far it is
+STILL_CHUNKS = 2.0  # or the time in which so many chunks of each slot are planned to come there
 HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
 
 
@@ -53,7 +55,7 @@ def watch(state: RunState) -> list[Command]:
         return commands + replan(state)
     slots |= set(_slow(state, round_))
     if slots:
-        commands += _drop_late(state, sorted(slots))
+        commands += drop_late(state, sorted(slots), "stopped sending")
         if state.phase is not Phase.REDUCE:
             strike(state, {reducer for reducer, _ in stalled})
             return commands
@@ -92,18 +94,49 @@ def _not_begun(round_: Round) -> Iterator[int]:
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
     """Reducers that stand still, or where enough of the slots do, while another is done or has no part: it does theirs.
 
-    How long is too long follows from what the others took; where none is done, it is only guessed. The last one is left
-    to the deadline, as one that is slow is better than none.
+    How long is too long follows from the plan's time, or else from what the others took; where none is done, it is only
+    guessed. The last one is left to the deadline, as one that is slow is better than none.
     """
+    if behind := _behind_their_senders(round_):
+        return behind
     planned, late = set(chunks_of(round_)), open_at(round_)
     able = {member.peer for member in state.listening.values() if state.may_reduce(member)} - round_.hung
     done = {p for p in planned - late if state.now - round_.reported.get(p, round_.planned_at) < HANG_S} & able
     idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
-    if done and (idle_s > max(STALL_S, WAIT * moving_s) or not has_quorum_without(state, round_, stalled)):
+    if done and (
+        idle_s > (_standing_s(round_, late) or max(STALL_S, WAIT * moving_s))
+        or not has_quorum_without(state, round_, stalled)
+    ):
         return late
     if able - planned and idle_s >= max(HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS), WAIT * moving_s):
         return late
     return set()
+
+
+def _behind_their_senders(round_: Round) -> set[PeerId]:
+    """Reducers at which nothing came for too long, while at others those went on that still have something for them.
+
+    Without deadlines nobody knows how long that is.
+    """
+    return {reducer for reducer in open_at(round_) if 0 < _standing_s(round_, {reducer}) <= _ahead_s(round_, reducer)}
+
+
+def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
+    """How long nothing may come at these where the plan's time is known; 0 where it is not."""
+    if round_.plan is None or not round_.plan.sigma or not reducers:
+        return 0.0
+    chunk_s = max(coming_s(round_.plan) / count for peer, count in chunks_of(round_).items() if peer in reducers)
+    return max(HEARD_S, waiting_s(round_.plan), STILL_CHUNKS * chunk_s)
+
+
+def _ahead_s(round_: Round, reducer: PeerId) -> float:
+    """Seconds from the last chunk here to the last that those who have more for it have sent to another."""
+    expected, here = chunks_of(round_)[reducer], round_.progress.get(reducer, {})
+    slots = set(range(len(round_.slots))) - round_.dropped
+    unfinished = {slot for slot in slots if slot not in here or here[slot].chunks < expected}
+    elsewhere = (moved for peer, moved in round_.progress.items() if peer != reducer)
+    moved = [each[slot].at for each in elsewhere for slot in unfinished.intersection(each) if each[slot].chunks]
+    return max(moved, default=0.0) - max((each.at for each in here.values()), default=round_.planned_at)
 
 
 def stall_s(state: RunState) -> float:
@@ -112,9 +145,15 @@ def stall_s(state: RunState) -> float:
     return min(STALL_S, max(LEAST_STALL_S, WAIT * usual)) if usual else STALL_S
 
 
+def _least_s(state: RunState, round_: Round) -> float:
+    """The same; where chunks have deadlines, no less than they are waited for."""
+    timed_s = waiting_s(round_.plan) if round_.plan is not None and round_.plan.sigma else 0.0
+    return max(stall_s(state), timed_s)
+
+
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
     """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
-    least_s = stall_s(state)
+    least_s = _least_s(state, round_)
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
         last = round_.reported.get(reducer, round_.planned_at)
@@ -135,7 +174,7 @@ def _slow(state: RunState, round_: Round) -> Iterator[int]:
             continue
         done_at = max(slots[slot].at for slot in slots.keys() - open_)
         took_s = done_at - round_.planned_at
-        wait_s = max(stall_s(state), WAIT * took_s)
+        wait_s = max(_least_s(state, round_), WAIT * took_s)
         if not has_quorum_without(state, round_, open_):
             wait_s = max(wait_s, took_s + remake_s(state, round_, open_))
         if round_.reported.get(reducer, round_.planned_at) - done_at >= wait_s:
@@ -158,15 +197,3 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s:
         pace = others[(len(others) - 1) // 2]
         if last - moved.at >= max(least_s, STALL_CHUNKS * pace):
             yield slot
-
-
-def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
-    """The first time they keep what was left out; again, and that would grow to more than the others can do without."""
-    round_ = state.round
-    assert round_ is not None
-    commands = drop(state, slots, "stopped sending", is_own_doing=True)
-    for peer in (round_.slots[slot].peer for slot in slots):
-        sender = state.members.get(peer)
-        if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
-            commands += revoke(state, sender, "it was too slow again")
-    return commands

@@ -1,15 +1,17 @@
 """A reduce goes on while anything moves, in the pace of its reducer; who stands still is done without."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.planning import REDUCE_S
-from peer_agent.protocol.coordinator.round.watching import HANG_S, STALL_S
+from peer_agent.protocol.coordinator.round.watching import HANG_S, HEARD_S, STALL_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import CHUNKS, chunks_arrive, progress, reducing
-from tests.protocol.coordinator.stage import Stage, notes, sent
+from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, sent
 
 # --- stalls
 
@@ -278,3 +280,93 @@ def test_a_lost_drop_is_said_again() -> None:
     before = len(sent(stage.said, m.Drop, relay))
     chunks_arrive(stage, relay, 9, 0, 1, 1, 1)
     assert len(sent(stage.said, m.Drop, relay)) > before
+
+
+# --- where the plan's time is known
+
+
+def timed(*relays: Mapping[str, object], duration_s: float, people: int = 4) -> tuple[Stage, list[PeerId]]:
+    """A round that takes so long by what its relays' links carry, the first one's deadlines half of that."""
+    bps = int(people * 2 * ELEMENTS / duration_s / len(relays))
+    stage, _, reducers = reducing(*relays, people=people, bps=[bps] * len(relays))
+    assert stage.round.plan is not None
+    assert stage.round.plan.duration_s == pytest.approx(duration_s, rel=0.01)
+    return stage, reducers
+
+
+def test_a_slot_that_stops_for_less_than_chunks_are_waited_for_is_left_to_the_deadlines() -> None:
+    stage, (relay,) = timed({}, duration_s=40.0)
+    chunks_arrive(stage, relay, 19, 0.5, 0.5, 0.5, 0)
+    assert stage.round.dropped == set(), "half of forty seconds"
+    chunks_arrive(stage, relay, 3, 0.5, 0.5, 0.5, 0)
+    assert stage.round.dropped == {3}, "a relay of before closes no chunk with the clock"
+
+
+def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float, still: int) -> None:
+    """At the first relay a chunk of each slot comes every second; the second one has `still` and says so."""
+    end = stage.now + seconds
+    while stage.now < end and stage.round.attempt == 1:
+        stage.wait(0.5)
+        progress(stage, relays[0], *[min(4, int(stage.now - begun))] * 4)
+        if still >= 0:
+            progress(stage, relays[1], *[still] * 4)
+
+
+@pytest.mark.parametrize("still", [-1, 0, 1])
+def test_a_reducer_that_stands_still_while_its_senders_go_on_elsewhere_is_done_without(still: int) -> None:
+    """Stopped, or mute, or with a way to it that is dead: its part is dealt before the others are done."""
+    stage, relays = timed({}, {}, duration_s=4.0)
+    begun = stage.now
+    goes_on(stage, relays, HEARD_S - 0.5, begun=begun, still=still)
+    assert stage.round.attempt == 1
+    goes_on(stage, relays, 2.0, begun=begun, still=still)
+    assert stage.round.attempt == 2
+    assert {span.reducer for span in stage.spans()} == {relays[0]}
+    assert stage.state.members[relays[1]].conduct.strikes == 1
+    assert "void" not in notes(stage.said)
+
+
+def test_how_long_it_may_stand_still_is_a_part_of_the_plans_time() -> None:
+    stage, relays = timed({}, {}, duration_s=40.0)
+    begun = stage.now
+    while stage.now < begun + 19:
+        stage.wait(0.5)
+        progress(stage, relays[0], *[int((stage.now - begun) / 6)] * 4)
+    assert stage.round.attempt == 1
+    while stage.now < begun + 25 and stage.round.attempt == 1:
+        stage.wait(0.5)
+        progress(stage, relays[0], *[min(4, int((stage.now - begun) / 6))] * 4)
+    assert stage.round.attempt == 2
+
+
+def test_where_the_senders_stand_still_too_no_reducer_is_blamed() -> None:
+    stage, relays = timed({}, {}, duration_s=4.0)
+    for _ in range(16):
+        stage.wait(0.5)
+        progress(stage, relays[0], 2, 2, 2, 2)
+        progress(stage, relays[1], 1, 1, 1, 1)
+    assert stage.round.attempt == 1
+
+
+def test_a_reducer_that_stands_still_beside_one_that_is_done_is_given_less_than_four_times_what_that_took() -> None:
+    stage, relays = timed({}, {}, duration_s=4.0)
+    stage.wait(2.0)
+    for span in stage.spans():
+        if span.reducer == relays[0]:
+            stage.span_done(span)
+    done_and_still(stage, relays, HEARD_S - 0.5)
+    assert stage.round.attempt == 1
+    done_and_still(stage, relays, 1.0)
+    assert stage.round.attempt == 2
+
+
+def test_nobody_is_late_for_the_sleep_of_the_host() -> None:
+    stage, relays = timed({}, {}, duration_s=4.0)
+    stage.wait(0.5)
+    progress(stage, relays[0], 1, 1, 1, 1)
+    progress(stage, relays[1], 1, 1, 1, 1)
+    stage.now += 60
+    progress(stage, relays[0], 2, 2, 2, 2)
+    stage.tick()
+    assert stage.round.attempt == 1
+    assert stage.round.dropped == set()

@@ -1,0 +1,127 @@
+"""Who was late in a round that has deadlines (rule 8): found in what reducers averaged, and in when it came to them.
+
+How late the chunks of twenty rounds came decides how long the next plan waits for one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from peer_agent.protocol import deadlines
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.coordinator.round.attempt import has_quorum
+from peer_agent.protocol.coordinator.state import Late, Member, Round, RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Included
+from peer_agent.protocol.wire import HEADER
+
+WHOLE = 0.95  # of its chunks: who sent less was dropped or gone, and its last one tells nothing
+
+
+def sigma_of(state: RunState, duration_s: float) -> float:
+    """The part of a plan's time for which its chunks are waited for."""
+    return deadlines.sigma_of([late for round_ in state.latenesses for late in round_.by.values()], duration_s)
+
+
+# --- who is late
+
+
+def left_out(round_: Round, done: m.SpanDone) -> set[int]:
+    """Slots that the coordinator has not dropped, without which a chunk of this span closed."""
+    if round_.plan is None or not round_.plan.sigma or all(len(p.slots) == len(round_.slots) for p in done.included):
+        return set()
+    return {slot for slot in range(len(round_.slots)) if slot not in round_.dropped and _missed(round_, done, slot)}
+
+
+def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
+    """Those of them that missed two chunks in a row; no more than all chunks can do without (rule 7)."""
+    behind: set[int] = set()
+    for slot in sorted(left_out(round_, done)):
+        gone = round_.dropped | behind | {slot}
+        rest = tuple(number for number in range(len(round_.slots)) if number not in gone)
+        if _in_a_row(_missed(round_, done, slot)) and has_quorum(round_.slots, Included(0, state.grid.chunks, rest)):
+            behind.add(slot)
+    return behind
+
+
+def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]:
+    """Runs of chunks in which the plan gives a slot weight, and whose averages do not have it."""
+    return [
+        (max(part.first, weight.first), min(part.stop, weight.stop))
+        for part in done.included
+        if slot not in part.slots
+        for weight in round_.slots[slot].weights
+        if weight.tokens and part.first < weight.stop and weight.first < part.stop
+    ]
+
+
+def _in_a_row(missed: Sequence[tuple[int, int]]) -> bool:
+    is_long = any(stop - first > 1 for first, stop in missed)
+    return is_long or any(one[1] == other[0] for one, other in pairwise(missed))
+
+
+# --- how late
+
+
+class _Share(Struct, frozen=True):
+    """What the plan has a slot send to one reducer."""
+
+    peer: PeerId
+    chunks: int
+    tokens: int  # summed over these chunks
+    bytes: float  # at least, if none of it was left out
+
+
+def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
+    """Keep how late each slot was at a reducer, by what it says of the attempt that was planned last: once."""
+    measured = state.measured
+    if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
+        return
+    plan = measured.plan
+    place = message.fence, message.step, message.attempt
+    if (plan.fence, plan.step, plan.attempt) != place:
+        return
+    shares = list(_shares(plan, member.peer))
+    if not shares:
+        return
+    if not state.latenesses or state.latenesses[-1].place != place:
+        state.latenesses.append(Late(place))
+    by = state.latenesses[-1].by
+    for peer, late in _latenesses(plan, shares, {each.sender: each for each in message.arrivals}):
+        by[peer] = max(by.get(peer, 0.0), late)
+
+
+def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
+    spans = [span for span in plan.spans if span.reducer == reducer and not span.root]
+    for slot in plan.slots:
+        parts = [
+            (min(weight.stop, span.stop) - max(weight.first, span.first), weight.tokens)
+            for weight in slot.weights
+            for span in spans
+            if weight.tokens and weight.first < span.stop and span.first < weight.stop
+        ]
+        chunks = sum(length for length, _ in parts)
+        size = HEADER.size + encoded_size(slot.codec, plan.chunk_elements)
+        if chunks and slot.peer != reducer:
+            yield _Share(
+                slot.peer, chunks, sum(length * tokens for length, tokens in parts), WHOLE * (chunks - 1) * size
+            )
+
+
+def _latenesses(
+    plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
+) -> Iterator[tuple[PeerId, float]]:
+    """Of the first chunk or the last, whichever was later. Who did not send all counts as late as chunks are waited
+    for: how much later it would have come, nobody knows."""
+    came = [arrivals.get(share.peer) for share in shares]
+    whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]
+    first = [each.first_s if each is not None else float("inf") for each in came]
+    last = [each.last_s if each is not None else float("inf") for each in came]
+    count = max(share.chunks for share in shares)
+    begun = deadlines.lateness(plan, whole_s / count, first, tokens)
+    ended = deadlines.lateness(plan, whole_s, last, tokens)
+    for share, arrival, *late in zip(shares, came, begun, ended, strict=True):
+        is_whole = arrival is not None and arrival.size >= share.bytes
+        yield share.peer, min(max(late), deadlines.MOST_SIGMA) if is_whole else plan.sigma

@@ -1,0 +1,77 @@
+"""Until when a chunk is waited for (rule 8): relative to the plan and to the other slots, never to a fixed time.
+
+Everybody's streams last about as long as the plan does, so the k-th of a reducer's n chunks is planned to come after
+k/n of its time. From then on, or from when enough of the others have sent that chunk, whichever is later, it is waited
+for during a part of the plan's time: sigma, which follows from how late chunks came in the rounds before. Where all are
+late, by a slow reducer or a wrong plan, nobody is. Seconds are counted from when the plan came.
+"""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peer_agent.protocol.messages import PlanHead
+from peer_agent.protocol.plan import QUORUM_PERCENT
+
+LEAST_SIGMA = 0.05
+MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
+DEVIATIONS = 4.0  # medians of what differs from the median
+SHORTEST_S = 2.0  # a plan of less is over before anybody could be called late
+LEAST_S = 0.5  # in which machines and home networks may pause
+
+Seconds = NDArray[np.float64]
+
+
+def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
+    """The part of the plan's time for which a chunk is waited for; 0 where the plan gives no deadlines."""
+    if duration_s < SHORTEST_S:
+        return 0.0
+    if not latenesses:
+        return MOST_SIGMA
+    late = np.array(sorted(latenesses))
+    usual = np.median(late)
+    spread = np.median(np.abs(late - usual))
+    return float(min(max(usual + DEVIATIONS * spread, LEAST_SIGMA), MOST_SIGMA))
+
+
+def coming_s(plan: PlanHead) -> float:
+    """In how many seconds the chunks of this attempt are planned to come: what is held does not come again."""
+    lengths = [(span.stop - span.first, bool(span.root)) for span in plan.spans]
+    missing = sum(length for length, is_held in lengths if not is_held)
+    return plan.duration_s * missing / max(sum(length for length, _ in lengths), 1)
+
+
+def waiting_s(plan: PlanHead) -> float:
+    """How long something of a plan in time is waited for, at least."""
+    return max(LEAST_S, plan.sigma * plan.duration_s)
+
+
+def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds) -> Seconds:
+    """When chunks close without whoever has not sent them: of the `count` of a reducer those at these places.
+
+    `enough_s`: when enough of the others had sent each. Where that took longer than the plan, sigma is a part of that.
+    """
+    planned_s = coming_s(plan) * (places + 1) / count
+    waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
+    due: Seconds = np.maximum(planned_s, enough_s) + waiting_s
+    return due
+
+
+def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: Sequence[int]) -> tuple[float, ...]:
+    """How late each slot's chunk came, in parts of the plan's time; 0 in time, infinity where it never came."""
+    enough_s = _enough_s(came_s, tokens)
+    since, scale = max(planned_s, enough_s), max(plan.duration_s, enough_s)
+    if not np.isfinite(scale):
+        return (0.0,) * len(came_s)
+    return tuple(max(0.0, (at - since) / scale) for at in came_s)
+
+
+def _enough_s(came_s: Sequence[float], tokens: Sequence[int]) -> float:
+    """When so many tokens had come that a chunk may close."""
+    so_far, whole = 0, sum(tokens)
+    for at, weight in sorted(zip(came_s, tokens, strict=True)):
+        so_far += weight
+        if 100 * so_far >= QUORUM_PERCENT * whole:
+            return at
+    return float("inf")

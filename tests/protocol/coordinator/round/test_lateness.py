@@ -1,0 +1,246 @@
+"""Who was late is found in what reducers averaged; how late everybody was decides how long the next plan waits."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import Capacity
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.state import ROUNDS_KEPT, Late, Phase
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Included
+from tests.protocol.coordinator.scenes import CHUNKS, reducing
+from tests.protocol.coordinator.stage import ELEMENTS, TOKENS, Stage, Trainer, notes, sent
+
+HALF = 2 * ELEMENTS  # bytes of the vector in fp16
+EVERYBODY = (0, 1, 2, 3)
+OTHERS = (0, 1, 2)
+
+
+def timed(*relays: dict[str, object], people: int = 4, duration_s: float = 10.0) -> tuple[Stage, list[Trainer], PeerId]:
+    """A round whose plan takes so long by what the relays' links are known to carry."""
+    bps = int(people * HALF / duration_s / max(len(relays), 1))
+    stage, trainers, (relay, *_) = reducing(*relays, people=people, bps=[bps] * max(len(relays), 1))
+    assert stage.round.plan is not None
+    assert stage.round.plan.duration_s == pytest.approx(duration_s, rel=0.01)
+    return stage, trainers, relay
+
+
+def averaged(stage: Stage, *parts: tuple[int, tuple[int, ...]]) -> list[e.Command]:
+    """The only span, with these slots up to these chunks."""
+    (span,) = stage.spans()
+    stops = [0, *(stop for stop, _ in parts)]
+    included = tuple(Included(first, stop, slots) for first, (stop, slots) in zip(stops, parts, strict=False))
+    return stage.span_done(span, included=included)
+
+
+def texts(commands: list[e.Command], kind: str) -> list[str]:
+    return [command.text for command in commands if isinstance(command, e.Note) and command.kind == kind]
+
+
+# Who is late
+
+
+def test_who_misses_a_chunk_loses_that_chunk_and_the_step_is_not_exact() -> None:
+    stage, trainers, _ = timed()
+    tokens = trainers[3].samples * TOKENS
+    said = averaged(stage, (3, EVERYBODY), (4, OTHERS), (CHUNKS, EVERYBODY))
+    assert texts(said, "late") == ["a part of dan's gradient came too late; it is carried over"]
+    assert "dropped" not in notes(said)
+    assert not stage.member(trainers[3]).conduct.owes
+    record = stage.persist()
+    assert not record.exact
+    late = record.contributions[3]
+    assert [(part.first, part.stop) for part in late.included] == [(0, 3), (4, CHUNKS)]
+    assert late.credit * CHUNKS == record.contributions[2].credit * (CHUNKS - 1)
+    assert stage.member(trainers[3]).carried == tokens
+
+
+def test_who_misses_two_chunks_in_a_row_is_dropped_for_the_round() -> None:
+    stage, trainers, relay = two_reducers()
+    span = next(span for span in stage.spans() if span.reducer == relay)
+    middle = span.first + 2
+    everybody = (Included(span.first, middle, EVERYBODY), Included(middle, span.stop, OTHERS))
+    said = stage.span_done(span, included=everybody)
+    assert stage.round.dropped == {3}
+    assert {peer for command in said if isinstance(command, e.Send) for peer in command.peers} >= {relay}
+    assert [drop.slot for drop in sent(said, m.Drop, relay)] == [3]  # type: ignore[attr-defined]
+    assert texts(said, "dropped") == ["dan was late in mid-round; the others finish it"]
+    assert texts(said, "late") == [], "one word for each machine"
+    assert stage.member(trainers[3]).conduct.owes, "it sits out a round"
+
+
+def two_reducers() -> tuple[Stage, list[Trainer], PeerId]:
+    return timed({}, {})
+
+
+def test_chunks_in_a_row_are_those_that_the_plan_asks_for() -> None:
+    stage, *_ = timed()
+    round_ = stage.round
+    none_between = replace(round_.slots[3], weights=(m.Weight(0, 3, 90), m.Weight(3, 4, 0), m.Weight(4, CHUNKS, 90)))
+    round_.slots = (*round_.slots[:3], none_between)
+    said = averaged(stage, (2, EVERYBODY), (5, OTHERS), (CHUNKS, EVERYBODY))
+    assert notes(said).count("late") == 1
+    assert round_.dropped == set(), "it missed one, and another"
+
+
+def test_it_is_told_of_once_for_each_machine() -> None:
+    stage, _, _ = two_reducers()
+    said: list[e.Command] = []
+    for span in stage.spans():
+        parts = (Included(span.first, span.first + 1, OTHERS), Included(span.first + 1, span.stop, EVERYBODY))
+        said += stage.span_done(span, included=parts)
+    assert notes(said).count("late") == 1
+
+
+def test_who_was_lost_is_not_called_late() -> None:
+    stage, trainers, _ = timed()
+    stage.handle(e.Lost(trainers[3].peer))
+    said = averaged(stage, (CHUNKS, OTHERS))
+    assert not {"late", "dropped"} & set(notes(said))
+
+
+def test_no_more_are_dropped_than_the_others_can_do_without() -> None:
+    """Two of five, each in other chunks: three tenths of the tokens may be missing, and no more."""
+    stage, trainers, _ = timed(people=5)
+    everybody = (0, 1, 2, 3, 4)
+    said = averaged(stage, (3, (0, 1, 2, 4)), (6, (0, 1, 2, 3)), (CHUNKS, everybody))
+    assert notes(said).count("dropped") == 1
+    assert notes(said).count("late") == 1
+    assert stage.round.dropped == {3}
+    assert [stage.member(trainer).conduct.misses for trainer in trainers] == [0, 0, 0, 1, 0]
+    assert stage.state.phase is Phase.COMMIT
+
+
+def test_where_the_plan_has_no_deadlines_nobody_is_late() -> None:
+    stage, _, _ = reducing()
+    assert stage.round.plan is not None
+    assert stage.round.plan.sigma == 0.0
+    said = averaged(stage, (3, EVERYBODY), (CHUNKS, OTHERS))
+    assert not {"late", "dropped"} & set(notes(said))
+
+
+def test_one_that_is_late_again_and_again_begins_a_new_accumulator() -> None:
+    stage, trainers, _ = timed()
+    stage.member(trainers[3]).conduct.misses = 1
+    before = trainers[3].accumulator
+    averaged(stage, (2, EVERYBODY), (CHUNKS, OTHERS))
+    assert trainers[3].accumulator != before
+
+
+# How late
+
+
+def tell(stage: Stage, reducer: PeerId, *last_s: float | None, first_s: float = 1.0, **said: Any) -> None:
+    """When the last of each slot came, with all its bytes; None: nothing came of it."""
+    size = HALF + CHUNKS * 60
+    arrivals = [(slot.peer, last) for slot, last in zip(stage.round.slots, last_s, strict=True) if last is not None]
+    told = tuple(m.Arrival(peer, said.get("size", size), min(first_s, last), last) for peer, last in sorted(arrivals))
+    stage.say(reducer, m.Arrivals(**stage.place(), arrivals=told))
+
+
+def late(stage: Stage, *trainers: Trainer) -> list[float]:
+    by = stage.state.latenesses[-1].by if stage.state.latenesses else {}
+    return [round(by[trainer.peer], 6) for trainer in trainers]
+
+
+def test_lateness_is_that_of_the_last_chunk_against_plan_and_others() -> None:
+    stage, trainers, relay = timed()
+    tell(stage, relay, 9.0, 10.0, 8.0, 12.0)
+    assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.2], abs=1e-3)
+    stage, trainers, relay = timed()
+    tell(stage, relay, 30.0, 31.0, 32.0, 40.0)
+    assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.25], abs=1e-3), "all were slow: that is nobody's fault"
+
+
+def test_who_begins_late_is_late_too() -> None:
+    stage, trainers, relay = timed()
+    size = HALF + CHUNKS * 60
+    arrivals = tuple(m.Arrival(t.peer, size, 5.0 if t is trainers[3] else 1.0, 10.0) for t in trainers)
+    stage.say(relay, m.Arrivals(**stage.place(), arrivals=tuple(sorted(arrivals, key=lambda a: a.sender))))
+    assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.375], abs=1e-3)
+
+
+def test_who_was_dropped_counts_as_late_as_chunks_were_waited_for() -> None:
+    stage, trainers, relay = timed()
+    assert stage.round.plan is not None
+    assert stage.round.plan.sigma == 0.5
+    tell(stage, relay, 10.0, 10.0, 10.0, None)
+    assert late(stage, *trainers) == [0, 0, 0, 0.5]
+    stage, trainers, relay = timed()
+    stage.state.latenesses.append(Late((0, 0, 0), dict.fromkeys((t.peer for t in trainers), 0.0)))
+    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, sigma=0.05)  # type: ignore[union-attr,type-var]
+    tell(stage, relay, 10.0, 10.0, 10.0, 2.0, size=HALF // 2)
+    assert late(stage, trainers[3]) == [0.05], "its last chunk came early, as it was not its last"
+
+
+def test_what_a_reducer_says_of_seconds_is_bounded_and_taken_once() -> None:
+    stage, trainers, relay = timed()
+    tell(stage, relay, 10.0, 10.0, 10.0, 1e6)
+    assert late(stage, *trainers) == [0, 0, 0, 0.5]
+    tell(stage, relay, 10.0, 10.0, 10.0, 10.0)
+    assert late(stage, *trainers) == [0, 0, 0, 0.5]
+    assert len(stage.state.latenesses) == 1
+
+
+def test_the_word_of_one_who_reduces_nothing_or_of_another_attempt_does_not_count() -> None:
+    stage, trainers, relay = timed()
+    tell(stage, trainers[0].peer, 10.0, 10.0, 10.0, 12.0)
+    stage.say(relay, m.Arrivals(**{**stage.place(), "attempt": 7}, arrivals=()))
+    assert not stage.state.latenesses
+
+
+def test_of_several_reducers_the_one_at_which_it_came_last_counts() -> None:
+    stage, trainers, relay = two_reducers()
+    other = next(span.reducer for span in stage.spans() if span.reducer != relay)
+    tell(stage, relay, 10.0, 10.0, 10.0, 12.0)
+    tell(stage, other, 10.0, 10.0, 10.0, 11.0)
+    assert len(stage.state.latenesses) == 1
+    assert late(stage, trainers[3]) == pytest.approx([0.2], abs=1e-3)
+
+
+# Sigma
+
+
+def next_round(stage: Stage, relay: PeerId) -> m.Plan:
+    stage.reduce()
+    stage.persist()
+    stage.accumulate()
+    stage.offers(*stage.trainers.values())
+    stage.close()
+    assert stage.round.plan is not None
+    assert relay in {span.reducer for span in stage.round.plan.spans}
+    return stage.round.plan
+
+
+def test_a_plan_waits_as_long_as_chunks_usually_come_late() -> None:
+    stage, trainers, relay = timed()
+    assert stage.round.plan is not None
+    assert stage.round.plan.sigma == 0.5, "nothing is known yet"
+    tell(stage, relay, 10.0, 10.0, 10.0, 10.0)
+    stage.state.capacities = {(relay, way): Capacity(400, is_floor=False, measured_at=0) for way in ("up", "down")}
+    assert next_round(stage, relay).sigma == 0.05
+    for number in range(ROUNDS_KEPT):
+        by = dict.fromkeys((trainer.peer for trainer in trainers), 0.2)
+        stage.state.latenesses.append(Late((0, 0, number), by))
+    assert len(stage.state.latenesses) == ROUNDS_KEPT
+    assert next_round(stage, relay).sigma == pytest.approx(0.2)
+
+
+def test_a_plan_of_unknown_links_has_no_deadlines() -> None:
+    stage, *_ = reducing()
+    assert stage.round.plan is not None
+    assert (stage.round.plan.duration_s, stage.round.plan.sigma) == (0.0, 0.0)
+
+
+def test_tokens_of_all_weigh_when_there_were_enough() -> None:
+    """One of three with half of the tokens is not late against the others: without it there are too few."""
+    stage, trainers, relay = timed(people=3)
+    heavy = replace(stage.round.slots[2], weights=(m.Weight(0, CHUNKS, 1000 * TOKENS),))
+    assert stage.round.plan is not None
+    plan = replace(stage.round.plan, slots=(*stage.round.slots[:2], heavy))
+    stage.state.measured.plan = plan  # type: ignore[union-attr]
+    tell(stage, relay, 10.0, 10.0, 20.0)
+    assert late(stage, *trainers) == [0, 0, 0]

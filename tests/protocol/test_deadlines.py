@@ -1,0 +1,146 @@
+"""Until when a chunk is waited for: by the plan's time and by the others, so that nobody who keeps up is left out."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.deadlines import (
+    LEAST_S,
+    LEAST_SIGMA,
+    MOST_SIGMA,
+    SHORTEST_S,
+    coming_s,
+    due_s,
+    lateness,
+    sigma_of,
+    waiting_s,
+)
+from tests.protocol.relay.stage import plan_of
+
+PLAN = plan_of(duration_s=100.0, sigma=0.1).plan
+SECONDS = st.floats(0, 1000)
+SIGMAS = st.floats(LEAST_SIGMA, MOST_SIGMA)
+LATE = st.lists(st.floats(0, MOST_SIGMA), max_size=60)
+
+
+# Sigma
+
+
+@pytest.mark.parametrize(
+    ("late", "sigma"),
+    [
+        ([], 0.5),  # nothing is known yet
+        ([0.0] * 9, 0.05),
+        ([0.0] * 8 + [0.5], 0.05),  # one that is always late lets nobody wait
+        ([0.1, 0.1, 0.1], 0.1),
+        ([0.1, 0.12, 0.14], 0.12 + 4 * 0.02),
+        ([0.14, 0.1, 0.12], 0.12 + 4 * 0.02),
+        ([0.0, 0.5, 0.0, 0.5], 0.5),
+    ],
+)
+def test_sigma_is_the_usual_lateness_and_four_times_what_it_varies_by(late: list[float], sigma: float) -> None:
+    assert sigma_of(late, 10.0) == pytest.approx(sigma)
+
+
+@pytest.mark.parametrize("duration_s", [0.0, SHORTEST_S - 0.1, -1.0])
+def test_a_plan_without_a_time_or_a_short_one_gives_no_deadlines(duration_s: float) -> None:
+    assert sigma_of([0.1], duration_s) == 0.0
+    assert sigma_of([], duration_s) == 0.0
+
+
+@given(LATE, st.floats(SHORTEST_S, 1e6))
+def test_sigma_stays_in_its_bounds_and_follows_from_the_set_alone(late: list[float], duration_s: float) -> None:
+    sigma = sigma_of(late, duration_s)
+    assert LEAST_SIGMA <= sigma <= MOST_SIGMA
+    assert sigma_of(late[::-1], duration_s) == sigma
+
+
+def test_where_half_were_dropped_sigma_does_not_shrink() -> None:
+    """They count as late by sigma; of those who are left alone it would become the least."""
+    assert sigma_of([0.0] * 4 + [0.3] * 6, 10.0) == 0.3
+    assert sigma_of([0.0] * 5 + [0.1] * 5, 10.0) == pytest.approx(0.25)
+
+
+# Deadlines
+
+
+def due(plan: m.Plan, place: int, count: int, enough_s: float) -> float:
+    return float(due_s(plan, np.array([place]), count, np.array([enough_s]))[0])
+
+
+def test_chunks_are_due_one_after_another_a_part_of_the_plans_time_after_they_were_planned() -> None:
+    assert [due(PLAN, place, 4, 1.0) for place in range(4)] == [35.0, 60.0, 85.0, 110.0]
+
+
+def test_where_the_others_are_late_too_the_deadline_moves_with_them() -> None:
+    assert due(PLAN, 0, 4, 90.0) == 100.0
+    assert due(PLAN, 3, 4, 1000.0) == 1100.0, "and where the plan was wrong, sigma is a part of what it took"
+    assert due(PLAN, 0, 4, inf) == inf, "nothing closes without a quorum"
+
+
+def test_in_short_rounds_machines_may_pause_for_a_moment() -> None:
+    short = replace(PLAN, duration_s=SHORTEST_S, sigma=LEAST_SIGMA)
+    assert due(short, 3, 4, 0.0) == SHORTEST_S + LEAST_S
+    assert waiting_s(short) == LEAST_S
+    assert waiting_s(PLAN) == 10.0
+
+
+def test_what_an_earlier_attempt_holds_does_not_come_again() -> None:
+    first, second = PLAN.spans
+    held = replace(PLAN, spans=(replace(first, root=b"r" * 32), second))
+    assert (coming_s(PLAN), coming_s(held)) == (100.0, 50.0)
+    assert due(held, 1, 2, 0.0) == 60.0
+
+
+@given(st.integers(1, 50), SIGMAS, st.floats(SHORTEST_S, 1000), st.lists(SECONDS, min_size=50, max_size=50))
+def test_nobody_within_sigma_of_plan_or_quorum_is_late(
+    count: int, sigma: float, duration_s: float, enough: list[float]
+) -> None:
+    """And deadlines ascend as the others' chunks do."""
+    plan = replace(PLAN, duration_s=duration_s, sigma=sigma)
+    enough_s = np.array(sorted(enough)[:count])
+    places = np.arange(count)
+    deadlines = due_s(plan, places, count, enough_s)
+    planned_s = duration_s * (places + 1) / count
+    assert (deadlines >= planned_s + sigma * duration_s).all()
+    assert (deadlines >= enough_s + max(LEAST_S, sigma * duration_s)).all()
+    assert (np.diff(deadlines) >= 0).all()
+
+
+@given(SIGMAS, SIGMAS, SECONDS, SECONDS)
+def test_who_waits_for_more_waits_no_shorter(one: float, other: float, enough: float, later: float) -> None:
+    less, more = (replace(PLAN, sigma=sigma) for sigma in sorted((one, other)))
+    assert due(less, 1, 4, min(enough, later)) <= due(more, 1, 4, max(enough, later))
+
+
+# Lateness
+
+
+def test_lateness_is_counted_from_plan_or_quorum_in_parts_of_the_plans_time() -> None:
+    tokens = [10, 10, 10, 10]
+    assert lateness(PLAN, 100.0, [50.0, 90.0, 99.0, 120.0], tokens) == pytest.approx((0.0, 0.0, 0.0, 0.2))
+    assert lateness(PLAN, 25.0, [5.0, 30.0, 40.0, 60.0], tokens) == pytest.approx((0.0, 0.0, 0.0, 0.2))
+    assert lateness(PLAN, 25.0, [5.0, 6.0, 7.0, inf], tokens) == (0.0, 0.0, 0.0, inf)
+
+
+def test_a_reducer_that_is_slow_finds_nobody_late() -> None:
+    assert lateness(PLAN, 100.0, [400.0, 410.0, 405.0, 420.0], [10] * 4) == pytest.approx((0, 0, 0, 10 / 410))
+
+
+def test_enough_is_counted_in_tokens() -> None:
+    assert lateness(PLAN, 100.0, [200.0, 100.0, 100.0], [31, 30, 39]) == (0.0, 0.0, 0.0)
+    assert lateness(PLAN, 100.0, [200.0, 100.0, 100.0], [30, 31, 39]) == (1.0, 0.0, 0.0)
+    assert lateness(PLAN, 100.0, [inf, inf, 1.0], [30, 31, 39]) == (0.0, 0.0, 0.0), "there is nobody to compare with"
+
+
+@given(st.lists(st.tuples(SECONDS, st.integers(1, 100)), min_size=1, max_size=20))
+def test_at_most_three_tenths_of_the_tokens_are_ever_late(slots: list[tuple[float, int]]) -> None:
+    came, tokens = [at for at, _ in slots], [weight for _, weight in slots]
+    late = lateness(PLAN, 100.0, came, tokens)
+    assert min(late) == 0.0
+    assert 100 * sum(t for t, each in zip(tokens, late, strict=True) if each) <= 30 * sum(tokens)
