@@ -30,10 +30,12 @@ from peer_agent.machine.home import Home, home_folder
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, request_leave
 from peer_agent.machine.limits import Limits, apply_limits, usual_limits
 from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
+from peer_agent.network.addresses import ANYWHERE
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
+from peer_agent.relay.place import Place
 from peer_agent.site.agent_version import difference, offer_of
-from peer_agent.site.credential import RunAccess, site_of
+from peer_agent.site.credential import site_of
 from peer_agent.site.enrolment import Enrolment, access_for
 from peer_agent.site.login_token import refuse_argument, take_variable, token_in
 from peer_agent.site.run_facts import run_preflight
@@ -59,13 +61,19 @@ Auxiliary = Annotated[
         help="Train nothing: average for the others, who connect to this machine. Needs an open port, and no GPU.",
     ),
 ]
-Host = Annotated[str, typer.Option(help="With --auxiliary: address to listen at.")]
+Listen = Annotated[
+    bool,
+    typer.Option(
+        "--listen",
+        help="Train, and average for the others too, who connect to this machine: quicker rounds. Needs an open port.",
+    ),
+]
+Host = Annotated[str, typer.Option(help="With --auxiliary or --listen: address to listen at.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="With --auxiliary: port to listen at; 0: any free one.")]
 Advertise = Annotated[
     int, typer.Option(min=0, max=65535, help="With --auxiliary: the port that the router forwards, if another.")
 ]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
-ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (no address of it can be told to anybody)
 
 
 @app.command()
@@ -90,6 +98,7 @@ def join(
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; default: all cores but one.")] = 0,
     publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
     auxiliary: Auxiliary = False,
+    listen: Listen = False,
     host: Host = ANYWHERE[0],
     port: Port = 0,
     advertise: Advertise = 0,
@@ -97,8 +106,8 @@ def join(
     json: Json = False,
 ) -> None:
     """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
-    if auxiliary and publish:
-        raise typer.BadParameter("--publish is for machines that train")
+    if auxiliary and (publish or listen):
+        raise typer.BadParameter(f"--{'publish' if publish else 'listen'} is for machines that train")
     plain = View() if auxiliary or not is_terminal(sys.stdout) else LiveView()
     view = JsonLinesView() if json else plain
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
@@ -112,10 +121,11 @@ def join(
         enrolment = Enrolment(show=show, say=say, role=role, run=_slug(run_url), token=token_in(token_file))
         with home.locked():
             leave_request = LeaveRequest(home)
+            place = Place(host, port, advertise) if listen else None
             work = (
                 _average(run_url, enrolment, leave_request, view=view, host=host, port=port, advertise=advertise)
                 if auxiliary
-                else _join(run_url, enrolment, limits, leave_request, view=view, publish=publish)
+                else _join(run_url, enrolment, limits, leave_request, view=view, publish=publish, place=place)
             )
             _run(work, leave_request, attached=attached)
 
@@ -147,7 +157,14 @@ async def _compare_versions(run_url: str, view: View) -> None:
 
 
 async def _join(
-    run_url: str, enrolment: Enrolment, limits: Limits, leave_request: LeaveRequest, *, view: View, publish: str
+    run_url: str,
+    enrolment: Enrolment,
+    limits: Limits,
+    leave_request: LeaveRequest,
+    *,
+    view: View,
+    publish: str,
+    place: Place | None,
 ) -> None:
     await _compare_versions(run_url, view)
     access = await access_for(leave_request.home, run_url, enrolment)
@@ -156,10 +173,10 @@ async def _join(
     view.say("Loading torch, which takes some seconds.")
     limits = msgspec.structs.replace(limits, at_once=preflight.at_once)
     run_trainer = await asyncio.to_thread(_loaded_trainer)  # loads torch: after the cheap checks
-    await run_trainer(access, limits, leave_request, view, publish)
+    await run_trainer(access, limits, leave_request, view, publish=publish, place=place)
 
 
-def _loaded_trainer() -> "Callable[[RunAccess, Limits, LeaveRequest, View, str], Coroutine[Any, Any, None]]":
+def _loaded_trainer() -> Callable[..., Coroutine[Any, Any, None]]:
     """In a thread, so that Ctrl-C is heard meanwhile."""
     from peer_agent.trainer.process import run_trainer
 

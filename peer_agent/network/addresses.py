@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from peer_agent.protocol.errors import Problem
 
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - every network card; no address of it can be told to anybody
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 

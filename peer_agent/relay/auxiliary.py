@@ -11,12 +11,10 @@ import msgspec
 from peer_agent.display.lines import View
 from peer_agent.display.status import write_status
 from peer_agent.machine import conditions
-from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.addresses import bracketed
-from peer_agent.network.certificate import Certificate, certificate_of, new_pem
 from peer_agent.network.link import PASSING, Connected, Waiting
 from peer_agent.network.traffic import Rates
 from peer_agent.protocol import messages as m
@@ -25,15 +23,12 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.reading import read_record
 from peer_agent.protocol.log.records import Entry, Record
 from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.relay.place import SEEN, own_certificate
 from peer_agent.relay.process import Relay, Watch
 from peer_agent.site.credential import RunAccess
 
-LISTENER = "listener.pem"  # in the home: its certificate, so that it is known by the same one after a restart
 LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
-SEEN = (
-    "The members of this run will see this computer's internet address, because their computers connect to it. "
-    "It averages for them and needs no GPU."
-)
+NEEDS = "It averages for them and needs no GPU."
 
 
 async def run_auxiliary(
@@ -45,7 +40,7 @@ async def run_auxiliary(
     """
     auxiliary = Auxiliary(access, view)
     leave_request.gently = auxiliary.finish
-    view.say(SEEN)
+    view.say(f"{SEEN} {NEEDS}")
     url = f"wss://{bracketed(host)}:{advertise}/" if advertise else ""  # of this the site takes the port alone
     relay = Relay(
         access.home,
@@ -80,17 +75,6 @@ async def _until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def own_certificate(home: Home) -> Certificate:
-    """The one that this home has, or a fresh one. Raises Problem E113, E106."""
-    path = home.folder / LISTENER
-    if not path.exists():
-        home.write(LISTENER, new_pem())
-    try:
-        return certificate_of(path.read_bytes())
-    except (ValueError, OSError) as error:
-        raise Problem.of("E113", where=path, reason=error) from error
 
 
 class Auxiliary:

@@ -32,11 +32,12 @@ from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer.state import TrainerState, new_trainer
 from peer_agent.protocol.wire import Frame, Kind
+from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.hub_publisher import HubPublisher
 from peer_agent.trainer.jobs import Jobs
-from peer_agent.trainer.listening import Listening, Place
+from peer_agent.trainer.listening import Listening
 from peer_agent.trainer.round import OpenRound, contribute
 
 LOOK_S = 0.05

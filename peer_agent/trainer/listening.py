@@ -9,10 +9,7 @@ import logging
 from collections.abc import Callable
 from itertools import count
 
-from msgspec import Struct
-
 from peer_agent.averaging.update_log import UpdateLog
-from peer_agent.network.certificate import new_certificate
 from peer_agent.network.link import Connection, LinkLost
 from peer_agent.network.own_link import own_link
 from peer_agent.network.relay_server import Server, serve_data
@@ -24,6 +21,7 @@ from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.messages import MAX_HANDSHAKE
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message
+from peer_agent.relay.place import Place, own_certificate
 from peer_agent.relay.run import Around, RelayedRun
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
@@ -34,14 +32,6 @@ TICK_S = 0.1  # where chunks close with the clock
 IDLE_TICKS = 5  # of these, before it is told of the time where none do
 MOST_WAITING = 4096  # events that wait for their turn; what is beyond is lost, and what matters is said again
 OF_A_LISTENER = m.SpanDone | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
-
-
-class Place(Struct, frozen=True):
-    """Where to listen. `advertised_port`: the one that others dial, where it is another; 0: the same."""
-
-    host: str = "0.0.0.0"  # noqa: S104 - whoever asks to be dialled by others is
-    port: int = 0
-    advertised_port: int = 0
 
 
 class Listening:
@@ -64,8 +54,8 @@ class Listening:
         self._server: Server
 
     async def open(self, place: Place) -> None:
-        """Be dialled from now on. Raises Problem E401, E407."""
-        certificate = new_certificate()
+        """Be dialled from now on. Raises Problem E401, E407, E113."""
+        certificate = await asyncio.to_thread(own_certificate, self.access.home)
         self._server = await serve_data(
             place.host,
             place.port,
@@ -76,7 +66,7 @@ class Listening:
             certificate=certificate,
         )
         self.fingerprint = certificate.fingerprint
-        self.url = f"wss://{_in_address(place.host)}:{place.advertised_port or self._server.port}/"
+        self.url = place.url(self._server.port)
         around = Around(self._say_of_listener, _ask_nobody, _follow_nobody, lambda _, error: self._failed(error))
         update_log = UpdateLog(self.access.home.folder / "log", self.access.site_key)
         self.run = RelayedRun(self.access.run, self.access.peer, update_log, around, url=self.url, keeps_log=False)
@@ -149,10 +139,6 @@ class Listening:
             await self.links.serve(self.access.peer, link)
         except LinkLost:
             return
-
-
-def _in_address(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 async def _ask_nobody(peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:

@@ -11,6 +11,7 @@ from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.machine.limits import Limits
 from peer_agent.publishing.repository import check_name
+from peer_agent.relay.place import SEEN, Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.hub_publisher import HubPublisher, hub_token
@@ -20,12 +21,22 @@ log = logging.getLogger(__name__)
 LOG = "agent.log"
 
 
-async def run_trainer(access: RunAccess, limits: Limits, leave_request: LeaveRequest, view: View, publish: str) -> None:
+async def run_trainer(
+    access: RunAccess,
+    limits: Limits,
+    leave_request: LeaveRequest,
+    view: View,
+    *,
+    publish: str = "",
+    place: Place | None = None,
+) -> None:
     """Train until the run is finished, or until somebody asks to leave; `publish`: a repository, or empty.
 
-    Raises Problem.
+    `place`: where others may dial this machine. Raises Problem.
     """
-    agent = Agent(access.home, access, limits, view)
+    if place is not None:
+        view.say(SEEN)
+    agent = Agent(access.home, access, limits, view, place)
     agent.publisher = _publisher(agent, publish) if publish else None
     leave_request.gently = agent.finish
     with _shown(view, access.home):

@@ -20,12 +20,12 @@ from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.network.link import Connection, Refused
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, issue
-from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId, RunId
 from peer_agent.protocol.log.records import Record, RecordHead, whole
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.wire import Frame, Kind
-from peer_agent.relay.auxiliary import LISTENER, SEEN, own_certificate, run_auxiliary
+from peer_agent.relay.auxiliary import run_auxiliary
+from peer_agent.relay.place import SEEN, own_certificate
 from tests.agent.program import ROOT
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RECIPE, RELAY, OwnAccess, Site, next_of, planned, site
 from tests.averaging.rounds import GRID, RUN, averaged, record_of, sealed
@@ -115,16 +115,6 @@ async def test_it_reduces_keeps_the_log_and_listens_by_a_certificate_of_its_own(
 async def test_behind_a_router_it_names_the_port_that_is_forwarded(tmp_path: Path) -> None:
     async with helping(tmp_path, advertise=7100) as one:
         assert one.hello.url == "wss://127.0.0.1:7100/"
-
-
-def test_its_certificate_stays_and_is_its_owners_alone(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    first = own_certificate(home)
-    assert own_certificate(home).fingerprint == first.fingerprint
-    assert (tmp_path / LISTENER).stat().st_mode & 0o777 == 0o600
-    (tmp_path / LISTENER).write_bytes(b"-----BEGIN NOTHING-----")
-    with pytest.raises(Problem, match="E113"):
-        own_certificate(home)
 
 
 async def test_what_the_site_has_against_its_address_is_told(tmp_path: Path) -> None:

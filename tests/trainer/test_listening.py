@@ -10,8 +10,8 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.relay.place import Place
 from peer_agent.relay.process import Relay
-from peer_agent.trainer.listening import Place
 from tests.benchmarks.rig.contributor import Contributor
 from tests.benchmarks.rig.coordinator import Coordinator
 from tests.benchmarks.rig.machines import OwnAccess

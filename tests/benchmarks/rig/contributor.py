@@ -28,9 +28,10 @@ from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.hearing import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, Kind
+from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
-from peer_agent.trainer.listening import Listening, Place
+from peer_agent.trainer.listening import Listening
 from peer_agent.trainer.round import OpenRound, contribute
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
