@@ -21,6 +21,7 @@ from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.log.records import RecordHead, Unit
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.trainer import following
+from peer_agent.relay.place import Place, own_certificate
 from peer_agent.trainer import agent as agent_module
 from peer_agent.trainer import follower as follower_module
 from peer_agent.trainer import jobs
@@ -46,11 +47,11 @@ REHELLO = m.Rehello(run=RUN, fence=1)
 class Stage:
     """One agent, its site, and what it says to people."""
 
-    def __init__(self, folder: Path, script: Site) -> None:
+    def __init__(self, folder: Path, script: Site, place: Place | None = None) -> None:
         self.home, self.site, self.words = Home(folder), script, io.StringIO()
         self.snapshot = first_snapshot(self.home)
         access = OwnAccess(folder, TRAINER, Role.TRAINER, script.url)
-        self.agent = Agent(self.home, access, Limits(threads=1), View(self.words))
+        self.agent = Agent(self.home, access, Limits(threads=1), View(self.words), place)
         self.running = asyncio.create_task(self.agent.run())
 
     def greeting(self, **changes: Any) -> m.Greeting:
@@ -71,9 +72,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path) -> AsyncIterator[Stage]:
+async def stage(folder: Path, place: Place | None = None) -> AsyncIterator[Stage]:
     async with site() as script:
-        scene = Stage(folder, script)
+        scene = Stage(folder, script, place)
         try:
             yield scene
         finally:
@@ -276,3 +277,23 @@ async def test_a_copy_that_is_damaged_leaves_the_cache(tmp_path: Path) -> None:
             async with asyncio.timeout(PATIENCE_S):
                 await scene.running
         assert not path.exists()
+
+
+async def test_who_listens_says_where_and_by_which_certificate(tmp_path: Path) -> None:
+    async with stage(tmp_path, Place("127.0.0.1", 0, 4443)) as scene:
+        await scene.site.linked()
+        await scene.site.says(REHELLO)
+        hello = await scene.site.hears(m.Hello)
+        assert (hello.url, hello.reduces, hello.keeps_log) == ("wss://127.0.0.1:4443/", True, False)
+        assert hello.fingerprint == own_certificate(scene.home).fingerprint
+
+
+async def test_who_can_serve_nobody_any_more_says_so_and_trains_on(tmp_path: Path) -> None:
+    async with stage(tmp_path, Place("127.0.0.1")) as scene:
+        await scene.join()
+        listening = scene.agent.listening
+        assert listening is not None
+        listening.hear(None)  # type: ignore[arg-type] # which no reducer can take
+        assert (await scene.site.hears(m.Hello)).url == ""
+        assert scene.agent.listening is None
+        assert not scene.running.done()
