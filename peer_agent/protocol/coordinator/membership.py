@@ -9,7 +9,15 @@ from peer_agent.protocol.coordinator.reports import resend
 from peer_agent.protocol.coordinator.round.offers import revoke, revoked
 from peer_agent.protocol.coordinator.round.reducing import withdraw
 from peer_agent.protocol.coordinator.standing import standing
-from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Conduct, Departed, Member, RunState
+from peer_agent.protocol.coordinator.state import (
+    KEEPING_ROLES,
+    NO_ACCUMULATOR,
+    STAND_IN_ROLES,
+    Conduct,
+    Departed,
+    Member,
+    RunState,
+)
 from peer_agent.protocol.coordinator.workers.conduct import discount, keep_conduct, look_soon, recount
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S
 from peer_agent.protocol.coordinator.workers.settlement import depart, end_leases
@@ -69,10 +77,28 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
         state.listening[member.peer] = member
     else:
         state.listening.pop(member.peer, None)
+    _appoint(state)
     if state.listeners() == before:
         return []
     others = tuple(peer for peer in state.members if peer != member.peer)
     return [Send(others, m.Listeners(run=state.run, listeners=state.listeners()))]
+
+
+def _appoint(state: RunState) -> None:
+    """The word of auxiliaries counts while no relay keeps the log (decision 12), and until the round is over."""
+    has_relay = any(member.may_keep and member.role in KEEPING_ROLES for member in state.listening.values())
+    for member in state.listening.values():
+        if member.role in STAND_IN_ROLES and (not has_relay or state.round is None):
+            member.stands_in = not has_relay
+
+
+def relieve(state: RunState) -> list[Command]:
+    """With the clock: a relay that came in mid-round keeps the log alone from the next one on."""
+    before = state.listeners()
+    _appoint(state)
+    if state.listeners() == before:
+        return []
+    return [Send(state.everyone(), m.Listeners(run=state.run, listeners=state.listeners()))]
 
 
 def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
@@ -172,6 +198,7 @@ def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
     look_soon(state)
     commands: list[Command] = []
     if state.listening.pop(member.peer, None) is not None:
+        _appoint(state)
         commands.append(Send(state.everyone(), m.Listeners(run=state.run, listeners=state.listeners())))
     if not member.trains:
         return [*commands, Note("left", f"{_who(member.role, member.person)} is gone")]

@@ -19,6 +19,7 @@ DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
 REDUCING_ROLES = frozenset({Role.RELAY, Role.AUXILIARY})  # whose average is taken: it is nobody else's to check
 KEEPING_ROLES = frozenset({Role.RELAY})  # whose word that bytes are on its disk is taken
+STAND_IN_ROLES = frozenset({Role.AUXILIARY})  # whose word is, where nobody of those is here
 RECORDS_WALKED = 16  # newest records that say what an accumulator may still carry
 ARRIVALS_KEPT = 4096  # delays of offers
 ROUNDS_KEPT = 20  # durations of accumulating
@@ -73,6 +74,7 @@ class Member(Struct):
     fingerprint: str = ""
     may_reduce: bool = False
     may_keep: bool = False
+    stands_in: bool = False  # no relay keeps the log, so that this member's word has to do
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when
     resent_at: float = 0.0
@@ -95,8 +97,8 @@ class Member(Struct):
 
     @property
     def keeps_log(self) -> bool:
-        """Whether what it says it has is on its disk."""
-        return self.may_keep and self.role in KEEPING_ROLES
+        """Whether what it says it has is on its disk, as far as a commit relies on it."""
+        return self.may_keep and (self.role in KEEPING_ROLES or self.stands_in)
 
     @property
     def is_reachable(self) -> bool:
