@@ -137,10 +137,16 @@ class CommitLetters:
         self._tree: list[list[bytes]] = []
         self._positions: dict[PeerId, int] = {}
 
-    def whole(self, fence: int) -> m.Commit:
+    def whole(self, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
         """For a keeper of the log."""
-        contributions = self.entry.contributions
-        return m.Commit(run=self.record.run, fence=fence, record=self.entry.head, contributions=contributions)
+        return m.Commit(
+            run=self.record.run,
+            fence=fence,
+            record=self.entry.head,
+            contributions=self.entry.contributions,
+            snapshot=snapshot,
+            hash_state=hash_state,
+        )
 
     def to(self, peer: PeerId, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
         """For a trainer: its own contribution and the path to it."""
@@ -163,6 +169,8 @@ def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> Opene
     own = commit.contribution
     if isinstance(head, Record):
         own = next((part for part in head.contributions if part.peer == peer), None)
+    elif commit.contributions:
+        own = next((part for part in whole_of(head, commit.contributions).contributions if part.peer == peer), None)
     elif own is not None and not (own.peer == peer and is_in(head, own, commit.position, commit.path)):
         raise Problem.of("E218")
     return OpenedCommit(head, digest_of(commit.record), own, commit.snapshot, commit.hash_state)

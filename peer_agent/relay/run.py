@@ -59,7 +59,7 @@ class Around(Struct, frozen=True):
 
 
 class RelayedRun:
-    """One run; `update_log` is that of all runs. Without `keeps_log` it only reduces, and nothing comes on the disk."""
+    """One run; `update_log` is that of all runs. `gets_all`: it is part of a trainer, and keeps the log where asked."""
 
     def __init__(
         self,
@@ -70,13 +70,14 @@ class RelayedRun:
         *,
         url: str = "",
         fingerprint: str = "",
-        keeps_log: bool = True,
+        gets_all: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run, self.log, self.around = run, update_log, around
         index = update_log.last_index(run)
-        keeper = Keeper(index=index, appending=index) if keeps_log else None
-        self.state = RelayState(run=run, me=me, url=url, fingerprint=fingerprint, reducer=Reducer(), keeper=keeper)
+        self.state = RelayState(run=run, me=me, url=url, fingerprint=fingerprint, reducer=Reducer(), keeper=None)
+        keeper, self.state.gets_all = Keeper(index=index, appending=index), gets_all
+        self.state.keeper, self.state.spare = (None, keeper) if gets_all else (keeper, None)
         self.reduction: Reduction | None = None
         self.received: dict[int, dict[int, bytes]] = {}  # averages of others: payloads by span and chunk
         self.outbox: Outbox | None = None

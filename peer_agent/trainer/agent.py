@@ -189,14 +189,21 @@ class Agent:
         match body:
             case Frame(kind=Kind.PROBE):
                 self.prober.frame_came(peer, body)
-            case Frame() if round_ is not None:
-                large = len(body.payload) > INLINE_BYTES
-                if await asyncio.to_thread(round_.keep_chunk, body) if large else round_.keep_chunk(body):
-                    await self._arrived(round_)
+            case Frame():
+                await self._hear_average(peer, body, round_)
             case m.Open():
                 self.handle(e.OpenHeard(peer, body))
             case m.SlotRefused():
                 self.view.fault(Fault.of("E141", chunk=body.chunk, reason=body.code))
+
+    async def _hear_average(self, peer: PeerId, body: Frame, round_: OpenRound | None) -> None:
+        if self.listening is not None:
+            await self.listening.hear_average(peer, body)
+        if round_ is None:
+            return
+        large = len(body.payload) > INLINE_BYTES
+        if await asyncio.to_thread(round_.keep_chunk, body) if large else round_.keep_chunk(body):
+            await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
         """One more average; once all are here the site is told, whether they are the right ones or not."""

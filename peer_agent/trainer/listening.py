@@ -1,7 +1,7 @@
 """The part of a trainer that others dial: it reduces for them, in the agent's process, as a relay does.
 
 Its own chunks come, and its own averages go, over a link to itself, so that it is one contributor among the others. It
-keeps no log: relays do. What it says beside the words of a round is said by the trainer's core, which knows more.
+keeps the log where the site has no relay and asks it to. Who it is says the trainer's core, which knows more.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.messages import MAX_HANDSHAKE
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message
+from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.place import Place, own_certificate
 from peer_agent.relay.run import Around, RelayedRun
 from peer_agent.site.credential import RunAccess
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.1  # where chunks close with the clock
 IDLE_TICKS = 5  # of these, before it is told of the time where none do
 MOST_WAITING = 4096  # events that wait for their turn; what is beyond is lost, and what matters is said again
-OF_A_LISTENER = m.SpanDone | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
+OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
 
 class Listening:
@@ -67,9 +67,9 @@ class Listening:
         )
         self.fingerprint = certificate.fingerprint
         self.url = place.url(self._server.port)
-        around = Around(self._say_of_listener, _ask_nobody, _follow_nobody, lambda _, error: self._failed(error))
+        around = Around(self._say_of_listener, self.links.ask, _follow_nobody, lambda _, error: self._failed(error))
         update_log = UpdateLog(self.access.home.folder / "log", self.access.site_key)
-        self.run = RelayedRun(self.access.run, self.access.peer, update_log, around, url=self.url, keeps_log=False)
+        self.run = RelayedRun(self.access.run, self.access.peer, update_log, around, url=self.url, gets_all=True)
         here, there = own_link()
         parts = (self._take(), self._tick(), self._serve_own(there), self._dial_own(here))
         self._tasks = [asyncio.create_task(part) for part in parts]
@@ -97,6 +97,11 @@ class Listening:
         except Problem as problem:
             log.warning("%s", problem)
 
+    async def hear_average(self, peer: PeerId, frame: Frame) -> None:
+        """What came of another reducer: for the log, where it is kept here."""
+        if self.run.state.keeper is not None and frame.kind is Kind.AVERAGE:
+            await self.run.hear_average(peer, frame)
+
     def lose_control(self) -> None:
         """The control link has ended."""
         self._happens(e.ControlLost())
@@ -116,7 +121,8 @@ class Listening:
                 self._happens(e.Ticked())
 
     def _say_of_listener(self, message: m.TO_SITE) -> None:
-        if isinstance(message, OF_A_LISTENER):
+        is_gap = isinstance(message, m.Heartbeat) and message.index >= 0  # of a log that is kept here
+        if isinstance(message, OF_A_LISTENER) or is_gap:
             self._say(message)
 
     # --- links --------------------------------------------------------------------------------------------------
@@ -139,12 +145,6 @@ class Listening:
             await self.links.serve(self.access.peer, link)
         except LinkLost:
             return
-
-
-async def _ask_nobody(peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
-    """It keeps no log that would have to be filled."""
-    del peer, record, entry
-    return None
 
 
 def _follow_nobody(run: RunId, listeners: tuple[m.Listener, ...]) -> None:

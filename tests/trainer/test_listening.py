@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.protocol.bandwidth.learning import WAYS, Capacity
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
@@ -15,6 +16,7 @@ from peer_agent.relay.process import Relay
 from tests.benchmarks.rig.contributor import Contributor
 from tests.benchmarks.rig.coordinator import Coordinator
 from tests.benchmarks.rig.machines import OwnAccess
+from tests.protocol.identities import RUN, SITE_PUBLIC
 
 ELEMENTS = 20 * 64 * 1024
 TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]
@@ -23,8 +25,10 @@ PATIENCE_S = 120.0
 
 
 @asynccontextmanager
-async def running(folder: Path, listening: int, *, known: bool = True) -> AsyncIterator[Coordinator]:
-    """A relay and three trainers, of whom so many listen, everybody's link alike and, if so, known."""
+async def running(
+    folder: Path, listening: int, *, known: bool = True, relayed: bool = True
+) -> AsyncIterator[Coordinator]:
+    """A relay, if so, and three trainers, of whom so many listen, everybody's link alike and, if so, known."""
     recipe = Recipe(model=Model(context=257), target_batch=12, micro_batch=4, minimum_trainers=3, snapshot_every=1000)
     coordinator = Coordinator(recipe, ELEMENTS)
     control = await coordinator.listen("127.0.0.1")
@@ -32,7 +36,8 @@ async def running(folder: Path, listening: int, *, known: bool = True) -> AsyncI
         for way in WAYS:
             coordinator.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
     access = OwnAccess(folder / "relay", RELAY, Role.RELAY, control)
-    tasks = [asyncio.create_task(Relay(access.home, access, host="127.0.0.1", port=0, advertise="").run())]
+    relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="")
+    tasks = [asyncio.create_task(relay.run())] if relayed else []
     for number, peer in enumerate(TRAINERS):
         own = OwnAccess(folder / peer, peer, Role.TRAINER, control)
         place = Place("127.0.0.1") if number < listening else None
@@ -80,3 +85,20 @@ async def test_idle_links_are_measured_before_the_first_round(tmp_path: Path) ->
             await asyncio.sleep(0.05)
         assert coordinator.state.step == 0
         assert all(capacity.bps > 1e5 for capacity in coordinator.state.capacities.values())
+
+
+async def test_without_a_relay_two_of_them_keep_the_log(tmp_path: Path) -> None:
+    async with running(tmp_path, listening=3, relayed=False) as coordinator, asyncio.timeout(PATIENCE_S):
+        await coordinator.reach(3)
+        keepers = [listener.peer for listener in coordinator.state.listeners() if listener.keeps_log]
+        assert len(keepers) == 2
+        records = [record for _, record in coordinator.entries]
+        for keeper in keepers:
+            while UpdateLog(tmp_path / keeper / "log", SITE_PUBLIC).last_index(RUN) < len(records):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    for keeper in keepers:
+        log = UpdateLog(tmp_path / keeper / "log", SITE_PUBLIC)
+        for record in records:
+            assert log.missing(RUN, record.index) == [], "what others averaged came with the round"
+    (other,) = set(TRAINERS).difference(keepers)
+    assert not UpdateLog(tmp_path / other / "log", SITE_PUBLIC).last_index(RUN), "nobody asked it to keep anything"

@@ -9,7 +9,15 @@ from peer_agent.protocol.coordinator.reports import resend
 from peer_agent.protocol.coordinator.round.offers import revoke, revoked
 from peer_agent.protocol.coordinator.round.reducing import withdraw
 from peer_agent.protocol.coordinator.standing import standing
-from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Conduct, Departed, Member, RunState
+from peer_agent.protocol.coordinator.state import (
+    KEEPING_ROLES,
+    NO_ACCUMULATOR,
+    STAND_INS,
+    Conduct,
+    Departed,
+    Member,
+    RunState,
+)
 from peer_agent.protocol.coordinator.workers.conduct import discount, keep_conduct, look_soon, recount
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S
 from peer_agent.protocol.coordinator.workers.settlement import depart, end_leases
@@ -69,10 +77,37 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
         state.listening[member.peer] = member
     else:
         state.listening.pop(member.peer, None)
+    _appoint(state)
     if state.listeners() == before:
         return []
     others = tuple(peer for peer in state.members if peer != member.peer)
     return [Send(others, m.Listeners(run=state.run, listeners=state.listeners()))]
+
+
+def _appoint(state: RunState) -> None:
+    """The word of members counts while no relay keeps the log (decision 12), and until the round is over."""
+    able = [member for member in state.listening.values() if member.may_keep]
+    has_relay = any(member.role in KEEPING_ROLES for member in able)
+    stand_ins = set[PeerId]() if has_relay else _stand_ins(able)
+    for member in able:
+        if member.peer in stand_ins or state.round is None:
+            member.stands_in = member.peer in stand_ins
+
+
+def _stand_ins(able: list[Member]) -> set[PeerId]:
+    """All auxiliaries; without any, the trainers that have listened longest."""
+    auxiliaries = {member.peer for member in able if member.role is Role.AUXILIARY}
+    trainers = sorted((member for member in able if member.trains), key=lambda p: (p.joined_at, p.peer))
+    return auxiliaries or {member.peer for member in trainers[:STAND_INS]}
+
+
+def relieve(state: RunState) -> list[Command]:
+    """With the clock: a relay that came in mid-round keeps the log alone from the next one on."""
+    before = state.listeners()
+    _appoint(state)
+    if state.listeners() == before:
+        return []
+    return [Send(state.everyone(), m.Listeners(run=state.run, listeners=state.listeners()))]
 
 
 def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
@@ -172,6 +207,7 @@ def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
     look_soon(state)
     commands: list[Command] = []
     if state.listening.pop(member.peer, None) is not None:
+        _appoint(state)
         commands.append(Send(state.everyone(), m.Listeners(run=state.run, listeners=state.listeners())))
     if not member.trains:
         return [*commands, Note("left", f"{_who(member.role, member.person)} is gone")]

@@ -28,7 +28,7 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
         return []
     count = min(PAGE, state.index - index)
     member.resent_to, member.resent_at = index + count, state.now
-    return [Resend(member.peer, index + 1, count, whole=not member.trains)]
+    return [Resend(member.peer, index + 1, count, whole=member.takes_all)]
 
 
 def take_paged(state: RunState, paged: Paged) -> list[Command]:

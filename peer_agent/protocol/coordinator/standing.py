@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Send, Waiting
-from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import is_asked
 from peer_agent.protocol.identifiers import PeerId
 
@@ -103,7 +103,8 @@ def _of_the_reduce(state: RunState, round_: Round) -> str:
         return "no relay is connected"
     open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
     if not open_at:
-        return "waiting for a relay to keep what is averaged"
+        keeps = any(member.role in KEEPING_ROLES for member in state.listening.values())
+        return f"waiting for {'a relay' if keeps else 'most people'} to keep what is averaged"
     short = {
         round_.slots[slot].peer
         for reducer in open_at

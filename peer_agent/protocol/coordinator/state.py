@@ -18,6 +18,7 @@ from peer_agent.protocol.recipe import Recipe
 DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
 KEEPING_ROLES = frozenset({Role.RELAY})  # whose word that bytes are on its disk is taken
+STAND_INS = 2  # trainers whose word is, where nobody of those is here, nor an auxiliary
 RECORDS_WALKED = 16  # newest records that say what an accumulator may still carry
 ARRIVALS_KEPT = 4096  # delays of offers
 ROUNDS_KEPT = 20  # durations of accumulating, latenesses of chunks
@@ -76,6 +77,7 @@ class Member(Struct):
     reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
     measures: bool = False  # it knows what a probe is: it has said whom it reaches
     probed: bool = False  # its link was measured once
+    stands_in: bool = False  # no relay keeps the log, so that this member's word has to do
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when
     resent_at: float = 0.0
@@ -92,9 +94,14 @@ class Member(Struct):
         return self.role is Role.TRAINER
 
     @property
+    def takes_all(self) -> bool:
+        """Whether it is told entries with all contributions, as a log has them."""
+        return not self.trains or self.stands_in
+
+    @property
     def keeps_log(self) -> bool:
-        """Whether what it says it has is on its disk."""
-        return self.may_keep and self.role in KEEPING_ROLES
+        """Whether what it says it has is on its disk, as far as a commit relies on it."""
+        return self.may_keep and (self.role in KEEPING_ROLES or self.stands_in)
 
     @property
     def is_reachable(self) -> bool:

@@ -98,12 +98,18 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
         case OpenCommit():
             return _commit(state, message, now)
         case m.Snapshotted():
-            return keeping.forget(state, state.keeper, message.keep_after, now) if state.keeper is not None else []
+            return _snapshotted(state, message.keep_after, now)
         case m.State():
             return _stand(state, message, now)
         case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice() | m.Probe():
             return []  # for those who compute, and for the links
     assert_never(message)
+
+
+def _snapshotted(state: RelayState, keep_after: int, now: float) -> list[e.Action]:
+    if state.keeper is not None:
+        return keeping.forget(state, state.keeper, keep_after, now)
+    return [e.Forget(keep_after)] if state.spare is not None else []
 
 
 def _plan(state: RelayState, plan: OpenPlan, now: float) -> list[e.Action]:
@@ -124,6 +130,9 @@ def _greeted(state: RelayState, greeting: m.Greeting, now: float) -> list[e.Acti
 
 def _follow(state: RelayState, listeners: tuple[m.Listener, ...]) -> list[e.Action]:
     state.listeners = listeners
+    is_asked = any(listener.peer == state.me and listener.keeps_log for listener in listeners)
+    if state.gets_all and is_asked is not (state.keeper is not None):
+        state.keeper, state.spare = state.spare, state.keeper
     return [e.Follow(listeners)]
 
 
@@ -145,7 +154,7 @@ def _stand(state: RelayState, message: m.State, now: float) -> list[e.Action]:
 
 
 def _answer(state: RelayState, event: e.Asked, now: float) -> list[e.Action]:
-    message, keeps = event.message, state.keeper is not None
+    message, keeps = event.message, state.keeper is not None or state.spare is not None
     match message:
         case m.Leaves():
             return reducing.leaves(state.reducer, event.peer, message, now) if state.reducer is not None else []

@@ -25,9 +25,9 @@ def named(attempt: Attempt) -> dict[str, Any]:
 
 
 def awaited(state: RelayState, plan: OpenPlan) -> dict[int, set[int]]:
-    """Chunks by span that come to a keeper of the log: of reducers that keep none themselves."""
+    """Chunks by span that come to a keeper of the log: of reducers that keep none themselves, or of all others."""
     if state.keeper is None:
         return {}
-    keepers = {listener.peer for listener in state.listeners if listener.keeps_log} | {state.me}
+    keepers = {listener.peer for listener in state.listeners if listener.keeps_log and not state.gets_all} | {state.me}
     spans = (span for span in plan.plan.spans if not span.root and span.reducer not in keepers)
     return {span.span: set(range(span.first, span.stop)) for span in spans}

@@ -102,6 +102,8 @@ class RelayState(Struct, kw_only=True):
     fingerprint: str = ""
     reducer: Reducer | None
     keeper: Keeper | None
+    spare: Keeper | None = None  # what it has of the log while the site does not ask it to keep that
+    gets_all: bool = False  # it is part of a trainer, to which all averages come: it keeps the log where it is asked to
     fence: int = 0  # the highest that was heard of
     joined: bool = False  # the site was told who this is, on the control link that is open
     finished: bool = False

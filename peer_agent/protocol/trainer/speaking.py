@@ -55,6 +55,7 @@ def hello_of(state: TrainerState) -> m.Hello:
         in_doubt=_in_doubt(state),
         url=state.url,
         reduces=bool(state.url),
+        keeps_log=bool(state.url),
         fingerprint=state.fingerprint,
         log_index=state.index,
     )

@@ -184,6 +184,8 @@ class Contributor:
             case Frame(kind=Kind.PROBE):
                 self.prober.frame_came(peer, body)
             case Frame():
+                if self.listening is not None:
+                    await self.listening.hear_average(peer, body)
                 await self._keep(body)
             case m.Open():
                 await self._take(e.OpenHeard(peer, body))

@@ -10,7 +10,7 @@ from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included, digest_of
-from tests.protocol.coordinator.stage import ELEMENTS, TOKENS, Stage, Trainer, sealed, sent
+from tests.protocol.coordinator.stage import ELEMENTS, RUN, TOKENS, Stage, Trainer, sealed, sent
 
 CHUNKS = ELEMENTS // (16 * 1024)
 NAMES = ("ann", "bob", "cem", "dan", "eva", "fay", "gus", "hal")
@@ -48,6 +48,9 @@ def reducing(
     reducers = [stage.relay(f"relay{number}", **said) for number, said in enumerate(relays or ({},))]
     stage.state.capacities |= capacities_of(zip(reducers, bps, strict=False))
     trainers = [stage.trainer(name) for name in NAMES[:people]]
+    if any("role" in said for said in relays):  # of members it counts whether the others reach them
+        for peer in (*reducers, *(trainer.peer for trainer in trainers)):
+            stage.say(peer, m.Reaches(run=RUN, listeners=tuple(reducers)))
     stage.accumulate(unit_s=unit_s)
     stage.offers(*trainers[:-1])
     stage.offer(trainers[-1], **last)

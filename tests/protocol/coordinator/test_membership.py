@@ -4,6 +4,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.relay.state import NOBODY
 from tests.protocol.coordinator.scenes import come_back, left_out, pair, progress, reducing, restarted
 from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of, sent
@@ -201,3 +202,72 @@ def test_what_it_offered_in_the_other_role_is_done_without() -> None:
     hello = m.Hello(run=RUN, accumulator=NOBODY)
     stage.handle(e.Joined(trainers[0].peer, "ann", "ann", Role.AUXILIARY, hello))
     assert stage.round.dropped == {0}
+
+
+def keepers(stage: Stage) -> list[PeerId]:
+    """Those that everybody is told keep the log."""
+    return [listener.peer for listener in stage.state.listeners() if listener.keeps_log]
+
+
+def test_the_word_of_an_auxiliary_counts_while_no_relay_is_here() -> None:
+    stage = Stage()
+    ann = stage.trainer("ann")
+    auxiliary = stage.relay("nas", Role.AUXILIARY)
+    assert keepers(stage) == [auxiliary]
+    relay = stage.relay()
+    assert keepers(stage) == [relay], "between rounds it stands down at once"
+    told = sent(stage.said, m.Listeners, ann.peer)[-1]
+    assert [(other.peer, other.keeps_log) for other in told.listeners] == [(auxiliary, False), (relay, True)]  # type: ignore[attr-defined]
+    stage.handle(e.Lost(relay))
+    assert keepers(stage) == [auxiliary]
+    stage.relay(keeps_log=False)
+    assert keepers(stage) == [auxiliary], "a relay without a log keeps none"
+
+
+def test_without_relays_and_auxiliaries_two_trainers_keep_the_log() -> None:
+    stage = Stage(steps=1)
+    trainers = [stage.trainer(name) for name in "abc"]
+    for trainer in trainers:
+        stage.now += 1
+        stage.hello(trainer, url=f"wss://{trainer.name}", fingerprint="f" * 64, reduces=True, keeps_log=True)
+    kept = [trainer.peer for trainer in trainers[:2]]
+    assert keepers(stage) == kept
+    for trainer in trainers:
+        others = tuple(other.peer for other in trainers if other is not trainer)
+        stage.say(trainer.peer, m.Reaches(run=RUN, listeners=others))
+    stage.accumulate()
+    stage.offers(*trainers)
+    for span in stage.spans():
+        stage.span_done(span)
+        for peer in kept:
+            stage.say(peer, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+    for trainer in trainers:
+        stage.gathered(trainer.peer)
+    stage.persist()
+    commits = {trainer.peer: sent(stage.said, m.Commit, trainer.peer)[-1] for trainer in trainers}
+    assert [bool(commit.contributions) for commit in commits.values()] == [True, True, False]  # type: ignore[attr-defined]
+    assert all(commit.hash_state for commit in commits.values()), "each hashes its state"  # type: ignore[attr-defined]
+    assert sum(commit.snapshot for commit in commits.values()) == 1  # type: ignore[attr-defined]
+    stage.relay("nas", Role.AUXILIARY)
+    assert keepers(stage) == [peer_of("nas")]
+
+
+def test_it_counts_until_the_round_is_over_in_which_a_relay_came() -> None:
+    stage, trainers, (auxiliary,) = reducing({"role": Role.AUXILIARY})
+    relay = stage.relay()
+    assert keepers(stage) == [auxiliary, relay] or keepers(stage) == [relay, auxiliary]
+    stage.reduce()
+    for trainer in trainers:
+        stage.gathered(trainer.peer)
+    stage.persist()
+    before = len(stage.said)
+    stage.wait(2)
+    assert keepers(stage) == [relay]
+    assert sent(stage.said[before:], m.Listeners, trainers[0].peer)
+
+
+def test_a_trainer_that_says_it_keeps_the_log_does_not_where_a_relay_does() -> None:
+    stage = Stage()
+    relay = stage.relay()
+    stage.relay("liar", Role.TRAINER)
+    assert keepers(stage) == [relay]

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
@@ -123,6 +124,29 @@ def test_whom_it_reaches_is_said_when_that_changes_with_a_hello_and_from_time_to
     assert [message for message in again if isinstance(message, m.Reaches)] == [reaches(OTHER, THIRD)]
     assert said(relay.handle(e.Reached(()))) == [reaches()]
     assert not [message for _ in range(40) for message in said(relay.tick(1.0)) if isinstance(message, m.Reaches)]
+
+
+def test_part_of_a_trainer_keeps_the_log_while_the_site_asks_it_to() -> None:
+    relay = Stage(index=5).join()
+    relay.state.gets_all, relay.state.keeper, relay.state.spare = True, None, relay.state.keeper
+    fetch: Any = m.FetchSpan(run=RUN, index=3, span=1)
+    relay.hear(m.Listeners(run=RUN, listeners=(replace(HERE, keeps_log=False),)))
+    assert relay.state.keeper is None
+    assert relay.handle(e.Asked(SENDERS[0], fetch)) == [e.GiveSpan(SENDERS[0], 3, 1)], "what it has, others may copy"
+    relay.hear(m.Listeners(run=RUN, listeners=(HERE,)))
+    assert relay.keeper.index == 5
+    relay.hear(m.Listeners(run=RUN, listeners=(HERE,)))
+    assert relay.keeper.index == 5, "asked twice, it goes on"
+    relay.hear(m.Listeners(run=RUN, listeners=()))
+    assert relay.state.keeper is None
+    snapshotted = m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=2)
+    assert relay.hear(snapshotted) == [e.Forget(2)], "what a snapshot covers goes all the same"
+
+
+def test_a_relay_keeps_the_log_whatever_the_others_are_told() -> None:
+    relay = Stage(index=5).join()
+    relay.hear(m.Listeners(run=RUN, listeners=()))
+    assert relay.keeper.index == 5
 
 
 # Data links

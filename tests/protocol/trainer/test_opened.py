@@ -1,6 +1,7 @@
 """Plans and records are verified once, and reduced to what concerns this trainer."""
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, Signed, sign
@@ -44,6 +45,18 @@ def test_a_record_says_where_our_part_was_included() -> None:
     assert (opened.index, opened.step, opened.fence, opened.digest) == (7, 7, 2, digest_of(sealed))
     assert (opened.snapshot, opened.hash_state) == (False, True)
     assert open_commit(letters.to(OTHER, 2), SITE_PUBLIC, OTHER).own is None
+
+
+def test_of_a_whole_record_our_part_is_one_of_them() -> None:
+    """Who keeps the log is told of all contributions."""
+    letters = CommitLetters(seal(SITE_KEY, record(7, OWN)), record(7, OWN))
+    whole = letters.whole(2, snapshot=True, hash_state=True)
+    opened, mine = (open_commit(each, SITE_PUBLIC, ME) for each in (whole, letters.to(ME, 2)))
+    assert opened.own is not None
+    assert (opened.own, opened.contribution, opened.digest) == (mine.own, mine.contribution, mine.digest)
+    assert (opened.snapshot, opened.hash_state) == (True, True)
+    with pytest.raises(Problem, match="E218"):
+        open_commit(replace(whole, contributions=b"[]"), SITE_PUBLIC, ME)
 
 
 def test_what_the_site_has_not_signed_is_not_opened() -> None:

@@ -9,6 +9,7 @@ from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.workers.conduct import look_soon, recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle_leases
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import Record, digest_of
 
@@ -83,17 +84,18 @@ def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Com
     assert state.sealed is not None
     is_snapshot = is_due(state)
     commands, keeper = elect(state, seed) if is_snapshot else ([], None)
-    letters, keepers = CommitLetters(state.sealed, record), []
+    letters, whole = CommitLetters(state.sealed, record), list[PeerId]()
     for member in state.members.values():
         if before in {member.log_index, member.resent_to}:
             member.resent_to, member.resent_at = state.index, state.now
-        if member.trains:
-            is_keeper = member.peer == keeper
-            message = letters.to(member.peer, state.fence, snapshot=is_keeper, hash_state=is_snapshot)
-            commands.append(e.Send((member.peer,), message))
+        asked = {"snapshot": member.peer == keeper, "hash_state": is_snapshot and member.trains}
+        if not member.takes_all:
+            commands.append(e.Send((member.peer,), letters.to(member.peer, state.fence, **asked)))
+        elif any(asked.values()):
+            commands.append(e.Send((member.peer,), letters.whole(state.fence, **asked)))
         else:
-            keepers.append(member.peer)
-    return [*commands, e.Send(tuple(keepers), letters.whole(state.fence))] if keepers else commands
+            whole.append(member.peer)
+    return [*commands, e.Send(tuple(whole), letters.whole(state.fence))] if whole else commands
 
 
 def _sentence(record: Record) -> str:

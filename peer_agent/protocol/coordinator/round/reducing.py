@@ -19,11 +19,12 @@ from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import drop_message, holders_of, kept_spans, patience_s, plan
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.standing import name_all
-from peer_agent.protocol.coordinator.state import Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import missed, struck
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import root_over
 
+LOOKS = 64  # at a round for those who have all averages: first one by one, then so many more
 SECOND_COPY_S = 5.0  # from the last span on a disk, for somebody else to have them all
 
 
@@ -62,6 +63,9 @@ def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list
     if round_ is None or not arrivals.holds:
         return []
     round_.gathered[member.peer] = arrivals.holds
+    count, parts = len(round_.gathered), len(round_.persons) // LOOKS
+    if count > LOOKS and parts and count % parts:
+        return []  # among thousands the next ones look, or the clock
     return _commit_when_held(state, round_)
 
 
@@ -84,15 +88,32 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
     """Whether of every span somebody has it besides the keeper of the log that has it on its disk (rule 5).
 
-    It has no veto: where nobody is left to have it, or nobody says so in time, the disk alone counts.
+    It has no veto: where nobody is left to have it, or nobody says so in time, a relay's disk alone counts.
     """
     assert round_.done_at is not None
     gatherers = _gatherers(round_).intersection(state.members)
+    if _rely_on_members(state, keepers):
+        return _is_with_most(state, round_, gatherers)
     here = {span: (peers | {span.reducer}).intersection(state.members) for span, peers in keepers.items()}
     if all(len(peers | gatherers) > 1 for peers in here.values()):
         return True
     may_come = any(member.trains and member.peer in round_.persons for member in state.members.values())
     return not may_come or state.now - round_.done_at >= SECOND_COPY_S
+
+
+def _rely_on_members(state: RunState, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> list[PeerId]:
+    """Reducers of spans that lie on no relay's disk: a member and an accomplice could say that it is on theirs."""
+    return [span.reducer for span, peers in keepers.items() if not any(_is_relay(state, peer) for peer in peers)]
+
+
+def _is_relay(state: RunState, peer: PeerId) -> bool:
+    return peer in state.members and state.members[peer].role in KEEPING_ROLES
+
+
+def _is_with_most(state: RunState, round_: Round, gatherers: Iterable[PeerId]) -> bool:
+    """Whether most people who train here, and were asked to in this round, have all averages (decision 12)."""
+    here = {peer: member.person for peer, member in state.members.items() if member.trains and peer in round_.persons}
+    return 2 * len({here[peer] for peer in gatherers if peer in here}) > len(set(here.values()))
 
 
 def _gatherers(round_: Round) -> set[PeerId]:
@@ -109,11 +130,18 @@ def gathered_root(round_: Round) -> bytes:
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """The clock: every span is on a disk, and a second copy was waited for."""
+    """The clock: every span is on a disk, and a second copy was waited for.
+
+    Members whose averages most people have not got by the end of the round sit out the next ones.
+    """
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
-    return _commit_when_held(state, round_)
+    commands = _commit_when_held(state, round_)
+    if not commands and state.now >= round_.deadline:
+        held = {span: holders_of(state, round_, span) for span in round_.plan.spans}
+        strike(state, (p for p in _rely_on_members(state, held) if not _is_relay(state, p)))
+    return commands
 
 
 def move_on(state: RunState, round_: Round) -> None:

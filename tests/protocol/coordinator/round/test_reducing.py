@@ -8,12 +8,15 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S
+from peer_agent.protocol.coordinator.round import reducing as reducing_module
 from peer_agent.protocol.coordinator.round.reducing import SECOND_COPY_S
+from peer_agent.protocol.coordinator.state import Round, RunState
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import root_over
 from peer_agent.protocol.log.records import Included
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
-from tests.protocol.coordinator.stage import Stage, Trainer, notes
+from tests.protocol.coordinator.stage import RUN, Stage, Trainer, notes, peer_of
 
 # --- what is held
 
@@ -107,6 +110,124 @@ def test_nobody_waits_for_a_copy_where_nobody_is_left_to_have_one() -> None:
         stage.handle(e.Lost(trainer.peer))
     stage.reduce()
     assert stage.round.record is not None
+
+
+# --- without a relay (decision 12)
+
+AUXILIARY = {"role": Role.AUXILIARY}
+
+
+def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, list[Trainer], list[PeerId]]:
+    """Auxiliaries have averaged everything, and say that it is on their disks."""
+    stage, trainers, reducers = reducing(AUXILIARY, *others, people=people)
+    stage.gathers = False
+    stage.reduce()
+    for span in stage.spans():
+        for peer in reducers:
+            stage.say(peer, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+    return stage, trainers, reducers
+
+
+def test_members_alone_commit_what_most_people_have() -> None:
+    """An auxiliary that lies and one accomplice could else commit bytes that nobody has."""
+    stage, trainers, _ = done_by_members(AUXILIARY)
+    stage.wait(2 * SECOND_COPY_S)
+    stage.gathered(trainers[0].peer)
+    stage.gathered(trainers[1].peer)
+    assert stage.round.record is None, "half of them is not most"
+    stage.gathered(trainers[2].peer, holds=bytes(32))
+    assert stage.round.record is None
+    stage.gathered(trainers[2].peer)
+    assert stage.round.record is not None
+
+
+def test_machines_of_one_person_are_one_voice() -> None:
+    stage = Stage(batch=40)
+    stage.relay("nas", Role.AUXILIARY)
+    trainers = [
+        stage.trainer(name, person) for name, person in zip("abcde", ("ann", "ann", "ann", "bob", "cem"), strict=True)
+    ]
+    for trainer in trainers:
+        stage.say(trainer.peer, m.Reaches(run=RUN, listeners=(peer_of("nas"),)))
+    stage.accumulate()
+    stage.offers(*trainers)
+    stage.gathers = False
+    stage.reduce()
+    for trainer in trainers[:3]:
+        stage.gathered(trainer.peer)
+    assert stage.round.record is None
+    stage.gathered(trainers[3].peer)
+    assert stage.round.record is not None
+
+
+def test_of_a_crowd_not_every_word_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look goes through all of them."""
+    monkeypatch.setattr(reducing_module, "LOOKS", 1)
+    stage, trainers, _ = done_by_members(people=5)
+    looks: list[int] = []
+    look = reducing_module._commit_when_held
+
+    def counted(state: RunState, round_: Round) -> list[e.Command]:
+        looks.append(len(round_.gathered))
+        return look(state, round_)
+
+    monkeypatch.setattr(reducing_module, "_commit_when_held", counted)
+    for trainer in trainers[:3]:
+        stage.gathered(trainer.peer)
+    assert looks == [1]
+    stage.wait(2 * TICK_S)
+    assert stage.round.record is not None, "the clock looks"
+
+
+def test_of_those_who_are_gone_no_word_is_waited_for() -> None:
+    stage, trainers, (auxiliary,) = done_by_members()
+    progress(stage, auxiliary, *[CHUNKS] * len(trainers))
+    stage.gathered(trainers[0].peer)
+    stage.gathered(trainers[1].peer)
+    assert stage.round.record is None
+    stage.handle(e.Lost(trainers[3].peer))
+    stage.wait(1)
+    assert stage.round.record is not None
+
+
+def test_where_nobody_is_left_nothing_is_committed() -> None:
+    stage, trainers, (auxiliary,) = done_by_members()
+    progress(stage, auxiliary, *[CHUNKS] * len(trainers))
+    for trainer in trainers:
+        stage.handle(e.Lost(trainer.peer))
+    stage.wait(2 * SECOND_COPY_S)
+    assert stage.round.record is None
+
+
+def test_what_most_do_not_get_in_time_is_void_and_who_averaged_it_sits_out() -> None:
+    stage, trainers, (auxiliary,) = done_by_members()
+    stage.gathered(trainers[0].peer)
+    stage.wait(60)
+    assert "void" in notes(stage.said)
+    assert stage.state.step == 0
+    assert stage.state.members[auxiliary].conduct.strikes == 1
+
+
+def test_what_a_member_averaged_and_a_relay_has_on_its_disk_is_held() -> None:
+    stage, _, (auxiliary, relay) = reducing(AUXILIARY, {"reduces": False})
+    stage.gathers = False
+    stage.reduce()
+    assert {span.reducer for span in stage.spans()} == {auxiliary}
+    stage.wait(SECOND_COPY_S)
+    for span in stage.spans():
+        stage.say(auxiliary, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+    assert stage.round.record is None, "its own word does not count beside a relay"
+    for span in stage.spans():
+        stage.say(relay, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
+    assert stage.round.record is not None
+
+
+def test_a_relay_that_does_not_get_it_in_time_is_not_to_blame() -> None:
+    stage, _, (auxiliary, relay) = reducing(AUXILIARY, {"reduces": False})
+    stage.reduce()
+    stage.wait(60)
+    assert stage.state.members[auxiliary].conduct.strikes == 1
+    assert stage.state.members[relay].conduct.strikes == 0
 
 
 # --- twice, wrong, lost
