@@ -190,8 +190,11 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
                 assert (frame.fence, frame.chunk, bytes(frame.payload)) == (LOGGED, chunk, payloads[chunk])
 
 
-async def test_chunks_close_with_the_clock_without_who_sends_nothing(tmp_path: Path, dial: Dial) -> None:
+async def test_chunks_close_with_the_clock_without_who_sends_nothing(
+    tmp_path: Path, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three of four: their mean, bit for bit what it is where the fourth is dropped."""
+    monkeypatch.setattr(relay_module, "IDLE_TICKS", 10**9)
     sendings = offers(4)
     attempt = replace(plan(sendings), sigma=0.05)
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
