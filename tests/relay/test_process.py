@@ -208,7 +208,7 @@ async def test_chunks_close_with_the_clock_without_who_sends_nothing(
             await send_all(link, attempt, slot, sending)
         done = [await script.hears(m.SpanDone) for _ in attempt.spans]
     assert {part.slots for each in done for part in each.included} == {(0, 1, 2)}
-    alone = reduction_of(attempt, sendings)
+    alone = reduction_of(attempt, sendings, RELAY)
     spans = [each for slot in range(3) for each in closed_by(alone, frames_of(attempt, slot, sendings[slot]))]
     spans += alone.drop(3)
     assert sorted(each.root for each in done) == sorted(each.root for each in spans if isinstance(each, ClosedSpan))
