@@ -18,7 +18,7 @@ LEAST_SIGMA = 0.05
 MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
 DEVIATIONS = 4.0  # medians of what differs from the median
 SHORTEST_S = 2.0  # a plan of less is over before anybody could be called late
-LEAST_S = 0.5  # in which machines and home networks may pause
+LEAST_S = 0.75  # in which machines and home networks may pause
 
 Seconds = NDArray[np.float64]
 

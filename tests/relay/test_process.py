@@ -190,8 +190,11 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
                 assert (frame.fence, frame.chunk, bytes(frame.payload)) == (LOGGED, chunk, payloads[chunk])
 
 
-async def test_chunks_close_with_the_clock_without_who_sends_nothing(tmp_path: Path, dial: Dial) -> None:
+async def test_chunks_close_with_the_clock_without_who_sends_nothing(
+    tmp_path: Path, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three of four: their mean, bit for bit what it is where the fourth is dropped."""
+    monkeypatch.setattr(relay_module, "IDLE_TICKS", 10**9)
     sendings = offers(4)
     attempt = replace(plan(sendings), sigma=0.05)
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
@@ -205,7 +208,7 @@ async def test_chunks_close_with_the_clock_without_who_sends_nothing(tmp_path: P
             await send_all(link, attempt, slot, sending)
         done = [await script.hears(m.SpanDone) for _ in attempt.spans]
     assert {part.slots for each in done for part in each.included} == {(0, 1, 2)}
-    alone = reduction_of(attempt, sendings)
+    alone = reduction_of(attempt, sendings, RELAY)
     spans = [each for slot in range(3) for each in closed_by(alone, frames_of(attempt, slot, sendings[slot]))]
     spans += alone.drop(3)
     assert sorted(each.root for each in done) == sorted(each.root for each in spans if isinstance(each, ClosedSpan))

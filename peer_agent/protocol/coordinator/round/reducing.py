@@ -20,7 +20,7 @@ from peer_agent.protocol.coordinator.round.planning import drop_message, holders
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.standing import name_all
 from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
-from peer_agent.protocol.coordinator.workers.conduct import missed, struck
+from peer_agent.protocol.coordinator.workers.conduct import missed, struck, was_late
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import root_over
 
@@ -270,19 +270,11 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
     round_.late |= late
     texts = [f"a part of {sender.person}'s gradient came too late; it is carried over" for sender in senders if sender]
-    return [*(Note("late", text) for text in texts), *drop_late(state, sorted(behind), "was late")]
-
-
-def drop_late(state: RunState, slots: Sequence[int], why: str) -> list[Command]:
-    """The first time they keep what was left out; again, and that would grow to more than the others can do without."""
-    round_ = state.round
-    assert round_ is not None
-    commands = drop(state, slots, why, is_own_doing=True) if slots else []
-    for peer in (round_.slots[slot].peer for slot in slots):
-        sender = state.members.get(peer)
-        if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
-            commands += revoke(state, sender, "it was too slow again")
-    return commands
+    for slot in behind:
+        sender = state.members.get(round_.slots[slot].peer)
+        if sender is not None:
+            was_late(state, sender.conduct)
+    return [*(Note("late", text) for text in texts), *(drop(state, sorted(behind), "was late") if behind else [])]
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:

@@ -1,13 +1,14 @@
 """What the clock finds in a round that is being reduced: slots and reducers that stand still, or are far behind."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.phases import Why
 from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at, open_round
+from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
-from peer_agent.protocol.coordinator.round.reducing import drop_late, move_on, replan, strike
+from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
@@ -55,7 +56,7 @@ def watch(state: RunState) -> list[Command]:
         return commands + replan(state)
     slots |= set(_slow(state, round_))
     if slots:
-        commands += drop_late(state, sorted(slots), "stopped sending")
+        commands += _drop_late(state, sorted(slots))
         if state.phase is not Phase.REDUCE:
             strike(state, {reducer for reducer, _ in stalled})
             return commands
@@ -197,3 +198,15 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s:
         pace = others[(len(others) - 1) // 2]
         if last - moved.at >= max(least_s, STALL_CHUNKS * pace):
             yield slot
+
+
+def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
+    """The first time they keep what was left out; again, and that would grow to more than the others can do without."""
+    round_ = state.round
+    assert round_ is not None
+    commands = drop(state, slots, "stopped sending", is_own_doing=True)
+    for peer in (round_.slots[slot].peer for slot in slots):
+        sender = state.members.get(peer)
+        if sender is not None and sender.conduct.misses > 1 and sender.accumulator == round_.offers[peer].accumulator:
+            commands += revoke(state, sender, "it was too slow again")
+    return commands

@@ -153,6 +153,12 @@ def missed(state: RunState, conduct: Conduct) -> None:
     _send_out(state, conduct, conduct.misses)
 
 
+def was_late(state: RunState, conduct: Conduct) -> None:
+    """Too much of its gradient came too late: one round without it, each time. What came in time is in the update."""
+    conduct.owes = True
+    _send_out(state, conduct, 1)
+
+
 def struck(state: RunState, conduct: Conduct) -> None:
     """What it did was refused, or kept a round from its end."""
     conduct.strikes, conduct.proven = conduct.strikes + 1, 0
