@@ -230,6 +230,14 @@ def test_a_relay_that_does_not_get_it_in_time_is_not_to_blame() -> None:
     assert stage.state.members[relay].conduct.strikes == 0
 
 
+def test_nor_is_one_that_reduces_and_keeps_no_log() -> None:
+    stage, _, (reducer, _) = reducing({"keeps_log": False}, {"reduces": False})
+    stage.reduce()
+    stage.wait(60)
+    assert "void" in notes(stage.said)
+    assert stage.state.members[reducer].conduct.strikes == 0
+
+
 # --- twice, wrong, lost
 
 
