@@ -1,4 +1,4 @@
-"""The two ends of a data link over TLS, shipped or plain: `python -m tests.benchmarks.rig.link_ends listen|dial HOST …`.
+"""The two ends of a data link over TLS, shipped or plain: `python -m tests.benchmarks.rig.link_ends ROLE HOST …`.
 
 The dialler sends frames as a contributor does; the listener gives each of them back as an average, as a reducer does.
 Plain: the same bytes over blocking sockets of `ssl`, a thread and a connection for each way: a floor, not a rival.
