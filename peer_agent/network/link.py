@@ -18,6 +18,7 @@ from websockets.frames import CloseCode
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.certificate import fingerprint_of, pinning_context
+from peer_agent.network.data_socket import Dialled, WideSocket, send_all, set_option
 from peer_agent.network.traffic import TRAFFIC
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
@@ -30,7 +31,6 @@ DIAL_S = 10.0  # for connecting and the handshake together
 CLOSE_S = 2.0  # for last words; a peer that does not read them is cut
 CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
 WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. More would be out of reach of a `drop`
-UNSENT_LIMIT = 128 * 1024  # bytes that the system holds beyond what is on its way (rule 36)
 READ_QUEUE = 4  # messages that wait to be received before the socket is no longer read
 STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
@@ -82,11 +82,12 @@ class Connection:
             raise Refused(fault, remote=False)
         await self._flush()
 
-    async def send(self, body: Message | Frame) -> None:
-        """Send, and wait while the socket's buffer is full. Raises LinkLost, Refused."""
+    async def send(self, *bodies: Message | Frame) -> None:
+        """Send in one write, and wait while the socket's buffer is full. Raises LinkLost, Refused."""
         if self._refused is not None:
             raise self._refused
-        self.session.send(body)
+        for body in bodies:
+            self.session.send(body)
         await self._flush()
 
     async def receive(self) -> AnyMessage | Frame:
@@ -136,12 +137,12 @@ class Connection:
         raise self._refused
 
     async def _flush(self) -> None:
-        for data in self.session.outgoing():
+        if messages := self.session.outgoing():
             try:
-                await self._socket.send(data)
-                TRAFFIC.add(sent=len(data))
+                await send_all(self._socket, messages)
             except ConnectionClosed as closed:
                 raise self._end(closed) from closed
+            TRAFFIC.add(sent=sum(map(len, messages)))
 
     def _end(self, closed: ConnectionClosed) -> LinkLost | Refused:
         if self._refused is None and _is_overlong(closed):
@@ -214,17 +215,19 @@ async def _shake_hands_or_cut(connection: Connection) -> None:
         raise
 
 
-async def _connect(url: str, link: Link, fingerprint: str = "") -> Socket:
+async def _connect(url: str, link: Link, fingerprint: str = "") -> WideSocket:
     host = urlsplit(url).hostname or ""
     options = socket_options(link) | ({"ssl": pinning_context()} if fingerprint else {})
     try:
-        opened = await connect(url, proxy=None if is_loopback(host) else True, open_timeout=None, **options)
+        options |= {"proxy": None if is_loopback(host) else True, "create_connection": Dialled}
+        opened = await connect(url, open_timeout=None, **options)
     except (ImportError, ValueError) as error:
         # The system asks for a SOCKS proxy, for which the library needs another one; or the host is no name.
         raise Problem.of("E104", url=url, reason=error) from error
     if fingerprint and _certificate_of(opened) != fingerprint:
         opened.transport.abort()
         raise Refused(Fault.of("E217"), remote=False)
+    assert isinstance(opened, WideSocket)
     if link is Link.DATA:
         tune(opened)
     return opened
@@ -252,21 +255,14 @@ def socket_options(link: Link) -> dict[str, Any]:
     }
 
 
-def tune(opened: Socket) -> None:
-    """Keep the system's buffers short, so that a `drop` or a pause is felt, and find out when the other side is gone.
-
-    Each option is set where the system has it.
-    """
+def tune(opened: WideSocket) -> None:
+    """Read and write much at a time, hold little, and find out when the other side is gone."""
+    opened.gather()
     system: socket.socket | None = opened.transport.get_extra_info("socket")
-    if system is None:
-        return
-    options = (("TCP_NOTSENT_LOWAT", UNSENT_LIMIT), ("TCP_USER_TIMEOUT", STUCK_MS), ("TCP_KEEPIDLE", 30))
-    with suppress(OSError):
-        system.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in options:
-        if (option := getattr(socket, name, None)) is not None:
-            with suppress(OSError):
-                system.setsockopt(socket.IPPROTO_TCP, option, value)
+    if system is not None:
+        set_option(system, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
+        set_option(system, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", STUCK_MS)
+        set_option(system, socket.IPPROTO_TCP, "TCP_KEEPIDLE", 30)
 
 
 class Connected(Struct, frozen=True):

@@ -3,6 +3,7 @@
 import asyncio
 
 from peer_agent.network.link import Connection
+from peer_agent.network.uplink import UPLINK, Stream, Uplink, batch, size_of
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
@@ -10,11 +11,13 @@ from peer_agent.protocol.wire import Frame
 class Outbox:
     """The averaged chunks of one attempt, in the order in which they were finished.
 
-    A receiver that is slow has a cursor that is behind; it holds back nobody, and costs no memory beyond the one
-    body that its socket is taking. Not responsible for who receives, nor for what happens to those who are lost.
+    A receiver that is slow has a cursor that is behind; it holds back nobody, and costs no memory beyond the
+    bodies that its socket is taking. Not responsible for who receives, nor for what happens to those who are lost.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
+        """`planned`: bytes to each receiver, by which it has its share of the uplink."""
+        self.planned, self._uplink = planned or max_bytes, uplink
         self._bodies: list[Message | Frame] = []
         self._room = max_bytes
         self._closed = False
@@ -28,7 +31,7 @@ class Outbox:
         """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
         if self._closed:
             return
-        self._room -= len(body.payload) if isinstance(body, Frame) else 0
+        self._room -= size_of(body)
         if self._room < 0:
             raise ValueError("more averaged bytes than the plan has")
         self._bodies.append(body)
@@ -45,14 +48,22 @@ class Outbox:
 
         Returns how many were sent up to then, counted from the first of the list. Raises LinkLost, Refused.
         """
-        cursor = start
+        cursor, stream = start, self._uplink.stream(self.planned)
         while not self._closed:
             if cursor < len(self._bodies):
-                await connection.send(self._bodies[cursor])
-                cursor += 1
+                cursor += await self._send(connection, stream, cursor)
             else:
                 await self._news.wait()
         return cursor
+
+    async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
+        """As many as go out at once; how many these were, and 0 where the attempt ended before its turn."""
+        bodies = batch(self._bodies, cursor)
+        await stream.turn(sum(map(size_of, bodies)))
+        if self._closed:
+            return 0
+        await connection.send(*bodies)
+        return len(bodies)
 
     def _wake(self) -> None:
         # A fresh event each time, so that a receiver that comes to wait later waits for what is later.

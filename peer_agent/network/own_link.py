@@ -47,11 +47,12 @@ class OwnLink(Connection):
         """None: nobody has to prove to itself who it is."""
         return None
 
-    async def send(self, body: Message | Frame) -> None:
-        """As soon as the other end has room for it. Raises LinkLost."""
-        await self._shared.until(lambda: len(self._going) < READ_QUEUE)
-        self._going.append(body)
-        self._shared.wake()
+    async def send(self, *bodies: Message | Frame) -> None:
+        """As soon as the other end has room for each. Raises LinkLost."""
+        for body in bodies:
+            await self._shared.until(lambda: len(self._going) < READ_QUEUE)
+            self._going.append(body)
+            self._shared.wake()
 
     async def receive(self) -> AnyMessage | Frame:
         """What comes next. Raises LinkLost."""

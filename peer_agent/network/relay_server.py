@@ -15,6 +15,7 @@ from websockets.asyncio.server import serve as serve_websockets
 from websockets.http11 import Request, Response
 
 from peer_agent.network.certificate import Certificate
+from peer_agent.network.data_socket import WideSocket
 from peer_agent.network.link import Connection, LinkLost, Refused, socket_options, tune
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, Credential
 from peer_agent.protocol.errors import Fault, Problem
@@ -205,7 +206,7 @@ class Server:
         closing.add_done_callback(self._tasks.discard)
 
 
-class _Counted(ServerConnection):
+class _Counted(WideSocket, ServerConnection):
     """A socket that is counted from its first moment, when it has not even spoken HTTP."""
 
     doors: Admission

@@ -4,19 +4,20 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 from peer_agent.network.link import Connection, LinkLost, Refused
+from peer_agent.network.uplink import UPLINK, Uplink, batches, size_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-AHEAD = 2  # chunks of one reducer that may be on their way into its socket
-PATIENCE_S = 1.0  # how long the others wait for one that does not take its next chunk
+AHEAD = 2  # batches of one reducer that may be on their way into its socket
+PATIENCE_S = 1.0  # how long the others wait for one that does not take its next batch
 
 
 def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
-    """(reducer, index of its next chunk), by deficit round robin in proportion to each reducer's bytes.
+    """(reducer, index of its next batch), by deficit round robin in proportion to each reducer's bytes.
 
-    `queues` holds chunk sizes in bytes. Everyone's last chunk comes at about the same time, each one's in ascending
-    order. Each turn adds to a reducer's deficit its share of what would let the largest send its largest chunk.
+    `queues` holds sizes in bytes. Everyone's last batch comes at about the same time, each one's in ascending
+    order. Each turn adds to a reducer's deficit its share of what would let the largest send its largest.
     """
     totals = {peer: sum(sizes) for peer, sizes in queues.items() if sizes}
     most = max(totals.values(), default=0)
@@ -40,27 +41,39 @@ async def send_chunks(
     *,
     first: Mapping[PeerId, Message] | None = None,
     patience_s: float = PATIENCE_S,
+    uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
     """Send every reducer its chunks, after what is to be said `first`. Returns who was lost on the way, and how.
 
-    Each reducer has its own writer. One that does not take its next chunk within `patience_s` goes on at its own
-    pace and no longer has a say in the order. Cancelling stops after the chunk in hand.
+    Each reducer has its own writer. One that does not take its next batch within `patience_s` goes on at its own
+    pace and no longer has a say in the order. Cancelling stops after the batch in hand.
     """
-    lanes = {peer: _Lane(connections[peer], frames, (first or {}).get(peer)) for peer, frames in chunks.items()}
+    said = first or {}
+    lanes = {peer: _Lane(connections[peer], frames, said.get(peer), uplink) for peer, frames in chunks.items()}
     async with asyncio.TaskGroup() as writers:
         for lane in lanes.values():
             writers.create_task(lane.run())
-        sizes = {peer: [len(frame.payload) for frame in frames] for peer, frames in chunks.items()}
-        for peer, _ in interleave(sizes):
+        for peer, _ in interleave({peer: lane.sizes for peer, lane in lanes.items()}):
             await lanes[peer].grant(patience_s)
     return {peer: lane.lost for peer, lane in lanes.items() if lane.lost is not None}
+
+
+async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: Uplink = UPLINK) -> None:
+    """Send frames over one link, in turn with all else that leaves this process. Raises LinkLost, Refused."""
+    stream = uplink.stream(sum(map(size_of, frames)))
+    for ready in batches(frames):
+        await stream.turn(sum(map(size_of, ready)))
+        await connection.send(*ready)
 
 
 class _Lane:
     """The writer for one reducer."""
 
-    def __init__(self, connection: Connection, frames: Sequence[Frame], first: Message | None) -> None:
-        self._connection, self._frames, self._first = connection, frames, first
+    def __init__(self, connection: Connection, frames: Sequence[Frame], first: Message | None, uplink: Uplink) -> None:
+        self._connection, self._first = connection, first
+        self._batches = list(batches(frames))
+        self.sizes = [sum(map(size_of, batch)) for batch in self._batches]
+        self._stream = uplink.stream(sum(self.sizes))
         self._granted = asyncio.Semaphore(0)
         self._room = asyncio.Semaphore(AHEAD)
         self._on_its_own = False
@@ -70,16 +83,17 @@ class _Lane:
         try:
             if self._first is not None:
                 await self._connection.send(self._first)
-            for frame in self._frames:
+            for frames, size in zip(self._batches, self.sizes, strict=True):
                 await self._granted.acquire()
-                await self._connection.send(frame)
+                await self._stream.turn(size)
+                await self._connection.send(*frames)
                 self._room.release()
         except (LinkLost, Refused) as error:
             self.lost = error
             self._room.release()
 
     async def grant(self, patience_s: float) -> None:
-        """Let it send one more chunk, as soon as there is room for it."""
+        """Let it send one more batch, as soon as there is room for it."""
         if not self._on_its_own and self.lost is None:
             try:
                 async with asyncio.timeout(patience_s):

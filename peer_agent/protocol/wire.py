@@ -24,7 +24,7 @@ HEADER = struct.Struct(">B16sQIHHIH")  # kind, run, step, fence, attempt, span, 
 LOGGED = 0  # the fence of frames out of a log, whose step is an index there; claims count from 1
 
 
-class Frame(Struct, frozen=True):
+class Frame(Struct, frozen=True, gc=False):
     """A chunk on its way. Its header places it and is believed no further (a weight is never in a frame)."""
 
     kind: Kind

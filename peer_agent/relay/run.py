@@ -19,6 +19,7 @@ from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.outbox import Outbox
 from peer_agent.network.probing import Prober
+from peer_agent.network.sender import send_frames
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
@@ -196,9 +197,12 @@ class RelayedRun:
         if stored is None:
             await link.send(m.SpanMissing(run=self.run, index=index, span=span))
             return
-        for chunk, payload in enumerate(stored.payloads, stored.entry.first):
-            # The header of a logged chunk says where it is in the log: its index stands where a step stands.
-            await link.send(Frame(Kind.AVERAGE, self.run, index, LOGGED, 0, span, chunk, 0, payload))
+        # The header of a logged chunk says where it is in the log: its index stands where a step stands.
+        frames = [
+            Frame(Kind.AVERAGE, self.run, index, LOGGED, 0, span, chunk, 0, payload)
+            for chunk, payload in enumerate(stored.payloads, stored.entry.first)
+        ]
+        await send_frames(link, frames)
 
     async def give_records(self, link: Connection, first: int) -> None:
         """Send a page of the log."""
@@ -274,7 +278,9 @@ class RelayedRun:
             self._end_outbox()
             plan = action.plan.plan
             chunk_bytes = encoded_size(plan.codec_down, plan.chunk_elements)
-            self.outbox = Outbox(max_bytes=OUTBOX_VECTORS * action.plan.grid.chunks * chunk_bytes)
+            room, ours = OUTBOX_VECTORS * action.plan.grid.chunks, action.plan.given_to(self.state.me).values()
+            planned = sum(span.stop - span.first for span in ours)
+            self.outbox = Outbox(max_bytes=room * chunk_bytes, planned=planned * chunk_bytes)
             for peer, link in self.links.items():
                 if self.state.links.get(peer) in RECEIVERS:
                     self._follow(peer, link)

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.sender import interleave, send_chunks
+from peer_agent.network.uplink import BATCH_BYTES
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame
 from tests.network.loopback import PATIENCE_S, dial_relay, frame, listening
 from tests.protocol.identities import trainer
 
+SIZE = BATCH_BYTES // 2 + 1  # each goes out alone
 A, B, C = PeerId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
 
 queues = st.dictionaries(
@@ -58,7 +60,11 @@ class Reducer:
         self.fails_at = -1
         self.has_all = asyncio.Event()
 
-    async def send(self, body: Frame) -> None:
+    async def send(self, *bodies: Frame) -> None:
+        for body in bodies:
+            await self._take(body)
+
+    async def _take(self, body: Frame) -> None:
         await asyncio.sleep(0)
         await self.gate.wait()
         if body.chunk == self.fails_at:
@@ -72,7 +78,11 @@ def plan(**reducers: int) -> tuple[list[tuple[str, int]], dict[PeerId, Any], dic
     ledger: list[tuple[str, int]] = []
     peers = {name: PeerId(name * 32) for name in reducers}
     connections = {peers[name]: cast("Any", Reducer(ledger, name)) for name in reducers}
-    return ledger, connections, {peers[name]: [frame(n, 10) for n in range(count)] for name, count in reducers.items()}
+    return (
+        ledger,
+        connections,
+        {peers[name]: [frame(n, SIZE) for n in range(count)] for name, count in reducers.items()},
+    )
 
 
 async def test_chunks_go_out_in_the_planned_proportion() -> None:

@@ -15,6 +15,7 @@ from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.machine.home import Home
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import PLAN, RECORD, Role, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
@@ -123,7 +124,7 @@ class Silent:
     def allow(self, _: int) -> None:
         pass
 
-    async def send(self, _: object) -> None:
+    async def send(self, *_: object) -> None:
         if self.is_lost:
             raise LinkLost("gone")
         await asyncio.Event().wait()
@@ -249,6 +250,15 @@ async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tm
     await run.handle(heard(greeting(fence=4, step=8)))
     assert run.reduction is None
     assert run.outbox is not None
+    await run.close()
+
+
+async def test_each_receiver_has_the_uplink_for_what_the_plan_gives_us_to_average(tmp_path: Path) -> None:
+    run, attempt = run_of_a_relay(tmp_path, []), plan(offers())
+    await run.handle(heard(planned(attempt)))
+    chunks = sum(span.stop - span.first for span in attempt.spans if span.reducer == run.state.me)
+    assert run.outbox is not None
+    assert run.outbox.planned == chunks * encoded_size(attempt.codec_down, attempt.chunk_elements) > 0
     await run.close()
 
 

@@ -22,11 +22,12 @@ class Taking:
     def __init__(self, *, frozen: bool = False) -> None:
         self.frozen, self.taken, self.asked = frozen, asyncio.Queue[object](), asyncio.Event()
 
-    async def send(self, body: object) -> None:
+    async def send(self, *bodies: object) -> None:
         self.asked.set()
         if self.frozen:
             await asyncio.Event().wait()
-        self.taken.put_nowait(body)
+        for body in bodies:
+            self.taken.put_nowait(body)
 
 
 class Links:

@@ -1,0 +1,140 @@
+"""WebSockets of the library that read and write much at a time: on slow links most processor time is in waking up."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.connection import Connection as Socket
+
+GATHER_BYTES = 128 * 1024  # that are read at once where they come in time
+SHORTEST_S, LONGEST_S = 0.005, 0.1  # that bytes wait for more
+SILENCE_S = 2 * LONGEST_S  # after which nothing is known of the rate
+SLACK = 1.5  # of the time in which there should be enough
+READ_BYTES = 256 * 1024  # at most at once, as the library for TLS does
+UNSENT_S = 0.25  # of the link's rate, which the system holds beyond what is on its way (rule 36)
+LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # bytes of it
+RATE_S = 1.0  # of sending without a pause, in which a rate shows
+
+
+class Gathering:
+    """In a flow the system wakes us for `GATHER_BYTES`, not for every packet; for fewer where these take long.
+
+    The system holds the bytes back (SO_RCVLOWAT), so that TLS and flow control see nothing of it. How long follows the
+    link's rate; then the mark goes, so that nothing is held back for longer whatever the other side does. Single short
+    messages are no flow. Elsewhere than on Linux, where a mark that goes wakes us, this does nothing.
+    """
+
+    def __init__(self, system: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._system, self._loop = system, loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._read_at = 0.0
+        self._flowed = 0  # bytes since the last silence
+
+    def came(self, size: int, *, in_message: bool) -> None:
+        """So many bytes were read, and the message that they end in is not complete."""
+        now = self._loop.time()
+        took_s, self._read_at = now - self._read_at, now
+        self._flowed = size if took_s > SILENCE_S else self._flowed + size
+        if not in_message and self._flowed < GATHER_BYTES:
+            self._wake_for_all()
+            return
+        if self._timer is None:
+            self._wake_for(GATHER_BYTES)
+        else:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(now + _patience_s(size, took_s), self._wake_for_all)
+
+    def _wake_for_all(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._wake_for(1)
+
+    def _wake_for(self, waiting_bytes: int) -> None:
+        if sys.platform == "linux":
+            set_option(self._system, socket.SOL_SOCKET, "SO_RCVLOWAT", waiting_bytes)
+
+
+def _patience_s(size: int, took_s: float) -> float:
+    """How long to wait for `GATHER_BYTES`, where so many took so long; after a silence nobody knows."""
+    is_known = took_s <= SILENCE_S
+    return min(max(SLACK * took_s * GATHER_BYTES / size, SHORTEST_S), LONGEST_S) if is_known else SHORTEST_S
+
+
+class Unsent:
+    """Lets the system hold what the link carries in `UNSENT_S`: less would wake us often, more is out of reach."""
+
+    def __init__(self, system: socket.socket) -> None:
+        self._system = system
+        self._since = self._went_at = 0.0
+        self._bytes = 0
+        self._hold(LEAST_UNSENT)
+
+    def went(self, size: int, now: float) -> None:
+        """So many bytes were taken. Nothing follows from what comes after a pause."""
+        if now - self._went_at > UNSENT_S:
+            self._since, self._bytes = now, 0
+        else:
+            self._bytes += size
+        self._went_at = now
+        if (passed_s := now - self._since) >= RATE_S:
+            self._hold(int(self._bytes / passed_s * UNSENT_S))
+            self._since, self._bytes = now, 0
+
+    def _hold(self, unsent: int) -> None:
+        within = min(max(unsent, LEAST_UNSENT), MOST_UNSENT)
+        set_option(self._system, socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", within)
+
+
+def set_option(system: socket.socket, level: int, name: str, value: int) -> None:
+    """Set an option where the system has it."""
+    option = getattr(socket, name, None)
+    if option is not None:
+        with suppress(OSError):
+            system.setsockopt(level, option, value)
+
+
+class WideSocket(Socket, asyncio.BufferedProtocol):
+    """The library's connection, whose reads go into one buffer. That of a data link is told to `gather`."""
+
+    _view: memoryview | None = None
+    _gathering: Gathering | None = None
+    _unsent: Unsent | None = None
+
+    def gather(self) -> None:
+        """This is a data link: from now on much at a time."""
+        if (system := self.transport.get_extra_info("socket")) is not None:
+            self._gathering, self._unsent = Gathering(system, self.loop), Unsent(system)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's word for what it would like
+        if self._view is None:
+            self._view = memoryview(bytearray(READ_BYTES))
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert self._view is not None
+        self.data_received(self._view[:nbytes])  # type: ignore[arg-type]  # it copies what it keeps
+        if self._gathering is not None:
+            self._gathering.came(nbytes, in_message=bool(self.protocol.reader.buffer))
+
+    def went(self, size: int) -> None:
+        """So many bytes were taken by the socket."""
+        if self._unsent is not None:
+            self._unsent.went(size, self.loop.time())
+
+
+class Dialled(WideSocket, ClientConnection):
+    """The end that dials."""
+
+
+async def send_all(connection: Socket, messages: Sequence[bytes]) -> None:
+    """Send messages in one write, and wait while the buffers are full. Raises ConnectionClosed."""
+    async with connection.send_context():
+        for message in messages:
+            connection.protocol.send_binary(message)
+        connection.transport.writelines(connection.protocol.data_to_send())
+    if isinstance(connection, WideSocket):
+        connection.went(sum(map(len, messages)))

@@ -1,0 +1,129 @@
+"""The way out of this machine that all data links of a process share: who sends next, and how fast (rules 18, 36)."""
+
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from peer_agent.protocol.messages import Message
+from peer_agent.protocol.wire import Frame
+
+BATCH_BYTES = 128 * 1024  # that go out at once: two of the smallest chunks. More would be out of reach of a `drop`
+CREDIT_S = 0.05  # of the rate that a pause saves up
+Body = TypeVar("Body", bound=Message | Frame)
+
+
+class Bucket:
+    """An even rate, in bytes per second; 0: no limit. In any time t it gives rate * (t + CREDIT_S) and one batch."""
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._free_at = -math.inf
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anybody has to wait."""
+        return self._rate > 0
+
+    def pace(self, rate: float, now: float) -> None:
+        """Another rate from now on, at which what went already is waited for."""
+        ahead = max(self._free_at - now, 0.0) * self._rate
+        self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
+
+    def free_at(self) -> float:
+        """When the next may go."""
+        return self._free_at if self._rate > 0 else -math.inf
+
+    def take(self, size: int, now: float) -> None:
+        """So many bytes go now."""
+        if self._rate > 0:
+            self._free_at = max(self._free_at, now - CREDIT_S) + size / self._rate
+
+
+class Stream:
+    """One of those that share: bytes of which `planned` are to go. Its place in virtual time is the part that went."""
+
+    def __init__(self, uplink: "Uplink", planned: int) -> None:
+        self._uplink, self.planned = uplink, max(planned, 1)
+        self.done = 0.0
+
+    async def turn(self, size: int) -> None:
+        """Wait until it may send so many bytes; asked again when these are in the socket."""
+        await self._uplink.turn(self, size)
+
+
+class Uplink:
+    """Gives turns to whoever has bytes and room in its socket, in proportion to what each has planned.
+
+    Fair queueing by start times: who has had the least of its share goes first, and what one could not take while
+    its socket was full is not made up for. Without a rate nobody waits, and the system divides the link.
+    """
+
+    def __init__(self) -> None:
+        self._bucket = Bucket()
+        self._virtual = 0.0
+        self._waiting: dict[Stream, tuple[float, int, asyncio.Future[None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def pace(self, bytes_per_s: float) -> None:
+        """Send no faster than this, all links together; 0: as fast as they take it."""
+        self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
+        self._give()
+
+    def stream(self, planned: int) -> Stream:
+        """One more that shares, with so many bytes to send in all."""
+        return Stream(self, planned)
+
+    async def turn(self, stream: Stream, size: int) -> None:
+        """Wait until this one may send so many bytes."""
+        if not self._bucket.is_limited:
+            return
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting[stream] = (max(stream.done, self._virtual), size, granted)
+        self._give()
+        try:
+            await granted
+        finally:
+            self._waiting.pop(stream, None)
+
+    def _give(self) -> None:
+        """To those whose turn it is; and again when the next may go."""
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._bucket.free_at() <= loop.time():
+            self._grant(loop.time())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._bucket.free_at(), self._give) if self._waiting else None
+
+    def _grant(self, now: float) -> None:
+        stream = min(self._waiting, key=lambda stream: self._waiting[stream][0])
+        self._virtual, size, granted = self._waiting.pop(stream)
+        stream.done = self._virtual + size / stream.planned
+        self._bucket.take(size, now)
+        if not granted.done():
+            granted.set_result(None)
+
+
+UPLINK = Uplink()
+
+
+def size_of(body: Message | Frame) -> int:
+    """Bytes of it that count: those of its chunk."""
+    return len(body.payload) if isinstance(body, Frame) else 0
+
+
+def batch(bodies: Sequence[Body], start: int) -> Sequence[Body]:
+    """What goes out at once from `start` on: up to `BATCH_BYTES`, but at least one; nothing at the end."""
+    size, stop = 0, start
+    while stop < len(bodies) and (stop == start or size + size_of(bodies[stop]) <= BATCH_BYTES):
+        size += size_of(bodies[stop])
+        stop += 1
+    return bodies[start:stop]
+
+
+def batches(bodies: Sequence[Body]) -> Iterator[Sequence[Body]]:
+    """All of them, cut into what goes out at once."""
+    start = 0
+    while ready := batch(bodies, start):
+        yield ready
+        start += len(ready)

@@ -1,0 +1,186 @@
+"""The two ends of a data link over TLS, shipped or plain: `python -m tests.benchmarks.rig.link_ends ROLE HOST …`.
+
+The dialler sends frames as a contributor does; the listener gives each of them back as an average, as a reducer does.
+Plain: the same bytes over blocking sockets of `ssl`, a thread and a connection for each way: a floor, not a rival.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from peer_agent.network.certificate import new_certificate, pinning_context
+from peer_agent.network.link import Connection, dial
+from peer_agent.network.outbox import Outbox
+from peer_agent.network.relay_server import serve_data
+from peer_agent.network.sender import send_chunks
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.session import Link
+from peer_agent.protocol.wire import Frame, Kind
+from tests.protocol.identities import NOW, RELAY, RUN, relay, trainer
+
+PIECE = 256 * 1024  # bytes that the plain ends give to the system at once
+PATIENCE_S = 300.0
+
+
+class Used(Struct):
+    """What this process has used since it was made."""
+
+    began_s: float = 0.0
+    began_switches: int = 0
+
+    @classmethod
+    def now(cls) -> "Used":
+        """From here on."""
+        return cls(*_used())
+
+    def line(self, moved: int) -> str:
+        """What it tells: processor seconds, how often it waited, bytes that it sent and received."""
+        seconds, switches = _used()
+        used = {"cpu_s": seconds - self.began_s, "waits": switches - self.began_switches, "moved": moved}
+        return json.dumps(used)
+
+
+def _used() -> tuple[float, int]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime, usage.ru_nvcsw
+
+
+def _at_now() -> float:
+    return NOW
+
+
+async def listen(host: str, chunks: int, size: int) -> None:
+    """Print port and fingerprint, serve one link, print what it took."""
+    certificate, done = new_certificate(), asyncio.Event()
+    outbox, used = Outbox(chunks * size), Used()
+
+    async def handle(link: Connection) -> None:
+        nonlocal used
+        used = Used.now()
+        following = asyncio.create_task(outbox.follow(link))
+        for _ in range(chunks):
+            frame = await link.receive()
+            assert isinstance(frame, Frame)
+            place = (frame.run, frame.step, frame.fence, frame.attempt, frame.span, frame.chunk, 0)
+            outbox.publish(Frame(Kind.AVERAGE, *place, bytes(frame.payload)))
+        await link.receive()  # that all averages have come
+        done.set()
+        outbox.close()
+        await following
+
+    identity = relay()
+    server = await serve_data(
+        host,
+        0,
+        identity_of=lambda: identity,
+        handle=handle,
+        admit=lambda _: None,
+        certificate=certificate,
+        clock=_at_now,
+    )
+    _say(f"{server.port} {certificate.fingerprint}")
+    await done.wait()
+    _say(used.line(2 * chunks * size))
+    await server.close()
+
+
+async def dial_and_send(host: str, port: int, fingerprint: str, chunks: int, size: int) -> None:
+    """Send everything, take everything, print what it took."""
+    link = await dial(
+        f"wss://{host}:{port}/",
+        link=Link.DATA,
+        identity=trainer(),
+        server=RELAY,
+        version="1",
+        fingerprint=fingerprint,
+        clock=_at_now,
+    )
+    payload, peer = memoryview(os.urandom(chunks * size)), PeerId(RELAY)
+    frames = [
+        Frame(Kind.GRADIENT, RUN, 1, 1, 1, 0, number, 0, payload[number * size : (number + 1) * size])
+        for number in range(chunks)
+    ]
+    began, used = time.monotonic(), Used.now()
+    sending = asyncio.create_task(send_chunks({peer: link}, {peer: frames}))
+    for _ in range(chunks):
+        await link.receive()
+    await sending
+    line = used.line(2 * chunks * size)
+    await link.send(frames[0])
+    _say(json.dumps({"seconds": time.monotonic() - began, **json.loads(line)}))
+    await link.close()
+
+
+def plain_listen(host: str, total: int) -> None:
+    """The same of plain ends: two connections, up and down."""
+    certificate = new_certificate()
+    with socket.create_server((host, 0)) as listening:
+        _say(f"{listening.getsockname()[1]} {certificate.fingerprint}")
+        up, down = (certificate.context.wrap_socket(listening.accept()[0], server_side=True) for _ in range(2))
+    used = Used.now()
+    _both(lambda: _take(up, total), lambda: _give(down, total))
+    _say(used.line(2 * total))
+
+
+def plain_dial(host: str, port: int, total: int) -> None:
+    """Send everything, take everything, print what it took."""
+    context = pinning_context()
+    up, down = (context.wrap_socket(socket.create_connection((host, port))) for _ in range(2))
+    began, used = time.monotonic(), Used.now()
+    _both(lambda: _give(up, total), lambda: _take(down, total))
+    _say(json.dumps({"seconds": time.monotonic() - began, **json.loads(used.line(2 * total))}))
+
+
+def _both(one: Callable[[], None], other: Callable[[], None]) -> None:
+    beside = threading.Thread(target=one)
+    beside.start()
+    other()
+    beside.join(PATIENCE_S)
+
+
+def _give(link: ssl.SSLSocket, total: int) -> None:
+    payload = memoryview(os.urandom(PIECE))
+    for start in range(0, total, PIECE):
+        link.sendall(payload[: min(PIECE, total - start)])
+    link.recv(1)  # that all of it has come
+
+
+def _take(link: ssl.SSLSocket, total: int) -> None:
+    into = memoryview(bytearray(PIECE))
+    while total > 0:
+        count = link.recv_into(into)
+        if not count:
+            raise EOFError
+        total -= count
+    link.sendall(b"1")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(role: str, host: str, *rest: str) -> None:
+    """One end, until it has told what it took."""
+    match role, rest:
+        case "listen", [chunks, size]:
+            asyncio.run(asyncio.wait_for(listen(host, int(chunks), int(size)), PATIENCE_S))
+        case "dial", [chunks, size, port, fingerprint]:
+            sending = dial_and_send(host, int(port), fingerprint, int(chunks), int(size))
+            asyncio.run(asyncio.wait_for(sending, PATIENCE_S))
+        case "plain-listen", [chunks, size]:
+            plain_listen(host, int(chunks) * int(size))
+        case "plain-dial", [chunks, size, port, _]:
+            plain_dial(host, int(port), int(chunks) * int(size))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

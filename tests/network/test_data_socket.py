@@ -1,0 +1,215 @@
+"""What the system is told about a data link, on a clock that the test moves; and that nothing is held back for ever."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from peer_agent.network import data_socket
+from peer_agent.network.data_socket import (
+    GATHER_BYTES,
+    LEAST_UNSENT,
+    LONGEST_S,
+    MOST_UNSENT,
+    RATE_S,
+    SHORTEST_S,
+    SILENCE_S,
+    UNSENT_S,
+    Gathering,
+    Unsent,
+)
+from peer_agent.network.link import Connection
+from tests.network.loopback import PATIENCE_S, dial_relay, frame, listening
+
+
+class Clock:
+    """A loop's clock and timers; they go off when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Any:
+        entry = (when, callback)
+        self.timers.append(entry)
+        return cast("Any", _Handle(self, entry))
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for entry in [entry for entry in self.timers if entry[0] <= self.now]:
+            self.timers.remove(entry)
+            entry[1]()
+
+
+class _Handle:
+    def __init__(self, clock: Clock, entry: tuple[float, Callable[[], None]]) -> None:
+        self.clock, self.entry = clock, entry
+
+    def cancel(self) -> None:
+        if self.entry in self.clock.timers:
+            self.clock.timers.remove(self.entry)
+
+
+class System:
+    """A socket that remembers its options."""
+
+    def __init__(self) -> None:
+        self.options: dict[int, int] = {}
+
+    def setsockopt(self, _: int, option: int, value: int) -> None:
+        self.options[option] = value
+
+    @property
+    def mark(self) -> int:
+        return self.options.get(socket.SO_RCVLOWAT, 1)
+
+    @property
+    def unsent(self) -> int:
+        return self.options[socket.TCP_NOTSENT_LOWAT]
+
+
+def gathering() -> tuple[Gathering, System, Clock]:
+    system, clock = System(), Clock()
+    return Gathering(cast("Any", system), cast("Any", clock)), system, clock
+
+
+@pytest.fixture(autouse=True)
+def linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+
+
+def test_within_a_message_much_is_waited_for_and_never_for_long() -> None:
+    gather, system, clock = gathering()
+    gather.came(3000, in_message=True)
+    assert system.mark == GATHER_BYTES
+    clock.advance(SHORTEST_S)
+    assert system.mark == 1, "after a silence nobody knows how long it takes"
+    assert clock.timers == []
+
+
+def test_how_long_follows_the_rate_up_to_a_bound() -> None:
+    gather, system, clock = gathering()
+    gather.came(3000, in_message=True)
+    clock.advance(SHORTEST_S)
+    gather.came(GATHER_BYTES // 2, in_message=True)  # all of it takes twice as long, and some slack
+    clock.advance(2 * SHORTEST_S)
+    assert system.mark == GATHER_BYTES
+    clock.advance(SHORTEST_S)
+    assert system.mark == 1
+    gather.came(100, in_message=True)
+    clock.advance(LONGEST_S)
+    assert system.mark == 1
+
+
+def test_each_read_begins_the_wait_anew() -> None:
+    gather, system, clock = gathering()
+    for _ in range(50):
+        gather.came(GATHER_BYTES, in_message=True)
+        clock.advance(SHORTEST_S * 0.9)
+        assert system.mark == GATHER_BYTES
+        assert len(clock.timers) == 1
+
+
+def test_short_messages_are_no_flow_and_wait_for_nothing() -> None:
+    gather, system, clock = gathering()
+    for _ in range(100):
+        gather.came(GATHER_BYTES // 10, in_message=False)
+        assert system.mark == 1
+        clock.advance(SILENCE_S * 1.01)
+
+
+def test_many_messages_without_a_pause_are_a_flow() -> None:
+    gather, system, clock = gathering()
+    for _ in range(10):
+        gather.came(GATHER_BYTES // 8, in_message=False)
+        clock.advance(0.001)
+    assert system.mark == GATHER_BYTES
+    clock.advance(SILENCE_S * 1.01)
+    assert system.mark == 1
+    gather.came(1000, in_message=False)
+    assert system.mark == 1, "the silence has ended it"
+
+
+def test_elsewhere_than_on_linux_no_mark_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    gather, system, _ = gathering()
+    gather.came(3000, in_message=True)
+    assert system.options == {}
+
+
+def test_the_system_holds_a_moment_of_the_links_rate() -> None:
+    system, now = System(), 1000.0
+    unsent = Unsent(cast("Any", system))
+    assert system.unsent == LEAST_UNSENT
+    rate = 2_400_000
+    for _ in range(100):
+        unsent.went(rate // 50, now := now + 0.02)
+    assert system.unsent == pytest.approx(rate * UNSENT_S, rel=0.05)
+
+
+def test_what_it_holds_has_bounds() -> None:
+    system, now = System(), 1000.0
+    unsent = Unsent(cast("Any", system))
+    for _ in range(100):
+        unsent.went(10_000_000, now := now + 0.02)
+    assert system.unsent == MOST_UNSENT
+    for _ in range(100):
+        unsent.went(100, now := now + 0.02)
+    assert system.unsent == LEAST_UNSENT
+
+
+def test_a_pause_says_nothing_about_the_rate() -> None:
+    system, now = System(), 1000.0
+    unsent = Unsent(cast("Any", system))
+    for _ in range(100):
+        unsent.went(40_000, now := now + 0.02)
+    known = system.unsent
+    unsent.went(40_000, now := now + 100 * RATE_S)
+    assert system.unsent == known > LEAST_UNSENT
+
+
+def test_an_option_that_the_system_lacks_is_left_out() -> None:
+    class Without(System):
+        def setsockopt(self, _: int, option: int, value: int) -> None:
+            raise OSError(option, value)
+
+    data_socket.set_option(cast("Any", Without()), socket.SOL_SOCKET, "SO_RCVLOWAT", 1)
+    data_socket.set_option(cast("Any", System()), socket.SOL_SOCKET, "SO_OF_ANOTHER_SYSTEM", 1)
+
+
+async def test_the_end_of_a_flow_arrives_though_it_is_short() -> None:
+    """Less than the mark is on its way, and nothing after it: whoever trusted the mark would wait for ever."""
+    sizes = [100_000, 100_000, 100_000, 30, 50_000, 7]
+    got: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def take(link: Connection) -> None:
+        while True:
+            got.put_nowait(await link.receive())
+
+    async with listening(take) as server, asyncio.timeout(PATIENCE_S):
+        link = await dial_relay(server)
+        for number, size in enumerate(sizes):
+            await link.send(frame(number, size))
+            assert await got.get() == frame(number, size)
+        await link.close()
+
+
+async def test_bodies_that_are_sent_together_come_one_by_one_and_in_order() -> None:
+    bodies = [frame(number, 20_000) for number in range(40)]
+    got: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def take(link: Connection) -> None:
+        while True:
+            got.put_nowait(await link.receive())
+
+    async with listening(take) as server, asyncio.timeout(PATIENCE_S):
+        link = await dial_relay(server)
+        await link.send(*bodies)
+        assert [await got.get() for _ in bodies] == bodies
+        await link.close()
