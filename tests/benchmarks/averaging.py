@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -52,6 +53,16 @@ def peer_of(number: int, peer: Peer) -> PeerId:
     return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
 
 
+def program_of(peer: Peer, place: tuple[str, str, str], address: str, elements: int) -> tuple[str, ...]:
+    """What runs there: whoever can be dialled listens. `place`: its folder, its id, where the coordinator is."""
+    match peer.role:
+        case "relay":
+            return ("relay", *place, address)
+        case "auxiliary":
+            return ("relay", *place, address, "auxiliary")
+    return ("contributor", *place, str(elements), str(UNIT_S), *([address] if peer.reachable else []))
+
+
 def recipe_of(found: Setup, codec: CodecDown) -> Recipe:
     """A batch to which every trainer gives one unit."""
     trainers = sum(peer.role == "trainer" for peer in found.peers)
@@ -91,14 +102,10 @@ def _start(network: Network, folder: Path, control: str) -> dict[str, PeerId]:
     found = network.setup
     peers = {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for peer in sorted(found.peers, key=lambda peer: peer.role != "relay"):
-        home, peer_id = str(folder / peer.name), peers[peer.name]
-        program = (
-            ("relay", home, peer_id, control, network[peer.name].address)
-            if peer.role == "relay"
-            else ("contributor", home, peer_id, control, str(found.elements), str(UNIT_S))
-        )
-        network[peer.name].python("-m", f"{RIG}.{program[0]}", *program[1:], env=environment)
+    for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
+        place = (str(folder / peer.name), peers[peer.name], control)
+        program = program_of(peer, place, network[peer.name].address, found.elements)
+        network[peer.name].python("-m", f"{RIG}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
     return peers
 
 

@@ -55,6 +55,7 @@ class Contributor:
         self.round: OpenRound | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._worked_at = -1
 
     async def run(self) -> None:
         """Until ended."""
@@ -115,11 +116,11 @@ class Contributor:
                 self._start(self._load(action))
             case e.Compute():
                 self._start(self._compute(action))
-            case e.Freeze() | e.Send() | e.Serve() | e.Settle():
+            case e.Freeze() | e.Send() | e.Serve() | e.Settle() | e.Release():
                 self._carry_round(action)
             case e.Apply():
                 self._start(self._apply(action))
-            case e.Warn() | e.Began() | e.Quit() | e.Release():
+            case e.Warn() | e.Began() | e.Quit():
                 raise AssertionError(f"nothing may go wrong here: {action}")
 
     def _start(self, job: Coroutine[Any, Any, None]) -> None:
@@ -142,6 +143,9 @@ class Contributor:
 
     async def _compute(self, action: e.Compute) -> None:
         assert self.core.recipe is not None
+        if self.unit_s and self._worked_at == self.core.step:
+            return  # one unit of each: the others wait for who is behind, so that all are in every round
+        self._worked_at = self.core.step
         await asyncio.sleep(self.unit_s)
         if self.core.in_hand is None or self.core.in_hand.job != action.job:
             return  # the round was cut meanwhile
@@ -149,7 +153,7 @@ class Contributor:
         self.accumulator.add(self.noise * np.float32(tokens))
         await self._take(e.Computed(action.job, 2.5 * tokens, tokens))
 
-    def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.Settle) -> None:
+    def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.Settle | e.Release) -> None:
         if isinstance(action, e.Freeze):
             self.round = OpenRound(action.cut, Assembly(self.grid, action.cut.codec))
             self._start(self._freeze(action, self.round))
@@ -164,8 +168,15 @@ class Contributor:
                 self.round.serve(action.peer, action.message)
             case e.Settle():
                 self.accumulator.remove_averaged(action.included)
-                self.round.stop()
-                self.round = None
+                self._end_round()
+            case e.Release():
+                self.accumulator.release()
+                self._end_round()
+
+    def _end_round(self) -> None:
+        assert self.round is not None
+        self.round.stop()
+        self.round = None
 
     async def _freeze(self, action: e.Freeze, round_: OpenRound) -> None:
         sending = round_.sending = await asyncio.to_thread(self.accumulator.offer, action.cut.codec, action.weights)

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL [ADDRESS]`: the real relay, with access of its own."""
+"""`python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL [ADDRESS [ROLE]]`: the real relay, its access its own."""
 
 import asyncio
 import sys
@@ -6,16 +6,19 @@ from pathlib import Path
 
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.relay.place import own_certificate
 from peer_agent.relay.process import Relay
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 
 
-def main(folder: str, peer: str, control: str, address: str = "127.0.0.1") -> None:
-    """Serve until ended."""
+def main(folder: str, peer: str, control: str, address: str = "127.0.0.1", role: str = "relay") -> None:
+    """Serve until ended, as a relay or as an auxiliary."""
     leave_with_parent()
-    access = OwnAccess(Path(folder), PeerId(peer), Role.RELAY, control)
-    asyncio.run(Relay(access.home, access, host=address, port=0, advertise="").run())
+    access = OwnAccess(Path(folder), PeerId(peer), Role(role), control)
+    certificate = own_certificate(access.home) if access.role is Role.AUXILIARY else None
+    relay = Relay(access.home, access, host=address, port=0, advertise="", certificate=certificate)
+    asyncio.run(relay.run())
 
 
 if __name__ == "__main__":
