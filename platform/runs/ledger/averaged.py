@@ -15,10 +15,11 @@ SHOWN = 100  # people
 
 
 class AveragedLine(NamedTuple):
-    """A person, and what their machines have averaged."""
+    """A person, what their machines have averaged, and whether they have a line for samples as well."""
 
     name: str
     bytes_averaged: int
+    is_ranked: bool
 
 
 def add_averaged(run: Run, record: Record) -> None:
@@ -41,8 +42,10 @@ def add_averaged(run: Run, record: Record) -> None:
 def averaged_lines(run: Run) -> list[AveragedLine]:
     """People whose machines have averaged something, most bytes first."""
     sums = run.averaged.order_by().values("person").annotate(given=Sum("bytes_averaged"))
-    rows = sums.order_by("-given", "person__username").values_list("person__username", "given")
-    return [AveragedLine(*row) for row in rows[:SHOWN]]
+    rows = sums.order_by("-given", "person__username").values_list("person", "person__username", "given")[:SHOWN]
+    people = [row[0] for row in rows]
+    ranked = set(run.totals.filter(person__in=people).values_list("person", flat=True)) if people else set()
+    return [AveragedLine(name, given, person in ranked) for person, name, given in rows]
 
 
 def in_words(size: int) -> str:

@@ -45,9 +45,9 @@ def test_a_commit_adds_what_its_reducers_averaged(example: Example) -> None:
     nas = owned(example.noor.machine.person, "nas")
     both = next_record(example.run, (example.teo, (UNIT,)), (example.noor, (SECOND,)))
     commit(example, reduced_by(both, nas))
-    assert averaged_lines(example.run) == [AveragedLine("Noor", 2 * vector(example))]
+    assert averaged_lines(example.run) == [AveragedLine("Noor", 2 * vector(example), is_ranked=True)]
     commit(example, reduced_by(next_record(example.run, (example.teo, (Unit(0, 0, 4, 6),))), nas))
-    assert averaged_lines(example.run) == [AveragedLine("Noor", 3 * vector(example))]
+    assert averaged_lines(example.run) == [AveragedLine("Noor", 3 * vector(example), is_ranked=True)]
     assert AveragedTotal.objects.count() == 1
 
 
@@ -58,7 +58,7 @@ def test_a_commit_that_was_not_written_adds_nothing(example: Example) -> None:
     commit(example, record)
     stale = replace(record, fence=record.fence + 9)
     assert store.commit(example.run, sealed(stale), stale, duration_s=1.0, attempts=1) == "stale"
-    assert averaged_lines(example.run) == [AveragedLine("Noor", vector(example))]
+    assert averaged_lines(example.run) == [AveragedLine("Noor", vector(example), is_ranked=False)]
 
 
 def test_a_reducer_that_the_site_does_not_know_costs_no_commit(example: Example) -> None:
@@ -79,7 +79,7 @@ def test_a_total_stays_at_what_its_column_holds(example: Example) -> None:
     facts: dict[str, Any] = {"machine": nas.machine, "person": nas.machine.person}
     AveragedTotal.objects.create(run=example.run, bytes_averaged=2**63 - 2, **facts)
     commit(example, reduced_by(next_record(example.run, (example.teo, (UNIT,))), nas))
-    assert averaged_lines(example.run) == [AveragedLine("Noor", 2**63 - 1)]
+    assert averaged_lines(example.run) == [AveragedLine("Noor", 2**63 - 1, is_ranked=False)]
 
 
 @pytest.mark.parametrize(
