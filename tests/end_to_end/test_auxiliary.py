@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from demo.processes import ROOT
+from demo.visitor import Visitor
 from tests.end_to_end.rig.swarm import Swarm
 
 HERE = {"PYTHONPATH": str(ROOT)}  # the agent of this checkout, whichever is installed
@@ -51,12 +52,23 @@ def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: s
     swarm.wait(lambda: swarm.made("b") >= 4, 120, "who comes later has the log of the auxiliary alone")
     agree = swarm.digests("a").items() & swarm.digests("b").items()
     assert agree, "and the same state"
+    _is_credited(swarm, organizer)
     _beside_a_relay(swarm)
     swarm.processes["nas"].send_signal(signal.SIGINT)
     assert swarm.processes["nas"].wait(90) == 0
     said = swarm.log("nas").splitlines()
     assert "This machine has left. It averaged" in said[-1]
     assert not any(word in swarm.log("nas") for word in ("Traceback", "E376"))
+
+
+def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
+    """In bytes averaged, beside the samples of the same person: at the API and on the page."""
+    given = organizer.read_json(f"runs/{swarm.slug}/leaderboard")["averaged"]
+    assert [line["name"] for line in given] == ["organizer"]
+    assert given[0]["bytes_averaged"] > 0
+    page = organizer.read(f"/runs/{swarm.slug}/")
+    assert '<th scope="col" class="number">Averaged</th>' in page
+    assert "1 auxiliary" in page
 
 
 def _beside_a_relay(swarm: Swarm) -> None:
