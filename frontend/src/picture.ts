@@ -15,6 +15,7 @@ export interface Bar {
 
 export interface LeaderboardLine {
   readonly key: string;
+  /** 0 of who only averages. */
   readonly rank: number;
   readonly name: string;
   readonly samples: number;
@@ -27,6 +28,8 @@ export interface LeaderboardLine {
   readonly recent: number;
   /** Their parts, oldest first, from 0 to 8. */
   readonly heights: readonly number[];
+  /** Bytes averaged for the others, in words; empty for none. */
+  readonly averaged: string;
 }
 
 export interface ActivityLine {
@@ -90,6 +93,7 @@ export interface Values {
   readonly samples: number;
   readonly tokens: number;
   readonly recent_steps: number;
+  readonly averages: boolean;
 }
 
 export interface Picture extends Values, Lists {

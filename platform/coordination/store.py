@@ -19,6 +19,7 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.protocol.recipe import parse_recipe
 from runs.access import shut_out
+from runs.ledger.averaged import add_averaged
 from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units
 from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
 from runs.ledger.totals import add_to_totals
@@ -106,6 +107,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
     rows = _ledger_rows(run, entry, record)
     LedgerEntry.objects.bulk_create(rows)
     add_to_totals(run, rows)
+    add_averaged(run, record)
     add_committed(run, (unit for part in record.contributions for unit in part.units))
 
 

@@ -9,6 +9,7 @@ from django.db.models import F, OuterRef, QuerySet, Subquery, Window
 from django.db.models.functions import Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
+from runs.ledger.averaged import AveragedLine, averaged_lines
 from runs.ledger.standings import LeaderboardLine, Recent, leaderboard, recent, totals
 from runs.models import ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.timeline import MEMBER, STEP
@@ -67,6 +68,7 @@ class RunPicture:
     activity: list[ActivityLine]
     release: Release | None
     heldout: list[Measured] = field(default_factory=list)
+    averaged: list[AveragedLine] = field(default_factory=list)
     recent: Recent = field(default_factory=lambda: Recent(0, {}))
 
     @property
@@ -91,7 +93,7 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
-    """Everything of a run's page that rows know: twelve queries at any length of the run."""
+    """Everything of a run's page that rows know: thirteen queries at any length of the run, or fourteen."""
     recipe = run.parsed_recipe
     newest = list(run.log.order_by("-index")[:20])
     board = leaderboard(run, limit=lines)
@@ -106,6 +108,7 @@ def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
         pace_s=pace([entry.at for entry in newest]),
         points=loss_points(run),
         leaderboard=board,
+        averaged=averaged_lines(run),
         recent=recent(run, [line.name for line in board]),
         activity=activity(run),
         release=Release.objects.filter(run=run).first(),

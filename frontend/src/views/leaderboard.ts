@@ -17,20 +17,22 @@ function table(picture: Picture, me: string, you: string): TemplateResult {
   return html`<table>
       <thead><tr><th scope="col" class="number"><span class="hidden">Rank</span></th><th scope="col">Name</th>
         <th scope="col" class="number">Samples</th><th scope="col">Lately</th>
+        ${picture.averages ? html`<th scope="col" class="number">Averaged</th>` : nothing}
         <th scope="col" class="number lesser">Rounds</th><th scope="col" class="number lesser">Machines</th></tr></thead>
-      <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture.recent_steps))}</tbody>
+      <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture))}</tbody>
     </table>
     ${you ? html`<p class="you">${you}</p>` : nothing}
     <p class="quiet">${picture.given}. <a href=${`/runs/${picture.slug}/hands/`}>Everybody</a> ·
       <a href=${`/api/v1/runs/${picture.slug}/ledger`}>Every contribution</a></p>`;
 }
 
-function row(line: LeaderboardLine, isMine: boolean, steps: number): TemplateResult {
+function row(line: LeaderboardLine, isMine: boolean, picture: Picture): TemplateResult {
   return html`<tr data-key=${line.key} class=${isMine ? "mine" : ""}>
-    <td class="number quiet">${line.rank}</td>
+    <td class="number quiet">${line.rank || nothing}</td>
     <td>${line.name}${line.now ? html` <span class="now">● now</span>` : nothing}</td>
     <td class="number"><eased-number .value=${line.samples}></eased-number></td>
-    <td>${spark(line, steps)}</td>
+    <td>${spark(line, picture.recent_steps)}</td>
+    ${picture.averages ? html`<td class="number">${line.averaged}</td>` : nothing}
     <td class="number lesser"><eased-number .value=${line.rounds}></eased-number></td>
     <td class="number lesser">${line.machines}</td></tr>`;
 }

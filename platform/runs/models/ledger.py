@@ -78,3 +78,18 @@ class MachineTotal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.samples} samples of {self.machine_id}"
+
+
+class AveragedTotal(models.Model):
+    """Bytes of gradients that a relay or an auxiliary has averaged in a run: written with each commit, no samples."""
+
+    run = models.ForeignKey(Run, models.PROTECT, related_name="averaged")
+    machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="averaged")
+    person = models.ForeignKey(Person, models.PROTECT, related_name="averaged")
+    bytes_averaged = models.BigIntegerField(default=0)  # stays at the largest value that the column holds
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run", "machine"), name="averaged_machine_once_a_run"),)
+
+    def __str__(self) -> str:
+        return f"{self.bytes_averaged} bytes of {self.machine_id}"

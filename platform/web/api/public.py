@@ -10,6 +10,7 @@ from ninja import Router
 
 from runs import selectors
 from runs.ledger import standings
+from runs.ledger.averaged import averaged_lines
 from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.releases.card_facts import facts_at
 from runs.storage import release_path
@@ -68,7 +69,8 @@ def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limi
     found = run_for(request, slug)
     hands = standings.leaderboard(found, offset=cursor, limit=limit + 1)
     items = [line._asdict() for line in hands[:limit]]
-    return {"items": items, "next": str(cursor + limit) if len(hands) > limit else None}
+    averaged = [{"name": line.name, "bytes_averaged": line.bytes_averaged} for line in averaged_lines(found)]
+    return {"items": items, "averaged": averaged, "next": str(cursor + limit) if len(hands) > limit else None}
 
 
 @router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})

@@ -77,6 +77,13 @@ class HandOut(Schema):
     rounds: int
 
 
+class AveragedOut(Schema):
+    """What a person's relays and auxiliaries have averaged for the others, in bytes. Nobody is ranked by it."""
+
+    name: str
+    bytes_averaged: int
+
+
 class LedgerOut(Schema):
     """One machine's part in one step. `weight` is in loss tokens."""
 
@@ -191,9 +198,10 @@ class StepList(Schema):
 
 
 class HandList(Schema):
-    """People, most samples first."""
+    """People, most samples first; and apart from them, at most a hundred by bytes averaged."""
 
     items: list[HandOut]
+    averaged: list[AveragedOut]
     next: str | None
 
 

@@ -20,10 +20,11 @@ def resting(picture: RunPicture) -> str:
     return f"No hands on it right now. A step takes {picture.target_batch:,} samples from all machines together."
 
 
-def others(relays: int, void_rounds: int) -> str:
-    """“1 relay · 2 void rounds”."""
+def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
+    """“1 relay · 1 auxiliary · 2 void rounds”."""
     here = counted(relays, "relay", "relays") if relays else ""
-    return " · ".join(filter(None, [here, counted(void_rounds, "void round", "void rounds")]))
+    more = counted(auxiliaries, "auxiliary", "auxiliaries") if auxiliaries else ""
+    return " · ".join(filter(None, [here, more, counted(void_rounds, "void round", "void rounds")]))
 
 
 def given(people: int, machines: int, samples: int) -> str:

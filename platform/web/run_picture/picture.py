@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from runs.ledger.averaged import in_words
 from runs.ledger.standings import LeaderboardLine, Recent
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
@@ -94,7 +95,7 @@ def _step(seen: Seen) -> Picture:
         "training": len(bars.bars),
         "relays": bars.relays,
         "void_rounds": seen.void_rounds,
-        "others": card_sentences.others(bars.relays, seen.void_rounds),
+        "others": card_sentences.others(bars.relays, bars.auxiliaries, seen.void_rounds),
     }
 
 
@@ -105,14 +106,14 @@ def bars_of(seen: Seen) -> StepBars:
 
 def _totals(run: RunPicture) -> Picture:
     given = {"people": run.people, "machines": run.machines, "samples": run.samples, "tokens": run.tokens}
-    return {**given, "recent_steps": run.recent.steps}
+    return {**given, "recent_steps": run.recent.steps, "averages": bool(run.averaged)}
 
 
 def _lists(seen: Seen) -> Picture:
     here = {peer.name for peer in _trainers(seen)}
     return {
         "bars": _bars(seen),
-        "leaderboard": [_leaderboard_line(line, here, seen.run.recent) for line in seen.run.leaderboard],
+        "leaderboard": _leaderboard(seen.run, here),
         "activity": [_activity_line(line) for line in seen.run.activity],
         "heldout": [_measured(point) for point in seen.run.heldout],
     }
@@ -134,8 +135,16 @@ def _bars(seen: Seen) -> list[Picture]:
     ]
 
 
+def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
+    """People by samples, then those who only averaged for the others: these have no rank."""
+    averaged = {line.name: in_words(line.bytes_averaged) for line in run.averaged}
+    unranked = [LeaderboardLine(0, line.name, 0, 0, 0, 0) for line in run.averaged if not line.is_ranked]
+    lines = [*run.leaderboard, *unranked[:LEADERBOARD_LINES]]
+    return [{**_leaderboard_line(line, here, run.recent), "averaged": averaged.get(line.name, "")} for line in lines]
+
+
 def _leaderboard_line(line: LeaderboardLine, here: Collection[str], recent: Recent) -> Picture:
-    """`recent` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
+    """Rank 0 is none. `recent` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
     given = recent.given.get(line.name, [])
     tallest = max((part for parts in recent.given.values() for part in parts), default=0)
     return {

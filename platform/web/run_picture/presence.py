@@ -9,7 +9,7 @@ from coordination.presence import Step
 from runs.models import Run
 from runs.states import HOSTED
 
-TRAINER = "trainer"
+TRAINER, AUXILIARY, RELAY = "trainer", "auxiliary", "relay"
 
 
 class OnlinePeer(NamedTuple):

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from web.run_picture.presence import TRAINER, OnlinePeer
+from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each sanitize_fault in light and dark
 WORDS = {
@@ -27,7 +27,7 @@ class Bar(NamedTuple):
 
 
 class StepBars(NamedTuple):
-    """All of them, and their sum. Relays give no samples; they are counted apart."""
+    """All of them, and their sum. Relays and auxiliaries give no samples; they are counted apart."""
 
     bars: list[Bar]
     phase: str
@@ -35,6 +35,7 @@ class StepBars(NamedTuple):
     target: int
     samples_per_s: float
     relays: int
+    auxiliaries: int
 
 
 def step_bars(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepBars:
@@ -57,7 +58,8 @@ def step_bars(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepBa
         done=sum(bar.done for bar in bars),
         target=target,
         samples_per_s=sum(bar.samples_per_s for bar in bars),
-        relays=len(peers) - len(trainers),
+        relays=sum(peer.role == RELAY for peer in peers),
+        auxiliaries=sum(peer.role == AUXILIARY for peer in peers),
     )
 
 

@@ -29,6 +29,6 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
 
 
 def _lacks_relay(seen: Seen) -> bool:
-    """Whether somebody drives the run, and no relay is connected to it."""
+    """Whether somebody drives the run, and neither a relay nor an auxiliary is connected to it."""
     is_driven = seen.run.run.state == Run.State.OPEN and bool(seen.phase)
-    return is_driven and not any(peer.role == Role.RELAY for peer in seen.peers)
+    return is_driven and not any(peer.role in {Role.RELAY, Role.AUXILIARY} for peer in seen.peers)

@@ -112,12 +112,18 @@ class Swarm:
         )
 
     def start_site(
-        self, name: str = "site", program: str = "manage.py", port: str = "", host: str = "127.0.0.1", **more: str
+        self,
+        name: str = "site",
+        program: str = "manage.py",
+        port: str = "",
+        host: str = "127.0.0.1",
+        options: str = "",
+        **more: str,
     ) -> None:
         """The whole platform; `program` may be a test's own way of starting it. `port`: where others are in front."""
         own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data)}
         command = [sys.executable, str(ROOT / program), "serve", "--host", host, "--port", port or str(self.port)]
-        command.append("--attached")
+        command += [*options.split(), "--attached"]
         self.start(name, command, own | more, self.folder)
         self.wait(lambda: self._announced(name), 60, f"{name} starts")
         self.url = self._announced(name)
@@ -159,12 +165,12 @@ class Swarm:
         command += options.split()
         self.start(name, command, bare_environment(home) | in_variable(token) | more, home)
 
-    def start_relay(self, name: str, token: str = "") -> None:
+    def start_relay(self, name: str, token: str = "", **more: str) -> None:
         """Another relay beside the site's own."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         command = [MANYHANDS, "relay", self.url, "--attached"]
-        self.start(name, command, bare_environment(home) | in_variable(token), home)
+        self.start(name, command, bare_environment(home) | in_variable(token) | more, home)
 
     def kill(self, name: str) -> None:
         """SIGKILL, and wait until it is gone."""

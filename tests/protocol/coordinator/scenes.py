@@ -38,7 +38,7 @@ def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trai
 
 
 def reducing(
-    *relays: Mapping[str, object], people: int = 4, unit_s: float = 1.0, bps: Iterable[int] = (), **last: float
+    *relays: Mapping[str, Any], people: int = 4, unit_s: float = 1.0, bps: Iterable[int] = (), **last: float
 ) -> tuple[Stage, list[Trainer], list[PeerId]]:
     """A round whose plan was just announced; the last trainer offers as told. Each has made two units.
 

@@ -89,7 +89,7 @@ def test_whose_links_are_known_or_who_does_not_know_of_probes_is_left_alone() ->
     assert not sent(stage.said, m.Probe), "older agents end the link at a message that they do not know"
     stage = speaking("ann")
     for way in ("up", "down"):
-        stage.state.capacities[peer_of("ann"), way] = Capacity(5e6, is_floor=False, measured_at=0)  # type: ignore[index]
+        stage.state.capacities[peer_of("ann"), way] = Capacity(5e6, is_floor=False, measured_at=0)
     stage.wait(3)
     assert not sent(stage.said, m.Probe)
 

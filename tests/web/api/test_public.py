@@ -77,6 +77,7 @@ class TestReading:
 
     def test_who_gave_what(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))
+        assert get("runs/proverbs/leaderboard").json()["averaged"] == []
         assert get("runs/proverbs/leaderboard").json()["items"] == [
             {"rank": 1, "name": "Teo", "samples": 4, "tokens": 32, "rounds": 1}
         ]

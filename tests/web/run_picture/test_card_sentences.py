@@ -24,11 +24,16 @@ def test_a_step_that_nobody_makes(state: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("relays", "void_rounds", "words"),
-    [(0, 0, "0 void rounds"), (1, 1, "1 relay · 1 void round"), (2, 1000, "2 relays · 1,000 void rounds")],
+    ("relays", "auxiliaries", "void_rounds", "words"),
+    [
+        (0, 0, 0, "0 void rounds"),
+        (1, 0, 1, "1 relay · 1 void round"),
+        (2, 1, 1000, "2 relays · 1 auxiliary · 1,000 void rounds"),
+        (0, 2, 0, "2 auxiliaries · 0 void rounds"),
+    ],
 )
-def test_what_stands_beside_the_machines(relays: int, void_rounds: int, words: str) -> None:
-    assert others(relays, void_rounds) == words
+def test_what_stands_beside_the_machines(relays: int, auxiliaries: int, void_rounds: int, words: str) -> None:
+    assert others(relays, auxiliaries, void_rounds) == words
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from web.run_picture.step_bars import step_bars, tint_of
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TEO, NOOR = (OnlinePeer("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))
 RELAY = OnlinePeer("b" * 32, "operator", "relay", "ready", 0, 0.0)
+AUXILIARY = OnlinePeer("c" * 32, "Ida", "auxiliary", "ready", 0, 0.0)
 
 
 def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **changes: Any) -> RunPicture:

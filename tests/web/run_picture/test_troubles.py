@@ -7,7 +7,7 @@ import pytest
 
 from peer_agent.protocol.errors import Fault
 from runs.models import Publication, Release, Verification
-from tests.web.run_picture.test_status_sentence import RELAY, TEO, picture
+from tests.web.run_picture.test_status_sentence import AUXILIARY, RELAY, TEO, picture
 from web.run_picture.picture import Seen
 from web.run_picture.presence import OnlinePeer
 from web.run_picture.troubles import run_troubles
@@ -30,6 +30,7 @@ def codes(of: Seen, verification: Verification | None = None, publication: Publi
     ("of", "wrong"),
     [
         (seen("open", TEO, RELAY, phase="accumulate"), []),
+        (seen("open", TEO, AUXILIARY, phase="accumulate"), []),
         (seen("open", TEO, phase="accumulate"), ["E409"]),
         (seen("open", phase="accumulate"), ["E409"]),
         (seen("open"), []),  # nobody drives it, so nobody knows

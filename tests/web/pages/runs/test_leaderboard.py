@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import Person
-from runs.models import Run
+from runs.models import AveragedTotal, Run
 from tests.runs.factories import committed, owned
 from tests.web.browsing import as_, page
 from web.pages.runs import leaderboard
@@ -82,3 +82,13 @@ def test_a_page_that_there_is_not(crowd: Run, client: Client, number: str) -> No
 
 def test_before_the_first_sample(run: Run, client: Client) -> None:
     assert "Nobody has given a sample yet." in page(client.get("/runs/proverbs/hands/"))
+
+
+def test_who_only_averages_has_a_line_without_a_rank(crowd: Run) -> None:
+    assert "Averaged" not in page(Client().get("/runs/proverbs/"))
+    nas = owned(Person.objects.create_user("Ida", None), "nas").machine
+    AveragedTotal.objects.create(run=crowd, machine=nas, person=nas.person, bytes_averaged=2_500_000)
+    text = page(Client().get("/runs/proverbs/"))
+    assert '<th scope="col" class="number">Averaged</th>' in text
+    assert '<td class="number">2.5 MB</td>' in text
+    assert '<td class="number quiet"></td><td>Ida</td>' in text

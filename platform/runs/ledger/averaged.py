@@ -1,0 +1,56 @@
+"""What each relay and each auxiliary has averaged in a run: bytes, by the records alone. Nobody is ranked by them."""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db.models import Sum
+
+from accounts.models import Machine
+from peer_agent.protocol.averaged import averaged_bytes
+from peer_agent.protocol.log.records import Record
+from runs.ledger.totals import MOST
+from runs.models import AveragedTotal, Run
+
+SHOWN = 100  # people
+
+
+class AveragedLine(NamedTuple):
+    """A person, what their machines have averaged, and whether they have a line for samples as well."""
+
+    name: str
+    bytes_averaged: int
+    is_ranked: bool
+
+
+def add_averaged(run: Run, record: Record) -> None:
+    """Add what an entry's reducers averaged. Within the commit's transaction, behind the head's fence."""
+    given = averaged_bytes(record, run.parsed_recipe.codec_up)
+    fresh = {UUID(peer): size for peer, size in given.items() if size}
+    held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
+    known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")
+    for machine, person in known:
+        row = held.setdefault(machine, AveragedTotal(run=run, machine_id=machine, person_id=person))
+        row.bytes_averaged = min(MOST, row.bytes_averaged + fresh[machine])
+    AveragedTotal.objects.bulk_create(
+        held.values(),
+        update_conflicts=True,
+        unique_fields=["run", "machine"],
+        update_fields=["bytes_averaged"],
+    )
+
+
+def averaged_lines(run: Run) -> list[AveragedLine]:
+    """People whose machines have averaged something, most bytes first."""
+    sums = run.averaged.order_by().values("person").annotate(given=Sum("bytes_averaged"))
+    rows = sums.order_by("-given", "person__username").values_list("person", "person__username", "given")[:SHOWN]
+    people = [row[0] for row in rows]
+    ranked = set(run.totals.filter(person__in=people).values_list("person", flat=True)) if people else set()
+    return [AveragedLine(name, given, person in ranked) for person, name, given in rows]
+
+
+def in_words(size: int) -> str:
+    """Bytes for people; empty for none."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB" if size else ""

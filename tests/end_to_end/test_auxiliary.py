@@ -1,0 +1,79 @@
+"""A member's machine that averages: without any relay, and beside one. It loads no torch, and leaves as trainers do."""
+
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.processes import ROOT
+from demo.visitor import Visitor
+from tests.end_to_end.rig.swarm import Swarm
+
+HERE: dict[str, Any] = {"PYTHONPATH": str(ROOT)}  # the agent of this checkout, whichever is installed
+ENDLESS = 100_000
+AVERAGED = re.compile(r"step (\d+) is made: .* ([\d.]+) [MG]B averaged here")
+
+
+@pytest.fixture(scope="module")
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Swarm(tmp_path_factory.mktemp("auxiliary")) as swarm:
+        swarm.start_site(options="--no-relay")
+        yield swarm
+
+
+def start_auxiliary(swarm: Swarm, name: str, token: str) -> None:
+    options = "--auxiliary --host 127.0.0.1"
+    swarm.start_agent(name, token=token, options=options, **HERE)
+
+
+def reducers(swarm: Swarm, home: Path) -> dict[int, set[str]]:
+    """Who averaged what is in each record, as this home's log has it."""
+    return {record["step"]: {span[4] for span in record["spans"]} for record in swarm.records(home)}
+
+
+def has_torch(swarm: Swarm, name: str) -> bool:
+    maps = Path(f"/proc/{swarm.processes[name].pid}/maps")
+    return "libtorch" in maps.read_text()
+
+
+def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: str) -> None:
+    organizer = swarm.sign_up("organizer")
+    swarm.open_run(organizer, english, trainers=1, steps=ENDLESS)
+    swarm.start_agent("a", token=swarm.token_of(organizer), **HERE)
+    swarm.wait(lambda: "no relay is connected" in swarm.facts()["waiting_for"], 120, "nobody averages")
+    start_auxiliary(swarm, "nas", swarm.token_of(organizer))
+    swarm.wait_for_step(3)
+    assert not has_torch(swarm, "nas")
+    assert [member["state"] for member in swarm.online("auxiliary")] == ["ready"]
+    swarm.wait(lambda: AVERAGED.search(swarm.log("nas")), 30, "it says what it has averaged")
+    swarm.start_agent("b", token=swarm.token_of(organizer), **HERE)
+    swarm.wait(lambda: swarm.made("b") >= 4, 120, "who comes later has the log of the auxiliary alone")
+    agree = swarm.digests("a").items() & swarm.digests("b").items()
+    assert agree, "and the same state"
+    _is_credited(swarm, organizer)
+    _beside_a_relay(swarm)
+    swarm.processes["nas"].send_signal(signal.SIGINT)
+    assert swarm.processes["nas"].wait(90) == 0
+    said = swarm.log("nas").splitlines()
+    assert "This machine has left. It averaged" in said[-1]
+    assert not any(word in swarm.log("nas") for word in ("Traceback", "E376"))
+
+
+def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
+    """In bytes averaged, beside the samples of the same person: at the API and on the page."""
+    given = organizer.read_json(f"runs/{swarm.slug}/leaderboard")["averaged"]
+    assert [line["name"] for line in given] == ["organizer"]
+    assert given[0]["bytes_averaged"] > 0
+    page = organizer.read(f"/runs/{swarm.slug}/")
+    assert '<th scope="col" class="number">Averaged</th>' in page
+    assert "1 auxiliary" in page
+
+
+def _beside_a_relay(swarm: Swarm) -> None:
+    """An operator's relay comes to it, and keeps the log alone from then on; both average."""
+    swarm.start_relay("relay", swarm.token_of(swarm.operator()), **HERE)
+    swarm.wait(lambda: swarm.online("relay"), 60, "the relay is here")
+    home = swarm.folder / "nas"
+    swarm.wait(lambda: any(len(who) == 2 for who in reducers(swarm, home).values()), 120, "both have a part")
