@@ -32,7 +32,7 @@ from tests.averaging.rounds import GRID, RUN, averaged, record_of, sealed
 from tests.network.loopback import how_it_ends
 from tests.protocol.identities import SITE_KEY
 from tests.protocol.test_averaged import contribution
-from tests.relay.test_process import REHELLO, commit_of, greeting, offers, plan, send_all
+from tests.relay.scenes import REHELLO, commit_of, greeting, offers, plan, send_all
 
 ME = RELAY  # as the plans of these tests call it
 NOWHERE = RunId("cd" * 16)

@@ -9,30 +9,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from peer_agent.averaging.contributor import Sending
 from peer_agent.averaging.reducer import ClosedSpan
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.machine.home import Home
-from peer_agent.network.link import Connection, LinkLost, Refused
+from peer_agent.network.link import Connection, Refused
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import PLAN, RECORD, Role, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.letters import planned_whole, seal_plan
 from peer_agent.protocol.log.merkle import pack_leaves
-from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of
+from peer_agent.protocol.log.records import digest_of
 from peer_agent.protocol.relay import events as e
-from peer_agent.protocol.relay.opened import open_message
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.relay import process as relay_module
 from peer_agent.relay.process import Relay
-from peer_agent.relay.run import Around, RelayedRun
+from peer_agent.relay.run import RelayedRun
 from tests.agent.scripted_site import (
     OTHER_RELAY,
     PATIENCE_S,
     RELAY,
-    TRAINER,
     OwnAccess,
     dial_relay,
     next_of,
@@ -42,21 +38,18 @@ from tests.agent.scripted_site import (
 )
 from tests.averaging.driver import closed_by
 from tests.averaging.rounds import (
-    GRID,
     RUN,
     averaged,
-    contributor,
     frames_of,
-    plan_of,
     record_of,
     reduction_of,
     sealed,
 )
 from tests.network.loopback import how_it_ends
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
+from tests.relay.scenes import REHELLO, commit_of, offers, plan, send_all
 
 Dial = Callable[[Relay, int], Awaitable[Connection]]
-REHELLO = m.Rehello(run=RUN, fence=3)
 
 
 @pytest.fixture
@@ -74,94 +67,11 @@ async def dial(tmp_path: Path) -> AsyncIterator[Dial]:
         await how_it_ends(link)
 
 
-def offers(count: int = 2) -> list[Sending]:
-    return [contributor(i, 100 + i).offer("fp32") for i in range(count)]
-
-
-def plan(sendings: list[Sending], **changes: Any) -> m.Plan:
-    return plan_of(sendings, reducers=(RELAY, RELAY), **changes)
-
-
-def greeting(fence: int, step: int, **changes: Any) -> m.Greeting:
-    snapshot = m.Snapshot(index=0, step=0, digest="", state_digest="", file="", size=0)
-    usual: dict[str, Any] = {
-        "run": RUN,
-        "slug": "",
-        "title": "",
-        "fence": fence,
-        "recipe": b"",
-        "elements": GRID.elements,
-        "shards": (),
-        "snapshot": snapshot,
-        "index": 0,
-        "step": step,
-        "digest": "0" * 64,
-        "listeners": (),
-        "site_key": SITE_PUBLIC,
-        "reconciled": True,
-    }
-    return m.Greeting(**(usual | changes))
-
-
-def commit_of(entry: Entry) -> m.Commit:
-    """As a relay is told of it."""
-    return m.Commit(run=RUN, fence=3, record=entry.head, contributions=entry.contributions)
-
-
-async def send_all(link: Connection, plan: m.Plan, slot: int, sending: Sending, leaves: bytes | None = None) -> None:
-    place: dict[str, Any] = {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
-    await link.send(m.Leaves(**place, slot=slot, leaves=leaves or pack_leaves(sending.leaves)))
-    for each in frames_of(plan, slot, sending):
-        await link.send(each)
-
-
-class Silent:
-    """A data link whose other end takes nothing, or has just gone."""
-
-    def __init__(self, *, is_lost: bool) -> None:
-        self.is_lost = is_lost
-
-    def allow(self, _: int) -> None:
-        pass
-
-    async def send(self, *_: object) -> None:
-        if self.is_lost:
-            raise LinkLost("gone")
-        await asyncio.Event().wait()
-
-
-def run_of_a_relay(folder: Path, said: list[m.Message], ask: Any = None, clock: Any = lambda: 0.0) -> RelayedRun:
-    async def nobody(*_: object) -> None:
-        return None
-
-    def failed(_: RunId, error: Exception) -> None:
-        raise AssertionError(error)
-
-    around = Around(said.append, ask or nobody, lambda *_: None, failed)
-    return RelayedRun(RUN, RELAY, UpdateLog(folder, SITE_PUBLIC), around, clock=clock)
-
-
-def heard(message: m.TO_PEER) -> e.Heard:
-    return e.Heard(open_message(message, SITE_PUBLIC))
-
-
 def named(plan: m.Plan) -> dict[str, Any]:
     return {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
 
 
 # --- plans -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_lost", [True, False])
-async def test_a_contributor_that_is_lost_or_takes_nothing_holds_up_no_plan(tmp_path: Path, *, is_lost: bool) -> None:
-    """Its error, or its full buffer, was felt by the relay's control link."""
-    run = run_of_a_relay(tmp_path, [])
-    sendings = offers()
-    run.links[PeerId(f"{0:032x}")] = Silent(is_lost=is_lost)  # type: ignore[assignment]
-    async with asyncio.timeout(PATIENCE_S):
-        await run.handle(heard(planned(plan(sendings))))
-    assert run.reduction is not None
-    await run.close()
 
 
 async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path: Path, dial: Dial) -> None:
@@ -233,35 +143,6 @@ async def test_a_bad_slot_is_refused_once_and_its_peer_is_told(tmp_path: Path, d
         assert {said for said in script.heard if isinstance(said, m.SlotRefused)} == {refusal}
 
 
-async def test_a_new_host_has_voided_what_was_open(tmp_path: Path) -> None:
-    run = run_of_a_relay(tmp_path, [])
-    await run.handle(heard(planned(plan(offers()))))
-    await run.handle(heard(greeting(fence=3, step=7)))
-    assert run.reduction is not None  # the same host
-    await run.handle(heard(greeting(fence=4, step=7)))
-    assert run.outbox is None
-    assert run.reduction is None
-    await run.close()
-
-
-async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tmp_path: Path) -> None:
-    run = run_of_a_relay(tmp_path, [])
-    await run.handle(heard(planned(plan(offers()))))
-    await run.handle(heard(greeting(fence=4, step=8)))
-    assert run.reduction is None
-    assert run.outbox is not None
-    await run.close()
-
-
-async def test_each_receiver_has_the_uplink_for_what_the_plan_gives_us_to_average(tmp_path: Path) -> None:
-    run, attempt = run_of_a_relay(tmp_path, []), plan(offers())
-    await run.handle(heard(planned(attempt)))
-    chunks = sum(span.stop - span.first for span in attempt.spans if span.reducer == run.state.me)
-    assert run.outbox is not None
-    assert run.outbox.planned == chunks * encoded_size(attempt.codec_down, attempt.chunk_elements) > 0
-    await run.close()
-
-
 # --- the log -----------------------------------------------------------------------------------------------------
 
 
@@ -292,36 +173,6 @@ async def test_links_to_other_relays_are_those_of_all_runs(tmp_path: Path) -> No
     await relay._take(m.Listeners(run=RunId("cd" * 16), listeners=()))
     assert list(relay.others._tasks) == [other]
     await relay.others.close()
-
-
-async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: Path) -> None:
-    """Only a commit led to copying. One other relay has it damaged, the next one whole."""
-    sendings = offers()
-    attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
-    spans, payloads = averaged(attempt, sendings)
-    log = UpdateLog(tmp_path, SITE_PUBLIC)
-    log.append(sealed(record_of(attempt, spans)))
-    asked: list[tuple[PeerId, int]] = []
-
-    async def ask(peer: PeerId, _: RecordHead, entry: SpanEntry) -> list[bytes]:
-        asked.append((peer, entry.span))
-        whole = [payloads[chunk] for chunk in range(entry.first, entry.stop)]
-        return whole if peer == TRAINER else [bytes(len(payload)) for payload in whole]
-
-    run = run_of_a_relay(tmp_path, [], ask)
-    others = tuple(m.Listener(peer=peer, url="") for peer in (OTHER_RELAY, TRAINER))
-    await run.handle(heard(greeting(fence=3, step=8, listeners=others)))
-    await settled(run)
-    assert sorted(asked) == sorted((peer, span) for peer in (OTHER_RELAY, TRAINER) for span in (0, 1))
-    assert UpdateLog(tmp_path, SITE_PUBLIC).missing(RUN, 1) == []
-    await run.close()
-
-
-async def settled(run: RelayedRun) -> None:
-    """Whatever runs beside its events is done."""
-    async with asyncio.timeout(PATIENCE_S):
-        while run._tasks:
-            await asyncio.wait(run._tasks)
 
 
 # --- what the site or a peer has wrong --------------------------------------------------------------------------

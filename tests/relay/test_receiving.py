@@ -11,7 +11,7 @@ from peer_agent.relay import run as run_module
 from tests.agent.scripted_site import OTHER_RELAY, planned
 from tests.averaging.rounds import RUN, averaged, frame, plan_of, record_of, sealed
 from tests.protocol.identities import SITE_PUBLIC
-from tests.relay.test_process import commit_of, greeting, heard, offers, run_of_a_relay, settled
+from tests.relay.scenes import commit_of, greeting, heard, offers, run_of_a_relay, settled
 
 
 def averages(plan: m.Plan, payloads: dict[int, bytes]) -> list[Frame]:

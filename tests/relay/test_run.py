@@ -1,11 +1,113 @@
-"""What a relay's run does beside its event loop."""
+"""One run at a relay: nothing holds up its events, and what an end leaves is given on."""
 
+import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
 from peer_agent.averaging.codecs import INLINE_BYTES
+from peer_agent.averaging.update_log import UpdateLog
+from peer_agent.network.link import LinkLost
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.relay.run import _compute
+from tests.agent.scripted_site import (
+    OTHER_RELAY,
+    PATIENCE_S,
+    TRAINER,
+    planned,
+)
+from tests.averaging.rounds import (
+    RUN,
+    averaged,
+    plan_of,
+    record_of,
+    sealed,
+)
+from tests.protocol.identities import SITE_PUBLIC
+from tests.relay.scenes import greeting, heard, offers, plan, run_of_a_relay, settled
+
+
+class Silent:
+    """A data link whose other end takes nothing, or has just gone."""
+
+    def __init__(self, *, is_lost: bool) -> None:
+        self.is_lost = is_lost
+
+    def allow(self, _: int) -> None:
+        pass
+
+    async def send(self, *_: object) -> None:
+        if self.is_lost:
+            raise LinkLost("gone")
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_contributor_that_is_lost_or_takes_nothing_holds_up_no_plan(tmp_path: Path, *, is_lost: bool) -> None:
+    """Its error, or its full buffer, was felt by the relay's control link."""
+    run = run_of_a_relay(tmp_path, [])
+    sendings = offers()
+    run.links[PeerId(f"{0:032x}")] = Silent(is_lost=is_lost)  # type: ignore[assignment]
+    async with asyncio.timeout(PATIENCE_S):
+        await run.handle(heard(planned(plan(sendings))))
+    assert run.reduction is not None
+    await run.close()
+
+
+async def test_a_new_host_has_voided_what_was_open(tmp_path: Path) -> None:
+    run = run_of_a_relay(tmp_path, [])
+    await run.handle(heard(planned(plan(offers()))))
+    await run.handle(heard(greeting(fence=3, step=7)))
+    assert run.reduction is not None  # the same host
+    await run.handle(heard(greeting(fence=4, step=7)))
+    assert run.outbox is None
+    assert run.reduction is None
+    await run.close()
+
+
+async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tmp_path: Path) -> None:
+    run = run_of_a_relay(tmp_path, [])
+    await run.handle(heard(planned(plan(offers()))))
+    await run.handle(heard(greeting(fence=4, step=8)))
+    assert run.reduction is None
+    assert run.outbox is not None
+    await run.close()
+
+
+async def test_each_receiver_has_the_uplink_for_what_the_plan_gives_us_to_average(tmp_path: Path) -> None:
+    run, attempt = run_of_a_relay(tmp_path, []), plan(offers())
+    await run.handle(heard(planned(attempt)))
+    chunks = sum(span.stop - span.first for span in attempt.spans if span.reducer == run.state.me)
+    assert run.outbox is not None
+    assert run.outbox.planned == chunks * encoded_size(attempt.codec_down, attempt.chunk_elements) > 0
+    await run.close()
+
+
+async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: Path) -> None:
+    """Only a commit led to copying. One other relay has it damaged, the next one whole."""
+    sendings = offers()
+    attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
+    spans, payloads = averaged(attempt, sendings)
+    log = UpdateLog(tmp_path, SITE_PUBLIC)
+    log.append(sealed(record_of(attempt, spans)))
+    asked: list[tuple[PeerId, int]] = []
+
+    async def ask(peer: PeerId, _: RecordHead, entry: SpanEntry) -> list[bytes]:
+        asked.append((peer, entry.span))
+        whole = [payloads[chunk] for chunk in range(entry.first, entry.stop)]
+        return whole if peer == TRAINER else [bytes(len(payload)) for payload in whole]
+
+    run = run_of_a_relay(tmp_path, [], ask)
+    others = tuple(m.Listener(peer=peer, url="") for peer in (OTHER_RELAY, TRAINER))
+    await run.handle(heard(greeting(fence=3, step=8, listeners=others)))
+    await settled(run)
+    assert sorted(asked) == sorted((peer, span) for peer in (OTHER_RELAY, TRAINER) for span in (0, 1))
+    assert UpdateLog(tmp_path, SITE_PUBLIC).missing(RUN, 1) == []
+    await run.close()
 
 
 @pytest.mark.parametrize(("size", "is_elsewhere"), [(INLINE_BYTES, False), (INLINE_BYTES + 1, True)])

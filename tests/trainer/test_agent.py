@@ -284,7 +284,7 @@ async def test_who_listens_says_where_and_by_which_certificate(tmp_path: Path) -
         await scene.site.linked()
         await scene.site.says(REHELLO)
         hello = await scene.site.hears(m.Hello)
-        assert (hello.url, hello.reduces, hello.keeps_log) == ("wss://127.0.0.1:4443/", True, False)
+        assert (hello.url, hello.reduces, hello.keeps_log) == ("wss://127.0.0.1:4443/", True, True)
         assert hello.fingerprint == own_certificate(scene.home).fingerprint
 
 

@@ -441,7 +441,7 @@ SITE: dict[str, Entry] = {
         "Load the page again, then repeat; a program sends its headers as tus 1.0.0 has them.",
     ),
     "E376": Entry(
-        "Nobody is told where this machine listens",
+        "Nobody may connect to this machine",
         Severity.MEDIUM,
         "The site tells nobody to connect to this machine: {reason}.",
         "Update the agent and join again. Behind a router, --advertise names the port that it forwards here.",
