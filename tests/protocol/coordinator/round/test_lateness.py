@@ -86,6 +86,15 @@ def test_chunks_in_a_row_are_those_that_the_plan_asks_for() -> None:
     assert round_.dropped == set(), "it missed one, and another"
 
 
+def test_chunks_in_a_row_may_lie_in_neighbouring_parts() -> None:
+    """Of two late ones the first misses a chunk, and the second that one and the next."""
+    stage, *_ = timed(people=7)
+    everybody = tuple(range(7))
+    said = averaged(stage, (2, everybody), (3, everybody[:5]), (4, everybody[:6]), (CHUNKS, everybody))
+    assert stage.round.dropped == {6}
+    assert notes(said).count("late") == 1
+
+
 def test_it_is_told_of_once_for_each_machine() -> None:
     stage, _, _ = two_reducers()
     said: list[e.Command] = []
@@ -188,11 +197,13 @@ def test_who_was_dropped_counts_as_late_as_chunks_were_waited_for() -> None:
 
 def test_what_a_reducer_says_of_seconds_is_bounded_and_taken_once() -> None:
     stage, trainers, relay = timed()
+    tell(stage, relay, 10.0, 10.0, 10.0, 12.0)
+    tell(stage, relay, 10.0, 10.0, 10.0, 14.0)
+    assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.2], abs=1e-3)
+    assert len(stage.state.latenesses) == 1
+    stage, trainers, relay = timed()
     tell(stage, relay, 10.0, 10.0, 10.0, 1e6)
     assert late(stage, *trainers) == [0, 0, 0, 0.5]
-    tell(stage, relay, 10.0, 10.0, 10.0, 10.0)
-    assert late(stage, *trainers) == [0, 0, 0, 0.5]
-    assert len(stage.state.latenesses) == 1
 
 
 def test_the_word_of_one_who_reduces_nothing_or_of_another_attempt_does_not_count() -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.planning import REDUCE_S
-from peer_agent.protocol.coordinator.round.watching import HANG_S, HEARD_S, STALL_S
+from peer_agent.protocol.coordinator.round.watching import HANG_S, HEARD_S, STALL_S, _standing_s
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import CHUNKS, chunks_arrive, progress, reducing
@@ -337,6 +338,19 @@ def test_how_long_it_may_stand_still_is_a_part_of_the_plans_time() -> None:
         stage.wait(0.5)
         progress(stage, relays[0], *[min(4, int((stage.now - begun) / 6))] * 4)
     assert stage.round.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "sigma", "standing_s"),
+    [(40.0, 0.05, 20.0), (40.0, 0.8, 32.0), (4.0, 0.05, HEARD_S), (40.0, 0.0, 0.0)],
+)
+def test_it_is_at_least_two_of_its_four_chunks_and_three_reports(
+    duration_s: float, sigma: float, standing_s: float
+) -> None:
+    stage, relays = timed({}, {}, duration_s=40.0)
+    assert stage.round.plan is not None
+    stage.round.plan = replace(stage.round.plan, duration_s=duration_s, sigma=sigma)
+    assert _standing_s(stage.round, {relays[0]}) == pytest.approx(standing_s)
 
 
 def test_where_the_senders_stand_still_too_no_reducer_is_blamed() -> None:
