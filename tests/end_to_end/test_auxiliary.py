@@ -11,7 +11,7 @@ from demo.processes import ROOT
 from demo.visitor import Visitor
 from tests.end_to_end.rig.swarm import Swarm
 
-HERE: dict[str, Any] = {"PYTHONPATH": str(ROOT)}  # the agent of this checkout, whichever is installed
+HERE = str(ROOT)  # the agent of this checkout, whichever is installed
 ENDLESS = 100_000
 AVERAGED = re.compile(r"step (\d+) is made: .* ([\d.]+) [MG]B averaged here")
 
@@ -25,7 +25,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def start_auxiliary(swarm: Swarm, name: str, token: str) -> None:
     options = "--auxiliary --host 127.0.0.1"
-    swarm.start_agent(name, token=token, options=options, **HERE)
+    swarm.start_agent(name, token=token, options=options, PYTHONPATH=HERE)
 
 
 def reducers(swarm: Swarm, home: Path) -> dict[int, set[str]]:
@@ -41,14 +41,14 @@ def has_torch(swarm: Swarm, name: str) -> bool:
 def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: str) -> None:
     organizer = swarm.sign_up("organizer")
     swarm.open_run(organizer, english, trainers=1, steps=ENDLESS)
-    swarm.start_agent("a", token=swarm.token_of(organizer), **HERE)
+    swarm.start_agent("a", token=swarm.token_of(organizer), PYTHONPATH=HERE)
     swarm.wait(lambda: "no relay is connected" in swarm.facts()["waiting_for"], 120, "nobody averages")
     start_auxiliary(swarm, "nas", swarm.token_of(organizer))
     swarm.wait_for_step(3)
     assert not has_torch(swarm, "nas")
     assert [member["state"] for member in swarm.online("auxiliary")] == ["ready"]
     swarm.wait(lambda: AVERAGED.search(swarm.log("nas")), 30, "it says what it has averaged")
-    swarm.start_agent("b", token=swarm.token_of(organizer), **HERE)
+    swarm.start_agent("b", token=swarm.token_of(organizer), PYTHONPATH=HERE)
     swarm.wait(lambda: swarm.made("b") >= 4, 120, "who comes later has the log of the auxiliary alone")
     agree = swarm.digests("a").items() & swarm.digests("b").items()
     assert agree, "and the same state"
@@ -73,7 +73,7 @@ def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
 
 def _beside_a_relay(swarm: Swarm) -> None:
     """An operator's relay comes to it, and keeps the log alone from then on; both average."""
-    swarm.start_relay("relay", swarm.token_of(swarm.operator()), **HERE)
+    swarm.start_relay("relay", swarm.token_of(swarm.operator()), PYTHONPATH=HERE)
     swarm.wait(lambda: swarm.online("relay"), 60, "the relay is here")
     home = swarm.folder / "nas"
     swarm.wait(lambda: any(len(who) == 2 for who in reducers(swarm, home).values()), 120, "both have a part")
