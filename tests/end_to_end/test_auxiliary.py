@@ -1,4 +1,4 @@
-"""Members' machines that average: an auxiliary, which loads no torch, and trainers that listen; without any relay too."""
+"""Members' machines that average: an auxiliary, without torch, and trainers that listen; with a relay and without."""
 
 import re
 import signal
