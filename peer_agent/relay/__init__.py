@@ -1,1 +1,1 @@
-"""A relay's process: the shell of `protocol.relay`, for all runs of its site. No torch."""
+"""A relay's process, and an auxiliary's: the shell of `protocol.relay`, for all runs of a site or for one. No torch."""

@@ -43,14 +43,14 @@ def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: s
     organizer = swarm.sign_up("organizer")
     swarm.open_run(organizer, english, trainers=1, steps=ENDLESS)
     swarm.start_agent("a", token=swarm.token_of(organizer), PYTHONPATH=HERE)
-    swarm.wait(lambda: "no relay is connected" in swarm.facts()["waiting_for"], 120, "nobody averages")
+    swarm.wait(lambda: "no relay is connected" in swarm.facts()["waiting_for"], 300, "nobody averages")
     start_auxiliary(swarm, "nas", swarm.token_of(organizer))
     swarm.wait_for_step(3)
     assert not has_torch(swarm, "nas")
     assert [member["state"] for member in swarm.online("auxiliary")] == ["ready"]
     swarm.wait(lambda: AVERAGED.search(swarm.log("nas")), 30, "it says what it has averaged")
     swarm.start_agent("b", token=swarm.token_of(organizer), PYTHONPATH=HERE)
-    swarm.wait(lambda: swarm.made("b") >= 4, 120, "who comes later has the log of the auxiliary alone")
+    swarm.wait(lambda: swarm.made("b") >= 4, 300, "who comes later has the log of the auxiliary alone")
     agree = swarm.digests("a").items() & swarm.digests("b").items()
     assert agree, "and the same state"
     _is_credited(swarm, organizer)
@@ -77,7 +77,7 @@ def _beside_a_relay(swarm: Swarm) -> None:
     swarm.start_relay("relay", swarm.token_of(swarm.operator()), PYTHONPATH=HERE)
     swarm.wait(lambda: swarm.online("relay"), 60, "the relay is here")
     home = swarm.folder / "nas"
-    swarm.wait(lambda: any(len(who) == 2 for who in reducers(swarm, home).values()), 120, "both have a part")
+    swarm.wait(lambda: any(len(who) == 2 for who in reducers(swarm, home).values()), 300, "both have a part")
 
 
 # --- trainers that listen ----------------------------------------------------------------------------------------
