@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
 EARLY_BYTES = 64 * 1024 * 1024  # of averages that come before their plan; what is beyond is copied after the commit
-RECEIVERS = frozenset({Role.TRAINER, Role.RELAY})  # who is given the averages of a round
+RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # who is given the averages of a round
 BESIDE_A_CHUNK = 1024  # bytes of a message that are not its chunk or leaves
 Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]
 Answer = e.Tell | e.GiveSpan | e.GiveRecords

@@ -11,7 +11,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Model, Recipe
-from peer_agent.relay.place import Place
+from peer_agent.relay.place import Place, own_certificate
 from peer_agent.relay.process import Relay
 from tests.benchmarks.rig.contributor import Contributor
 from tests.benchmarks.rig.coordinator import Coordinator
@@ -26,18 +26,19 @@ PATIENCE_S = 120.0
 
 @asynccontextmanager
 async def running(
-    folder: Path, listening: int, *, known: bool = True, relayed: bool = True
+    folder: Path, listening: int, *, known: bool = True, keeper: Role | None = Role.RELAY
 ) -> AsyncIterator[Coordinator]:
-    """A relay, if so, and three trainers, of whom so many listen, everybody's link alike and, if so, known."""
+    """A relay or an auxiliary, if so, and three trainers, of whom so many listen, links alike and, if so, known."""
     recipe = Recipe(model=Model(context=257), target_batch=12, micro_batch=4, minimum_trainers=3, snapshot_every=1000)
     coordinator = Coordinator(recipe, ELEMENTS)
     control = await coordinator.listen("127.0.0.1")
     for peer in (*TRAINERS, RELAY) if known else ():
         for way in WAYS:
             coordinator.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
-    access = OwnAccess(folder / "relay", RELAY, Role.RELAY, control)
-    relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="")
-    tasks = [asyncio.create_task(relay.run())] if relayed else []
+    access = OwnAccess(folder / "relay", RELAY, keeper or Role.RELAY, control)
+    certificate = own_certificate(access.home) if keeper is Role.AUXILIARY else None
+    relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="", certificate=certificate)
+    tasks = [asyncio.create_task(relay.run())] if keeper is not None else []
     for number, peer in enumerate(TRAINERS):
         own = OwnAccess(folder / peer, peer, Role.TRAINER, control)
         place = Place("127.0.0.1") if number < listening else None
@@ -88,7 +89,7 @@ async def test_idle_links_are_measured_before_the_first_round(tmp_path: Path) ->
 
 
 async def test_without_a_relay_two_of_them_keep_the_log(tmp_path: Path) -> None:
-    async with running(tmp_path, listening=3, relayed=False) as coordinator, asyncio.timeout(PATIENCE_S):
+    async with running(tmp_path, listening=3, keeper=None) as coordinator, asyncio.timeout(PATIENCE_S):
         await coordinator.reach(3)
         keepers = [listener.peer for listener in coordinator.state.listeners() if listener.keeps_log]
         assert len(keepers) == 2
@@ -102,3 +103,12 @@ async def test_without_a_relay_two_of_them_keep_the_log(tmp_path: Path) -> None:
             assert log.missing(RUN, record.index) == [], "what others averaged came with the round"
     (other,) = set(TRAINERS).difference(keepers)
     assert not UpdateLog(tmp_path / other / "log", SITE_PUBLIC).last_index(RUN), "nobody asked it to keep anything"
+
+
+async def test_an_auxiliary_keeps_what_trainers_average(tmp_path: Path) -> None:
+    async with running(tmp_path, listening=2, keeper=Role.AUXILIARY) as coordinator, asyncio.timeout(PATIENCE_S):
+        await everybody_reaches(coordinator, [RELAY, *TRAINERS[:2]])
+        await coordinator.reach(coordinator.state.step + 3)
+        assert [listener.peer for listener in coordinator.state.listeners() if listener.keeps_log] == [RELAY]
+        record = coordinator.entries[-1][1]
+    assert {span.reducer for span in record.spans} == {RELAY, *TRAINERS[:2]}
