@@ -12,7 +12,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay import keeping, receiving, reducing
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
-from peer_agent.protocol.relay.state import NOBODY, RelayState
+from peer_agent.protocol.relay.state import NOBODY, Keeper, RelayState
 
 HEARTBEAT_S = 2.0  # without another word
 PAGE_RECORDS = 64  # after so many the coordinator waits to hear that they have come
@@ -64,16 +64,29 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
             return receiving.average_came(state, event.peer, event.frame)
         case e.SpanReceived():
             return receiving.span_received(reducer.attempt if reducer is not None else None, event, now)
+        case e.Appended() | e.AppendFailed() | e.Scanned() | e.Copied() | e.CopyFailed():
+            return _of_the_log(state, keeper, event, now) if keeper is not None else []
+    assert_never(event)
+
+
+def _of_the_log(
+    state: RelayState,
+    keeper: Keeper,
+    event: e.Appended | e.AppendFailed | e.Scanned | e.Copied | e.CopyFailed,
+    now: float,
+) -> list[e.Action]:
+    """What came of the disk, and of others' logs."""
+    match event:
         case e.Appended():
-            return keeping.appended(state, keeper, event, now) if keeper is not None else []
+            return keeping.appended(state, keeper, event, now)
         case e.AppendFailed():
-            return keeping.append_failed(keeper, event) if keeper is not None else []
+            return keeping.append_failed(keeper, event)
         case e.Scanned():
-            return keeping.scanned(state, keeper, event, now) if keeper is not None else []
+            return keeping.scanned(state, keeper, event, now)
         case e.Copied():
-            return keeping.copied(state, keeper, event, now) if keeper is not None else []
+            return keeping.copied(state, keeper, event, now)
         case e.CopyFailed():
-            return keeping.copy_failed(state, keeper, event, now) if keeper is not None else []
+            return keeping.copy_failed(state, keeper, event, now)
     assert_never(event)
 
 

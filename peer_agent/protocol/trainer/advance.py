@@ -38,6 +38,26 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
             return rounds.take_frozen(state, event)
         case e.Overflowed():
             return rounds.take_overflow(state, event, seed)
+        case e.Applied() | e.BytesMissing() | e.Loaded() | e.LoadFailed() | e.Hashed():
+            return _of_the_replica(state, event, seed)
+        case e.Gathered():
+            return rounds.take_gathered(state, event)
+        case e.Reached() | e.Unlistened():
+            return _of_the_links(state, event)
+        case e.GaveBack():
+            return work.give_back(state)
+        case e.Left():
+            return _leave(state)
+        case e.Ticked():
+            return following.retry(state) + speaking.tick(state)
+    assert_never(event)
+
+
+def _of_the_replica(
+    state: TrainerState, event: e.Applied | e.BytesMissing | e.Loaded | e.LoadFailed | e.Hashed, seed: int
+) -> list[e.Action]:
+    """What came of a job that was to move it, or to look at it."""
+    match event:
         case e.Applied():
             return following.take_applied(state, event, seed)
         case e.BytesMissing():
@@ -48,20 +68,15 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
             return following.take_load_failed(state, event)
         case e.Hashed():
             return following.say_hash(state, event)
-        case e.Gathered():
-            return rounds.take_gathered(state, event)
-        case e.Reached():
-            return speaking.take_reached(state, event.listeners)
-        case e.Unlistened():
-            state.url = state.fingerprint = ""
-            return speaking.hello(state)
-        case e.GaveBack():
-            return work.give_back(state)
-        case e.Left():
-            return _leave(state)
-        case e.Ticked():
-            return following.retry(state) + speaking.tick(state)
     assert_never(event)
+
+
+def _of_the_links(state: TrainerState, event: e.Reached | e.Unlistened) -> list[e.Action]:
+    """Whom it reaches, and that nobody reaches it any more."""
+    if isinstance(event, e.Reached):
+        return speaking.take_reached(state, event.listeners)
+    state.url = state.fingerprint = ""
+    return speaking.hello(state)
 
 
 def _leave(state: TrainerState) -> list[e.Action]:
