@@ -93,6 +93,11 @@ def _reaches_nobody(memory: Memory) -> Word:
     return m.Reaches(run=memory.run, listeners=())
 
 
+def _false_probe(memory: Memory) -> Word:
+    """Of every measure that there is: nothing came of it, in a second."""
+    return m.Probed(run=memory.run, number=memory.ticks % 8, size=0, seconds=1.0)
+
+
 def _frame(memory: Memory) -> Word:
     return encode_frame(Frame(Kind.GRADIENT, memory.run, 1, 1, 1, 0, 0, 0, bytes(64)))
 
@@ -141,6 +146,12 @@ BREAKING = (
         fault="one person's word excludes at most a quarter of those who listen (rule 27)",
         adds=times(1, _reaches_nobody, every=4),
         bites=("arrived Reaches",),
+    ),
+    Deed(
+        name="says_that_probes_carried_nothing",
+        fault="nothing is lowered by one peer's word of a probe (rule 31)",
+        adds=lambda memory: (_false_probe(memory),),
+        bites=("arrived Probed",),
     ),
     Deed(
         name="three_that_never_have_the_averages",

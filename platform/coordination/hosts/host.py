@@ -183,11 +183,11 @@ class Host:
             await self.handle(e.Joined(said.peer, said.person, said.machine, said.role, hello))
 
     async def _received(self, said: PeerSaid, body: Any) -> None:
-        """A socket that was replaced is not heard; one whose hello was lost is asked for it."""
+        """A socket that was replaced is not heard; one whose hello was lost, and does not wait, is asked for it."""
         known = self.channels.get(said.peer)
         if known == said.channel:
             await self.handle(e.Received(said.peer, body))
-        elif known is None:
+        elif known is None and said.peer not in self._aside:
             rehello = encode(m.Rehello(run=self.state.run, fence=self.holding.fence))
             await self.layer.send_many((said.channel,), self._letter(rehello))
 
