@@ -40,8 +40,9 @@ def add_averaged(run: Run, record: Record) -> None:
 
 
 def averaged_lines(run: Run) -> list[AveragedLine]:
-    """People whose machines have averaged something, most bytes first."""
-    sums = run.averaged.order_by().values("person").annotate(given=Sum("bytes_averaged"))
+    """People whose machines have averaged something, most bytes first. Relays, the site's own, have no line."""
+    members = run.averaged.exclude(machine__kind=Machine.Kind.RELAY)
+    sums = members.order_by().values("person").annotate(given=Sum("bytes_averaged"))
     rows = sums.order_by("-given", "person__username").values_list("person", "person__username", "given")[:SHOWN]
     people = [row[0] for row in rows]
     ranked = set(run.totals.filter(person__in=people).values_list("person", flat=True)) if people else set()

@@ -78,7 +78,7 @@ class HandOut(Schema):
 
 
 class AveragedOut(Schema):
-    """What a person's relays and auxiliaries have averaged for the others, in bytes. Nobody is ranked by it."""
+    """What a person's machines, but for relays, have averaged for the others, in bytes. Nobody is ranked by it."""
 
     name: str
     bytes_averaged: int

@@ -312,7 +312,7 @@ class Swarm:
 
     def records(self, relay: Path | None = None) -> list[dict[str, Any]]:
         """The commit records of a relay's log, in order."""
-        paths = sorted((self.relay_log(relay) / "records").iterdir())
+        paths = sorted((self.relay_log(relay) / "records").glob("*.json"))  # and none that is just being written
         return [json.loads(path.read_bytes().split(b"\n")[0]) for path in paths]
 
     def timeline(self) -> list[str]:

@@ -67,11 +67,17 @@ def test_a_reducer_that_the_site_does_not_know_costs_no_commit(example: Example)
 
 
 def test_who_only_averages_is_in_no_count_and_has_no_rank(example: Example) -> None:
-    relay = owned(example.run.organizer, "relay", Machine.Kind.RELAY)
-    commit(example, reduced_by(next_record(example.run, (example.teo, (UNIT,))), relay))
+    commit(example, reduced_by(next_record(example.run, (example.teo, (UNIT,))), owned(example.run.organizer, "nas")))
     assert [line.name for line in leaderboard(example.run)] == ["Teo"]
     assert (totals(example.run).people, totals(example.run).machines) == (1, 1)
     assert [line.name for line in averaged_lines(example.run)] == ["Amina"]
+
+
+def test_a_relay_has_a_total_and_no_line(example: Example) -> None:
+    relay = owned(example.run.organizer, "relay", Machine.Kind.RELAY)
+    commit(example, reduced_by(next_record(example.run, (example.teo, (UNIT,))), relay))
+    assert AveragedTotal.objects.get(run=example.run).machine == relay.machine
+    assert averaged_lines(example.run) == [], "relays are the site's own"
 
 
 def test_a_total_stays_at_what_its_column_holds(example: Example) -> None:
