@@ -73,11 +73,11 @@ def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
 
 
 def _beside_a_relay(swarm: Swarm) -> None:
-    """An operator's relay comes to it, and keeps the log alone from then on; both average."""
+    """An operator's relay comes to it, keeps the log alone from then on, and averages, perhaps all of a small model."""
     swarm.start_relay("relay", swarm.token_of(swarm.operator()), PYTHONPATH=HERE)
     swarm.wait(lambda: swarm.online("relay"), 60, "the relay is here")
     home = swarm.folder / "nas"
-    swarm.wait(lambda: any(len(who) == 2 for who in reducers(swarm, home).values()), 300, "both have a part")
+    swarm.wait(lambda: len(set.union(*reducers(swarm, home).values())) == 2, 300, "the relay has a part")
 
 
 # --- trainers that listen ----------------------------------------------------------------------------------------
