@@ -27,7 +27,7 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
     for member in state.ready():
         if not listeners:
             return
-        if member.peer in busy or member.probed or not member.measures or not _is_to_be_measured(state, member):
+        if member.peer in busy or member.probed or not _is_to_be_measured(state, member):
             continue
         found = next((p for p in listeners if p.peer in member.reaches and p is not member), None)
         if found is not None:

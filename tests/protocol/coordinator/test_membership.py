@@ -244,6 +244,10 @@ def test_without_relays_and_auxiliaries_two_trainers_keep_the_log() -> None:
     for trainer in trainers:
         stage.gathered(trainer.peer)
     stage.persist()
+    stage.wait(10)
+    behind = [stage.say(trainer.peer, m.Heartbeat(run=RUN, index=0)) for trainer in trainers]
+    pages = [command.whole for said in behind for command in said if isinstance(command, e.Resend)]
+    assert pages == [True, True, False], "what is said again is as whole as it was"
     commits = {trainer.peer: sent(stage.said, m.Commit, trainer.peer)[-1] for trainer in trainers}
     assert [bool(commit.contributions) for commit in commits.values()] == [True, True, False]  # type: ignore[attr-defined]
     assert all(commit.hash_state for commit in commits.values()), "each hashes its state"  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 import math
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import Capacity
+from peer_agent.protocol.bandwidth.learning import Capacity, Flow, learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S
 from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, probe
 from peer_agent.protocol.coordinator.state import Phase
@@ -103,3 +103,14 @@ def test_a_round_that_is_near_or_open_is_not_disturbed() -> None:
     assert probe(stage.state) == []
     stage.state.phase = Phase.ACCUMULATE
     assert len(probe(stage.state)) == 2
+
+
+def test_a_link_is_known_to_the_end_where_the_other_end_carries_more() -> None:
+    flow = Flow(peer_of("ann"), RELAY, 1_000_000, 0.0, 1.0)
+    for relays_bps, is_floor in ((1.3e6, False), (1.1e6, True)):
+        known = {(RELAY, "down"): Capacity(relays_bps, is_floor=False, measured_at=0)}
+        learn_probe(known, flow, 1)  # type: ignore[arg-type]
+        assert known[peer_of("ann"), "up"] == Capacity(1e6, is_floor=is_floor, measured_at=1)
+    held = {(RELAY, "down"): Capacity(2e6, False, 0), (peer_of("ann"), "up"): Capacity(1.1e6, True, 0)}
+    learn_probe(held, flow, 1)  # type: ignore[arg-type]
+    assert held[peer_of("ann"), "up"] == Capacity(1.1e6, is_floor=False, measured_at=0), "so much, and no more"

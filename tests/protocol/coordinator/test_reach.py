@@ -105,6 +105,9 @@ def test_one_that_is_not_reached_has_no_part() -> None:
     stage, ann, bob = pair()
     listening(stage, ann)
     reaches(stage, peer_of("relay"), ann.peer)
+    for peer in (ann.peer, bob.peer, peer_of("relay")):
+        for way in WAYS:
+            stage.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
     stage.accumulate()
     stage.offers(ann, bob)
     assert {span.reducer for span in stage.spans()} == {peer_of("relay")}
