@@ -20,6 +20,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import CodecDown, Model, Recipe
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
+from tests.benchmarks.rig.processes import cpu_s, peak_mb
 from tests.emulation.calibration import calibrated
 from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy, processor_time, traffic
 from tests.emulation.floor import floor_s
@@ -31,8 +32,9 @@ from tests.emulation.setups import SETUPS, Peer, Rates, Setup, setup
 RIG = "tests.benchmarks.rig"
 WARM_UP = 3  # rounds
 SAMPLES = 4  # of each trainer in a round
-UNIT_S = 0.2  # in which each computes them
+UNIT_S = 2.5  # in which each computes them
 PATIENCE_S = 600.0
+AS_FAST = 0.95  # of it: no slower, but for what measuring leaves
 
 
 class Made(Struct, frozen=True, eq=False):
@@ -46,6 +48,8 @@ class Made(Struct, frozen=True, eq=False):
     before: dict[str, Traffic]
     after: dict[str, Traffic]
     cpu_busy: float
+    cpu_s: dict[str, float]  # that each process used meanwhile
+    peak_mb: dict[str, float]  # memory since it began
 
 
 def peer_of(number: int, peer: Peer) -> PeerId:
@@ -83,30 +87,41 @@ async def measure(found: Setup, codec: CodecDown, rounds: int) -> Figures:
         rates = await asyncio.to_thread(calibrated, network)
         coordinator = Coordinator(recipe_of(found, codec), found.elements)
         control = await coordinator.listen(network.host_address)
-        peers = _start(network, Path(folder), control)
+        peers, pids = _start(network, Path(folder), control)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await coordinator.reach(WARM_UP)
                 before, began = traffic(network), time.monotonic()
-                busy = processor_time()
+                busy, used = processor_time(), {name: cpu_s(pid) for name, pid in pids.items()}
                 await coordinator.reach(WARM_UP + rounds)
                 after, busy_part = traffic(network), cpu_busy(busy, processor_time())
             say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
-            return _figures(Made(found, codec, rates, coordinator, peers, before, after, busy_part))
+            costs = {name: cpu_s(pid) - used[name] for name, pid in pids.items()}
+            peaks = {name: peak_mb(pid) for name, pid in pids.items()}
+            return _figures(Made(found, codec, rates, coordinator, peers, before, after, busy_part, costs, peaks))
+        except TimeoutError:
+            say(f"at step {coordinator.state.step}: " + "; ".join(coordinator.notes[-20:]))
+            raise
         finally:
+            for step, timed in sorted(coordinator.steps.items()):
+                said = f"{timed.slots} slots, {len(timed.held_at)} hold it, exact {timed.exact}"
+                say(f"step {step}: took {timed.round_s:.2f} s, planned {timed.planned_s:.2f}, {said}; {timed.told}")
             await coordinator.close()
 
 
-def _start(network: Network, folder: Path, control: str) -> dict[str, PeerId]:
-    """Every peer as a process in its place; their ids by name."""
+def _start(network: Network, folder: Path, control: str) -> tuple[dict[str, PeerId], dict[str, int]]:
+    """Every peer as a process in its place; their ids, and those of their processes, by name."""
+    pids = {}
     found = network.setup
     peers = {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
         place = (str(folder / peer.name), peers[peer.name], control)
         program = program_of(peer, place, network[peer.name].address, found.elements)
-        network[peer.name].python("-m", f"{RIG}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
-    return peers
+        module = f"{RIG}.{program[0]}"
+        process = network[peer.name].python("-m", module, *program[1:], env=environment, stdin=subprocess.PIPE)
+        pids[peer.name] = process.pid
+    return peers, pids
 
 
 def _figures(run: Made) -> Figures:
@@ -131,13 +146,17 @@ def _figures(run: Made) -> Figures:
         "cut_to_plan_s": median(timed.planned_at - timed.cut_at for timed in steps),
         "planned_s": median(timed.planned_s for timed in steps),
         "cpu_busy": run.cpu_busy,
+        "cpu_s_per_gb": sum(run.cpu_s.values()) / (sum(each.up.bytes for each in moved.values()) / 1e9),
+        "cpu_s": run.cpu_s,
+        "peak_mb": run.peak_mb,
         "is_valid": run.cpu_busy <= MOST_BUSY,
         "rounds_ok": sum(_is_ok(timed, found) for timed in steps),
         "rounds_void": coordinator.state.void_rounds,
         "per_peer_up_bytes": {name: each.up.bytes / len(steps) for name, each in moved.items()},
         "per_peer_down_bytes": {name: each.down.bytes / len(steps) for name, each in moved.items()},
         "relay_bytes": _relay_bytes(found, moved, len(steps)),
-        "learned_bandwidth_error": _errors(coordinator.state.capacities, peers, run.rates),
+        "learned_bandwidth_error": _errors(coordinator, peers, run.rates),
+        "not_measured": _not_measured(coordinator.state.capacities, peers),
         "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
     }
 
@@ -156,15 +175,30 @@ def _relay_bytes(found: Setup, moved: dict[str, Traffic], rounds: int) -> dict[s
     }
 
 
-def _errors(known: dict[Direction, Capacity], peers: dict[str, PeerId], rates: Rates) -> dict[str, float]:
-    """What was learned to the end, beside what was calibrated: relative error by peer and direction."""
-    true = {("up", name): bps for name, bps in rates.up.items()} | {("down", name): b for name, b in rates.down.items()}
+def _errors(coordinator: Coordinator, peers: dict[str, PeerId], rates: Rates) -> dict[str, float]:
+    """What was learned to the end, beside what was calibrated: relative error by peer and direction.
+
+    Of what is known for sure, and of the least that is known where an idle link to somebody as fast showed it.
+    """
+    true: dict[Direction, float] = {(peers[name], "up"): bps for name, bps in rates.up.items()}
+    true |= {(peers[name], "down"): bps for name, bps in rates.down.items()}
     errors = {}
-    for (way, name), bps in true.items():
-        capacity = known.get((peers[name], "up" if way == "up" else "down"))
-        if capacity is not None and not capacity.is_floor:
-            errors[f"{name} {way}"] = capacity.bps / bps - 1
+    for direction, capacity in coordinator.state.capacities.items():
+        other = coordinator.shown_by.get(direction)
+        shown_by = true[other, "down" if direction[1] == "up" else "up"] if other is not None else 0.0
+        if not capacity.is_floor or shown_by >= AS_FAST * true[direction]:
+            errors[named(direction, peers)] = capacity.bps / true[direction] - 1
     return errors
+
+
+def _not_measured(known: dict[Direction, Capacity], peers: dict[str, PeerId]) -> list[str]:
+    """Directions of which only the least is known."""
+    return sorted(named(direction, peers) for direction, capacity in known.items() if capacity.is_floor)
+
+
+def named(direction: Direction, peers: dict[str, PeerId]) -> str:
+    """`home-1 up`."""
+    return next(name for name, peer in peers.items() if peer == direction[0]) + f" {direction[1]}"
 
 
 def _measured(found: Setup, codec: CodecDown, rounds: int) -> Figures:
