@@ -28,11 +28,12 @@ from peer_agent.machine.forget import forget_site
 from peer_agent.machine.hardware import missing_packages
 from peer_agent.machine.home import Home, home_folder
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, request_leave
-from peer_agent.machine.limits import Limits, apply_limits, usual_limits
+from peer_agent.machine.limits import RESERVE_PERCENT, Limits, apply_limits, usual_limits
 from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
 from peer_agent.network.addresses import ANYWHERE
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.messages.to_site import MOST_RESERVED
 from peer_agent.relay.place import Place
 from peer_agent.site.agent_version import difference, offer_of
 from peer_agent.site.credential import site_of
@@ -68,10 +69,14 @@ Listen = Annotated[
         help="Train, and average for the others too, who connect to this machine: quicker rounds. Needs an open port.",
     ),
 ]
+Reserve = Annotated[
+    int,
+    typer.Option(min=0, max=MOST_RESERVED, help="Percent of your upload that stays free for others in your home."),
+]
 Host = Annotated[str, typer.Option(help="With --auxiliary or --listen: address to listen at.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="With --auxiliary: port to listen at; 0: any free one.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="With these: port to listen at; 0: any free one.")]
 Advertise = Annotated[
-    int, typer.Option(min=0, max=65535, help="With --auxiliary: the port that the router forwards, if another.")
+    int, typer.Option(min=0, max=65535, help="With these: the port that the router forwards, if another.")
 ]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
 
@@ -99,6 +104,7 @@ def join(
     publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
     auxiliary: Auxiliary = False,
     listen: Listen = False,
+    reserve: Reserve = RESERVE_PERCENT,
     host: Host = ANYWHERE[0],
     port: Port = 0,
     advertise: Advertise = 0,
@@ -113,7 +119,7 @@ def join(
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
         if not auxiliary and (missing := missing_packages()):
             raise Problem.of("E103", missing=", ".join(missing))
-        limits = usual_limits(threads or None)
+        limits = usual_limits(threads or None, reserve)
         apply_limits(limits)
         home = _home()
         show, say = (view.ask_for_approval, view.say) if isinstance(view, JsonLinesView) else (show_code, _say)
@@ -121,11 +127,12 @@ def join(
         enrolment = Enrolment(show=show, say=say, role=role, run=_slug(run_url), token=token_in(token_file))
         with home.locked():
             leave_request = LeaveRequest(home)
-            place = Place(host, port, advertise) if listen else None
+            place = Place(host, port, advertise)
+            listener = place if listen else None
             work = (
-                _average(run_url, enrolment, leave_request, view=view, host=host, port=port, advertise=advertise)
+                _average(run_url, enrolment, limits, leave_request, view=view, place=place)
                 if auxiliary
-                else _join(run_url, enrolment, limits, leave_request, view=view, publish=publish, place=place)
+                else _join(run_url, enrolment, limits, leave_request, view=view, publish=publish, place=listener)
             )
             _run(work, leave_request, attached=attached)
 
@@ -133,18 +140,17 @@ def join(
 async def _average(
     run_url: str,
     enrolment: Enrolment,
+    limits: Limits,
     leave_request: LeaveRequest,
     *,
     view: View,
-    host: str,
-    port: int,
-    advertise: int,
+    place: Place,
 ) -> None:
     from peer_agent.relay.auxiliary import run_auxiliary
 
     await _compare_versions(run_url, view)
     access = await access_for(leave_request.home, run_url, enrolment)
-    await run_auxiliary(access, leave_request, view, host=host, port=port, advertise=advertise)
+    await run_auxiliary(access, leave_request, view, place=place, reserve_percent=limits.reserve_percent)
 
 
 async def _compare_versions(run_url: str, view: View) -> None:

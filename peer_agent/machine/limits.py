@@ -6,22 +6,24 @@ import sys
 from msgspec import Struct
 
 NICE = 10
+RESERVE_PERCENT = 20
 
 
 class Limits(Struct, frozen=True):
     """`threads` for torch; `nice` as in nice(1), where the system has it; `at_once`: samples computed at a time.
 
-    `at_once` 0: a whole micro-batch.
+    `at_once` 0: a whole micro-batch. `reserve_percent`: of the uplink, that the household keeps.
     """
 
     threads: int
     nice: int = NICE
     at_once: int = 0
+    reserve_percent: int = RESERVE_PERCENT
 
 
-def usual_limits(threads: int | None = None) -> Limits:
-    """All cores but one, or what the volunteer says."""
-    return Limits(threads or max(1, (os.cpu_count() or 2) - 1))
+def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERCENT) -> Limits:
+    """All cores but one, and all of the uplink but a part, or what the volunteer says."""
+    return Limits(threads or max(1, (os.cpu_count() or 2) - 1), reserve_percent=reserve_percent)
 
 
 def apply_limits(limits: Limits) -> None:

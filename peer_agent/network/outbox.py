@@ -3,6 +3,7 @@
 import asyncio
 
 from peer_agent.network.link import Connection
+from peer_agent.network.own_link import way_out
 from peer_agent.network.uplink import UPLINK, Stream, Uplink, batch, size_of
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
@@ -48,7 +49,7 @@ class Outbox:
 
         Returns how many were sent up to then, counted from the first of the list. Raises LinkLost, Refused.
         """
-        cursor, stream = start, self._uplink.stream(self.planned)
+        cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         while not self._closed:
             if cursor < len(self._bodies):
                 cursor += await self._send(connection, stream, cursor)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from peer_agent.network.link import READ_QUEUE, Connection, LinkLost
+from peer_agent.network.uplink import Uplink
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.messages import AnyMessage, Message
@@ -73,6 +74,14 @@ class OwnLink(Connection):
         """End both ends at once: whoever waits at one of them finds out."""
         self._shared.has_ended = True
         self._shared.wake()
+
+
+FREE = Uplink()  # never paced: what a machine sends to itself leaves it by no uplink
+
+
+def way_out(connection: Connection, uplink: Uplink) -> Uplink:
+    """Where what goes to this connection takes turns."""
+    return FREE if isinstance(connection, OwnLink) else uplink
 
 
 def own_link() -> tuple[OwnLink, OwnLink]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 from peer_agent.network.link import Connection, LinkLost, Refused
+from peer_agent.network.own_link import way_out
 from peer_agent.network.uplink import UPLINK, Bucket, Uplink, batches, size_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
@@ -66,7 +67,7 @@ async def send_chunks(
 
 async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: Uplink = UPLINK) -> None:
     """Send frames over one link, in turn with all else that leaves this process. Raises LinkLost, Refused."""
-    stream = uplink.stream(sum(map(size_of, frames)))
+    stream = way_out(connection, uplink).stream(sum(map(size_of, frames)))
     for ready in batches(frames):
         await stream.turn(sum(map(size_of, ready)))
         await connection.send(*ready)
@@ -79,7 +80,7 @@ class _Lane:
         self._connection, self._first = connection, first
         self._batches = list(batches(frames))
         self.sizes = [sum(map(size_of, batch)) for batch in self._batches]
-        self._stream = uplink.stream(sum(self.sizes))
+        self._stream = way_out(connection, uplink).stream(sum(self.sizes))
         self._granted = asyncio.Semaphore(0)
         self._room = asyncio.Semaphore(AHEAD)
         self._on_its_own = False

@@ -14,7 +14,6 @@ from peer_agent.machine import conditions
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
-from peer_agent.network.addresses import bracketed
 from peer_agent.network.link import PASSING, Connected, Waiting
 from peer_agent.network.traffic import Rates
 from peer_agent.protocol import messages as m
@@ -23,7 +22,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.reading import read_record
 from peer_agent.protocol.log.records import Entry, Record
 from peer_agent.protocol.recipe import Recipe, parse_recipe
-from peer_agent.relay.place import SEEN, own_certificate
+from peer_agent.relay.place import SEEN, Place, own_certificate
 from peer_agent.relay.process import Relay, Watch
 from peer_agent.site.credential import RunAccess
 
@@ -32,24 +31,21 @@ NEEDS = "It averages for them and needs no GPU."
 
 
 async def run_auxiliary(
-    access: RunAccess, leave_request: LeaveRequest, view: View, *, host: str, port: int, advertise: int
+    access: RunAccess, leave_request: LeaveRequest, view: View, *, place: Place, reserve_percent: int
 ) -> None:
-    """Average until the run is finished, or until somebody asks to leave. Raises Problem.
-
-    `advertise`: the port that others dial, 0 where it is the one that is listened at.
-    """
+    """Average until the run is finished, or until somebody asks to leave. Raises Problem."""
     auxiliary = Auxiliary(access, view)
     leave_request.gently = auxiliary.finish
     view.say(f"{SEEN} {NEEDS}")
-    url = f"wss://{bracketed(host)}:{advertise}/" if advertise else ""  # of this the site takes the port alone
     relay = Relay(
         access.home,
         access,
-        host=host,
-        port=port,
-        advertise=url,
+        host=place.host,
+        port=place.port,
+        advertise=place.url(place.port) if place.advertise else "",
         certificate=await asyncio.to_thread(own_certificate, access.home),
         watch=Watch(auxiliary.linked, auxiliary.heard, auxiliary.listens),
+        reserve_percent=reserve_percent,
     )
     auxiliary.relay = relay
     await _until_one_ends(relay.run(), auxiliary.observe(), auxiliary.ended.wait())

@@ -18,6 +18,7 @@ from peer_agent.network.addresses import bracketed
 from peer_agent.network.certificate import Certificate
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, heals, keep
 from peer_agent.network.relay_server import Server, serve_data
+from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role
 from peer_agent.protocol.errors import Fault, Problem
@@ -63,10 +64,12 @@ class Relay:
         advertise: str,
         certificate: Certificate | None = None,
         watch: Watch | None = None,
+        reserve_percent: int = 0,
     ) -> None:
+        """`reserve_percent`: of its uplink, that its household keeps; a relay has none."""
         self.home, self.access, self.certificate = home, access, certificate
         self.host, self.port, self.url = host, port, advertise
-        self.watch = watch or Watch(linked=_told)
+        self.watch, self.reserve_percent = watch or Watch(linked=_told), reserve_percent
         self.is_of_all_runs = access.role is Role.RELAY
         self.log = UpdateLog(home.folder / "log", access.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
@@ -103,6 +106,7 @@ class Relay:
         try:
             await asyncio.Event().wait()
         finally:
+            UPLINK.pace(0.0)
             await asyncio.gather(self.others.close(), server.close(), *(run.close() for run in self.runs.values()))
 
     def _admit(self, credential: Credential) -> Fault | None:
@@ -145,9 +149,14 @@ class Relay:
     def run_of(self, run: RunId) -> RelayedRun:
         """The run, from its first mention on."""
         if run not in self.runs:
-            fingerprint = self.certificate.fingerprint if self.certificate is not None else ""
             self.runs[run] = RelayedRun(
-                run, self.access.peer, self.log, self._around, url=self.url, fingerprint=fingerprint
+                run,
+                self.access.peer,
+                self.log,
+                self._around,
+                url=self.url,
+                fingerprint=self.certificate.fingerprint if self.certificate is not None else "",
+                reserve_percent=self.reserve_percent,
             )
         return self.runs[run]
 
@@ -176,6 +185,8 @@ class Relay:
             return
         if isinstance(opened, m.Probe):
             run.probe(opened)
+        if isinstance(opened, m.Uplink):
+            UPLINK.pace(opened.bytes_per_s)
         await run.handle(e.Heard(opened))
 
     def _is_aside(self, run: RunId, body: m.TO_PEER) -> bool:

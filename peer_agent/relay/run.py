@@ -71,12 +71,14 @@ class RelayedRun:
         *,
         url: str = "",
         fingerprint: str = "",
+        reserve_percent: int = 0,
         gets_all: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run, self.log, self.around = run, update_log, around
         index = update_log.last_index(run)
         self.state = RelayState(run=run, me=me, url=url, fingerprint=fingerprint, reducer=Reducer(), keeper=None)
+        self.state.reserve_percent = reserve_percent
         keeper, self.state.gets_all = Keeper(index=index, appending=index), gets_all
         self.state.keeper, self.state.spare = (None, keeper) if gets_all else (keeper, None)
         self.reduction: Reduction | None = None

@@ -22,6 +22,7 @@ from peer_agent.machine.leave_request import FINISH_S
 from peer_agent.machine.limits import Limits
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
 from peer_agent.network.probing import Prober
+from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.grid import grid_of
@@ -69,7 +70,9 @@ class Agent:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def _new_core(self) -> TrainerState:
-        return new_trainer(self.access.run, self.access.peer, time.monotonic(), secrets.randbits(128))
+        core = new_trainer(self.access.run, self.access.peer, time.monotonic(), secrets.randbits(128))
+        core.reserve_percent = self.limits.reserve_percent
+        return core
 
     async def run(self) -> None:
         """Join, train, leave. Raises Problem where going on cannot help."""
@@ -84,6 +87,7 @@ class Agent:
         try:
             await self._ended
         finally:
+            UPLINK.pace(0.0)
             await self._leave()
 
     def finish(self) -> None:
@@ -176,6 +180,8 @@ class Agent:
                 body = await link.receive()
                 if isinstance(body, m.Probe) and body.begins:
                     self.prober.hear(body, self.links.open.get(body.partner))
+                if isinstance(body, m.Uplink):
+                    UPLINK.pace(body.bytes_per_s)
                 if self.listening is not None:
                     self.listening.hear(body)  # type: ignore[arg-type] # the session lets nothing else through
                 self.handle(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]

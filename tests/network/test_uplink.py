@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.network.outbox import Outbox
+from peer_agent.network.own_link import own_link, way_out
 from peer_agent.network.sender import send_chunks, send_frames
 from peer_agent.network.uplink import CREDIT_S, Bucket, Stream, Uplink, batch, batches
 from peer_agent.protocol.deadlines import BATCH_BYTES
@@ -339,3 +340,10 @@ def test_a_contributor_keeps_to_its_pace_and_to_the_proportion_of_its_reducers()
         assert sent[-1][0] == pytest.approx(whole_s, abs=CREDIT_S + 2 * BATCH_BYTES / RATE)
 
     play(story())
+
+
+def test_what_a_machine_sends_to_itself_waits_for_no_rate() -> None:
+    uplink = Uplink()
+    here, _ = own_link()
+    assert way_out(here, uplink) is not uplink
+    assert way_out(Dated("a", Sent()), uplink) is uplink  # type: ignore[arg-type]

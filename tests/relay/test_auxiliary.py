@@ -25,7 +25,7 @@ from peer_agent.protocol.log.records import Record, RecordHead, whole
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.auxiliary import run_auxiliary
-from peer_agent.relay.place import SEEN, own_certificate
+from peer_agent.relay.place import SEEN, Place, own_certificate
 from tests.agent.program import ROOT
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RECIPE, RELAY, OwnAccess, Site, next_of, planned, site
 from tests.averaging.rounds import GRID, RUN, averaged, record_of, sealed
@@ -48,7 +48,8 @@ class Helping:
         self.stream = io.StringIO()
         self.view = JsonLinesView(self.stream)
         self.asked = LeaveRequest(self.home)
-        work = run_auxiliary(self.access, self.asked, self.view, host="127.0.0.1", port=0, advertise=advertise)
+        place = Place("127.0.0.1", 0, advertise)
+        work = run_auxiliary(self.access, self.asked, self.view, place=place, reserve_percent=20)
         self.task = asyncio.create_task(work)
         self.links: list[Connection] = []
         self.hello: m.Hello

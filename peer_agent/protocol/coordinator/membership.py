@@ -73,6 +73,7 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
     member.reduces, member.may_keep = hello.reduces, hello.keeps_log
+    member.reserve, member.uplink_told = hello.reserve_percent / 100, 0.0
     if member.is_reachable:
         state.listening[member.peer] = member
     else:

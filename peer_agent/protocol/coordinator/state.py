@@ -77,6 +77,8 @@ class Member(Struct):
     reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
     measures: bool = False  # it knows what a probe is: it has said whom it reaches
     probed: int = 0  # how often its link was measured
+    reserve: float = 0.0  # the part of its uplink that its household keeps, by its own word
+    uplink_told: float = 0.0  # bytes per second that it was told to keep to; 0: no limit
     stands_in: bool = False  # no relay keeps the log, so that this member's word has to do
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when

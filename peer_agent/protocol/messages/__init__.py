@@ -54,6 +54,7 @@ from peer_agent.protocol.messages.to_peer import (
     Snapshot,
     Snapshotted,
     State,
+    Uplink,
     Void,
 )
 from peer_agent.protocol.messages.to_site import (
@@ -104,6 +105,7 @@ TO_PEER = (
     | Cut
     | Planned
     | Probe
+    | Uplink
     | Drop
     | Void
     | Commit
@@ -188,6 +190,7 @@ __all__ = [
     "StateHash",
     "Units",
     "UnitsReturned",
+    "Uplink",
     "Void",
     "Wait",
     "Weight",

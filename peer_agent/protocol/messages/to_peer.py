@@ -169,7 +169,7 @@ class Planned(Message, frozen=True, kw_only=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """Have the idle link to this peer measured, both ways at once; one of the two begins (rule 31).
+    """Have the idle link to this peer measured, one way after the other; one of the two begins (rule 31).
 
     Said to those alone who said whom they reach: older agents do not know it.
     """
@@ -178,6 +178,13 @@ class Probe(Message, frozen=True, kw_only=True):
     number: Count
     partner: Peer
     begins: bool
+
+
+class Uplink(Message, frozen=True, kw_only=True):
+    """How fast this machine may send, so that its household keeps its part. Said to those who keep one."""
+
+    run: Run
+    bytes_per_s: Count
 
 
 class Drop(Attempted, frozen=True, kw_only=True):

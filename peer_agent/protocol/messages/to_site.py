@@ -44,6 +44,9 @@ class InDoubt(Struct, frozen=True, array_like=True):
     attempt: Small
 
 
+MOST_RESERVED = 90  # percent
+
+
 class Hello(Message, frozen=True, kw_only=True):
     """What a peer holds, whole: saying it twice changes nothing. `step` is -1 without a state.
 
@@ -64,6 +67,7 @@ class Hello(Message, frozen=True, kw_only=True):
     keeps_log: bool = False
     fingerprint: Short = ""  # of the listener's certificate (rule 38)
     log_index: Index = -1  # the last record it holds or has applied
+    reserve_percent: Annotated[int, Meta(ge=0, le=MOST_RESERVED)] = 0  # of its uplink, that its household keeps
     upload_bps: Count = 0  # said by older agents; what links carry is learned from rounds (rule 31)
     download_bps: Count = 0
 

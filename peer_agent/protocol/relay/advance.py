@@ -114,7 +114,7 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
             return _snapshotted(state, message.keep_after, now)
         case m.State():
             return _stand(state, message, now)
-        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice() | m.Probe():
+        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice() | m.Probe() | m.Uplink():
             return []  # for those who compute, and for the links
     assert_never(message)
 
@@ -242,5 +242,6 @@ def hello(state: RelayState) -> m.Hello:
         reduces=state.reducer is not None,
         keeps_log=state.keeper is not None,
         fingerprint=state.fingerprint,
+        reserve_percent=state.reserve_percent,
         log_index=state.keeper.index if state.keeper is not None else -1,
     )

@@ -69,6 +69,7 @@ Opened = (
     | m.AccumulatorRevoked
     | m.Cut
     | m.Probe
+    | m.Uplink
     | OpenPlan
     | m.Drop
     | m.Void

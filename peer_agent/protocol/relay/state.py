@@ -100,6 +100,7 @@ class RelayState(Struct, kw_only=True):
     me: PeerId
     url: str = ""
     fingerprint: str = ""
+    reserve_percent: int = 0  # of its uplink, that its household keeps
     reducer: Reducer | None
     keeper: Keeper | None
     spare: Keeper | None = None  # what it has of the log while the site does not ask it to keep that

@@ -104,7 +104,7 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
             return [shown, e.Quit()] if message.state == "finished" else [shown]
         case m.Notice():
             return [e.Warn(Fault(message.code, message.text))]
-        case m.Drop() | m.Probe():
+        case m.Drop() | m.Probe() | m.Uplink():
             return []  # for whoever reduces, and for the links: nothing of either changes a trainer
         case m.Planned() | m.Commit():
             raise TypeError("plans and commits are opened before they are taken")

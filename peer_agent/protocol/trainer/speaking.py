@@ -58,6 +58,7 @@ def hello_of(state: TrainerState) -> m.Hello:
         keeps_log=bool(state.url),
         fingerprint=state.fingerprint,
         log_index=state.index,
+        reserve_percent=state.reserve_percent,
     )
 
 

@@ -105,6 +105,7 @@ class TrainerState(Struct, kw_only=True):
     # the links
     url: str = ""  # where it can be dialled; empty: nowhere
     fingerprint: str = ""  # of its certificate there
+    reserve_percent: int = 0  # of its uplink, that its household keeps
     reached: tuple[PeerId, ...] = ()  # listeners to which there is a data link
     # what was said
     unanswered: int = 0  # hellos: leases that were granted before them are not those that the host knows of

@@ -5,7 +5,8 @@ counts from the next plan on.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -75,27 +76,32 @@ def learn_links(state: RunState) -> None:
     """Before a plan is made: what the attempt before it has shown."""
     if state.measured is None:
         return
-    learn(state.capacities, _as_asked(state.measured), state.rounds)
+    told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
+    learn(state.capacities, _as_asked(state.measured, told), state.rounds)
     state.measured = None
     _forget_old(state.capacities)
 
 
-def _as_asked(measured: Measured) -> Iterator[Flow]:
+def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
     """The flows of an attempt, with the time in which each was to come.
 
     Gradients by the plan's pace; averages in the time in which gradients came to their reducer. Of one that says
-    nothing that is not known: then they came in time.
+    nothing that is not known: then they came in time. `told`: bytes per second that a sender keeps to.
     """
+    size = Counter[PeerId]()
+    for flow in (*measured.gradients, *measured.averages):
+        size[flow.sender] += flow.received
+    least_s = {peer: size[peer] / rate for peer, rate in told.items()}
     plan = measured.plan
     asked_s = coming_s(plan) / plan.pace if plan.pace else 0.0
     closing: dict[PeerId, tuple[float, float]] = {}
     for flow in measured.gradients:
         first_s, last_s = closing.get(flow.receiver, (0.0, 0.0))
         closing[flow.receiver] = max(first_s, flow.first_s), max(last_s, flow.last_s)
-        yield replace(flow, asked_s=asked_s, in_step=True)
+        yield replace(flow, asked_s=max(asked_s, least_s.get(flow.sender, 0.0)), in_step=True)
     for flow in measured.averages:
         first_s, last_s = closing.get(flow.sender, (0.0, math.inf))
-        yield replace(flow, asked_s=max(last_s - first_s, SHORTEST_S))
+        yield replace(flow, asked_s=max(last_s - first_s, SHORTEST_S, least_s.get(flow.sender, 0.0)))
 
 
 def _forget_old(capacities: dict[Direction, Capacity]) -> None:

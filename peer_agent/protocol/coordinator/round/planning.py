@@ -7,6 +7,7 @@ from peer_agent.protocol.bandwidth.learning import WAYS, budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
+from peer_agent.protocol.coordinator.reserve import tell_rates, upload_bps
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
@@ -39,7 +40,7 @@ def plan(state: RunState) -> list[Command]:
     round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
     round_.gathered, round_.done_at = {}, None
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]
-    return [announce(round_.plan, state.members.values()), *drops]
+    return [*tell_rates(state), announce(round_.plan, state.members.values()), *drops]
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
@@ -107,21 +108,15 @@ def _party(state: RunState, peer: PeerId, member: Member | None, up_bytes: int) 
     """Relays reduce, trainers receive; who has left sends what it offered, once it is back, and receives nothing."""
     if member is None:
         return Party(peer=peer, up_bytes=up_bytes, is_volunteer=True)
-    upload_bps, download_bps = _bps(state, peer)
     return Party(
         peer=peer,
         up_bytes=up_bytes,
         receives=member.trains,
         may_reduce=state.may_reduce(member),
         is_volunteer=member.trains,
-        upload_bps=upload_bps,
-        download_bps=download_bps,
+        upload_bps=upload_bps(state, member),
+        download_bps=budget_bps(state.capacities, (peer, "down")),
     )
-
-
-def _bps(state: RunState, peer: PeerId) -> tuple[float, float]:
-    """Bytes per second up and down, 0 where nothing is known."""
-    return budget_bps(state.capacities, (peer, "up")), budget_bps(state.capacities, (peer, "down"))
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:

@@ -116,7 +116,7 @@ def test_links_that_were_measured_longest_ago_are_forgotten() -> None:
     assert (trainers[0].peer, "up") in stage.state.capacities
 
 
-def flows_of(stage: Stage, pace: float, duration_s: float) -> list[Flow]:
+def flows_of(stage: Stage, pace: float, duration_s: float, told: dict[PeerId, float] | None = None) -> list[Flow]:
     """Of a round in which two sent to the relay, the second from one second on for four, and the second received."""
     assert stage.state.measured is not None
     plan = stage.state.measured.plan
@@ -125,7 +125,7 @@ def flows_of(stage: Stage, pace: float, duration_s: float) -> list[Flow]:
     stage.wait(9)
     tell(stage, relay, m.Arrival(first, HALF, 0.5, 3.0), m.Arrival(second, HALF, 1.0, 5.0))
     tell(stage, second, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
-    return list(_as_asked(stage.state.measured))
+    return list(_as_asked(stage.state.measured, told or {}))
 
 
 def test_gradients_are_asked_for_by_the_plans_pace_and_averages_as_gradients_came() -> None:
@@ -140,3 +140,22 @@ def test_without_a_pace_gradients_come_as_fast_as_they_can() -> None:
     stage, *_ = reducing()
     *gradients, _ = flows_of(stage, pace=0.0, duration_s=5.0)
     assert [flow.is_held_up for flow in gradients] == [True, True]
+
+
+def test_who_keeps_to_a_rate_for_its_household_is_not_asked_for_more() -> None:
+    """Else its link would be taken for slower each round, and it would be told to keep to less."""
+    stage, trainers, (relay,) = reducing()
+    told = dict.fromkeys((*(trainer.peer for trainer in trainers), relay), HALF / 20)
+    *gradients, average = flows_of(stage, pace=1.25, duration_s=5.0, told=told)
+    assert [flow.asked_s for flow in (*gradients, average)] == pytest.approx([20.0] * 3, rel=0.01)
+
+
+def test_a_rate_that_was_told_counts_for_what_is_learned() -> None:
+    stage, trainers, (relay,) = reducing()
+    ann = trainers[0].peer
+    stage.state.capacities |= capacities_of([(ann, HALF // 2), (relay, 100 * HALF)])
+    stage.member(trainers[0]).uplink_told = HALF / 2.5
+    stage.wait(9)
+    tell(stage, relay, m.Arrival(ann, HALF, 0.0, 2.5))
+    next_plan(stage)
+    assert known(stage)[ann, "up"] == HALF // 2, "a fifth less, and as it was told"
