@@ -65,6 +65,11 @@ class Uplink:
         self._waiting: dict[Stream, tuple[float, int, asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_paced(self) -> bool:
+        """Whether anybody may have to wait."""
+        return self._bucket.is_limited
+
     def pace(self, bytes_per_s: float) -> None:
         """Send no faster than this, all links together; 0: as fast as they take it."""
         self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
@@ -76,7 +81,7 @@ class Uplink:
 
     async def turn(self, stream: Stream, size: int) -> None:
         """Wait until this one may send so many bytes."""
-        if not self._bucket.is_limited:
+        if not self.is_paced:
             return
         granted = asyncio.get_running_loop().create_future()
         self._waiting[stream] = (max(stream.done, self._virtual), size, granted)

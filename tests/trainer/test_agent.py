@@ -14,6 +14,7 @@ from peer_agent.averaging.assembly import Assembly
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
+from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
@@ -96,6 +97,17 @@ async def test_a_gap_is_told_of_once_however_many_commits_come_meanwhile(tmp_pat
         assert (await scene.site.hears(m.Hello)).fence == 2
         told = [body.index for body in scene.site.heard if isinstance(body, m.Report)]
         assert told == [0], "the site sees from it which commits are missing"
+
+
+async def test_it_says_what_its_household_keeps_and_sends_no_faster_than_it_is_told(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.site.linked()
+        await scene.site.says(REHELLO)
+        assert (await scene.site.hears(m.Hello)).reserve_percent == 20
+        await scene.site.says(m.Uplink(run=RUN, bytes_per_s=1_000_000), REHELLO)
+        await scene.site.hears(m.Hello)
+        assert UPLINK.is_paced
+    assert not UPLINK.is_paced, "the next agent of this process is told anew"
 
 
 async def test_a_lease_that_crosses_a_hello_is_not_taken_for_it_was_granted_before_the_host_knew(
