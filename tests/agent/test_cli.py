@@ -16,6 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from peer_agent import cli
 from peer_agent.machine import hardware
 from peer_agent.machine.home import Home
+from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
@@ -93,6 +94,23 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     said = capsys.readouterr().err
     assert said.startswith("E103: ")
     assert len([line for line in said.splitlines() if "pip install" in line]) == 2
+
+
+@pytest.mark.parametrize(("words", "percent"), [([], 20), (["--reserve", "0"], 0), (["--reserve", "90"], 90)])
+def test_how_much_of_the_uplink_the_household_keeps(
+    words: list[str], percent: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[int] = []
+
+    async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
+        known.append(limits.reserve_percent)
+
+    monkeypatch.setenv("MANYHANDS_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "_average", join)
+    monkeypatch.setattr(cli, "apply_limits", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", "--auxiliary", *words])
+    assert cli.status_of(cli.app) == 0
+    assert known == [percent]
 
 
 def test_an_auxiliary_needs_no_torch(

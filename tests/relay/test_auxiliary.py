@@ -18,6 +18,7 @@ from peer_agent.display.status import read_status, sentence, status_facts, statu
 from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.network.link import Connection, Refused
+from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, issue
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId, RunId
@@ -102,6 +103,15 @@ async def helping(folder: Path, advertise: int = 0) -> AsyncIterator[Helping]:
 
 
 # --- what it says of itself --------------------------------------------------------------------------------------
+
+
+async def test_its_household_keeps_a_part_and_it_sends_no_faster_than_it_is_told(tmp_path: Path) -> None:
+    async with helping(tmp_path) as one:
+        assert one.hello.reserve_percent == 20
+        await one.script.says(m.Uplink(run=RUN, bytes_per_s=1_000_000), REHELLO)
+        await one.script.hears(m.Hello)
+        assert UPLINK.is_paced
+    assert not UPLINK.is_paced
 
 
 async def test_it_reduces_keeps_the_log_and_listens_by_a_certificate_of_its_own(tmp_path: Path) -> None:

@@ -209,3 +209,20 @@ def test_who_keeps_step_with_a_full_receiver_is_not_taken_for_slow() -> None:
     assert mbps(known, "r", "down") == 200
     learn(known, [paced("a", "r", 16.0, 2.0, 8 * VECTOR // 10), paced("a", "s", 16.0, 16.0)], 9)
     assert mbps(known, "a") < 200 or mbps(known, "r", "down") < 200, "of the second as much came as was asked"
+
+
+def test_a_receiver_that_is_full_excuses_no_other_sender_and_not_its_only_flow() -> None:
+    known = believed(links(a=(100, 100), s=(10, 10)))
+    known[peer("s"), "down"].bps = 12 * MBPS
+    for number in range(4):
+        learn(known, [paced("a", "s", 16.0, 2.0)], number)  # 10 Mb/s
+    assert mbps(known, "s", "down") == pytest.approx(10, rel=0.02)
+
+
+def test_who_was_full_itself_is_measured_though_a_receiver_was_full_too() -> None:
+    known = believed(links(a=(20, 100), r=(100, 100), s=(100, 10)))
+    flows = [paced("a", "r", 16.0, 2.0), paced("a", "s", 16.0, 2.0)]  # of 20 Mb/s ten each
+    known[peer("a"), "up"].bps = 22 * MBPS
+    for number in range(4):
+        learn(known, flows, number)
+    assert mbps(known, "a") == pytest.approx(20, rel=0.02)

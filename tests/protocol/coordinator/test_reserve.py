@@ -66,3 +66,9 @@ def test_a_plan_counts_on_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     stage.state.members[ANN].reserve = 0.0
     whole = make_plan(stage.state, stage.round, stage.state.reducers()).duration_s
     assert half == pytest.approx(2 * whole)
+
+
+def test_a_rate_is_told_before_the_plan() -> None:
+    stage = reserved()
+    said = [each.message for each in planning.plan(stage.state) if isinstance(each, Send)]
+    assert [message.bytes_per_s for message in said if isinstance(message, m.Uplink)] == [800_000]

@@ -275,3 +275,12 @@ def test_tokens_of_all_weigh_when_there_were_enough() -> None:
     stage.state.measured.plan = plan  # type: ignore[union-attr]
     tell(stage, relay, 10.0, 10.0, 20.0)
     assert late(stage, *trainers) == [0, 0, 0]
+
+
+def test_the_first_chunk_is_planned_with_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 3 * (HALF // CHUNKS + 100))
+    stage, trainers, relay = timed()
+    size = HALF + CHUNKS * 60
+    arrivals = tuple(m.Arrival(t.peer, size, 5.0 if t is trainers[3] else 1.0, 10.0) for t in trainers)
+    stage.say(relay, m.Arrivals(**stage.place(), arrivals=tuple(sorted(arrivals, key=lambda a: a.sender))))
+    assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.125], abs=1e-3), "three of eight in ten seconds"

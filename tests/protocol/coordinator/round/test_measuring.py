@@ -123,7 +123,8 @@ def flows_of(stage: Stage, pace: float, duration_s: float, told: dict[PeerId, fl
     stage.state.measured.plan = replace(plan, pace=pace, duration_s=duration_s)
     first, second, relay = plan.slots[0].peer, plan.slots[1].peer, plan.spans[0].reducer
     stage.wait(9)
-    tell(stage, relay, m.Arrival(first, HALF, 0.5, 3.0), m.Arrival(second, HALF, 1.0, 5.0))
+    arrivals = m.Arrival(second, HALF, 1.0, 5.0), m.Arrival(first, HALF, 0.5, 3.0)
+    tell(stage, relay, *sorted(arrivals, key=lambda arrival: arrival.sender))
     tell(stage, second, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
     return list(_as_asked(stage.state.measured, told or {}))
 
@@ -159,3 +160,25 @@ def test_a_rate_that_was_told_counts_for_what_is_learned() -> None:
     tell(stage, relay, m.Arrival(ann, HALF, 0.0, 2.5))
     next_plan(stage)
     assert known(stage)[ann, "up"] == HALF // 2, "a fifth less, and as it was told"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_averages_are_asked_for_from_the_last_first_chunk_to_the_last(is_first: bool) -> None:
+    stage, trainers, (relay,) = reducing()
+    assert stage.state.measured is not None
+    one, other = sorted(trainer.peer for trainer in trainers)[:2]
+    stage.wait(9)
+    slow, quick = (one, other) if is_first else (other, one)
+    arrivals = m.Arrival(slow, HALF, 1.0, 5.0), m.Arrival(quick, HALF, 0.5, 3.0)
+    tell(stage, relay, *sorted(arrivals, key=lambda arrival: arrival.sender))
+    tell(stage, quick, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
+    assert [flow.asked_s for flow in _as_asked(stage.state.measured, {})][-1] == 4.0
+
+
+def test_averages_of_one_that_told_nothing_came_in_time() -> None:
+    stage, trainers, (relay,) = reducing()
+    assert stage.state.measured is not None
+    stage.wait(9)
+    tell(stage, trainers[0].peer, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
+    (average,) = _as_asked(stage.state.measured, {})
+    assert not average.is_held_up

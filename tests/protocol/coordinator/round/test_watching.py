@@ -10,7 +10,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.round.planning import REDUCE_S
-from peer_agent.protocol.coordinator.round.watching import HANG_S, HEARD_S, STALL_S, _standing_s
+from peer_agent.protocol.coordinator.round.watching import HANG_S, HEARD_S, STALL_S, _standing_s, _still_s
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import CHUNKS, chunks_arrive, progress, reducing
@@ -395,3 +395,27 @@ def test_nobody_is_late_for_the_sleep_of_the_host() -> None:
     stage.tick()
     assert stage.round.attempt == 1
     assert stage.round.dropped == set()
+
+
+@pytest.mark.parametrize(("batch", "still_s"), [(1, 10.0), (3, 30.0), (8, 40.0)])
+def test_by_plan_nothing_may_come_for_as_long_as_two_batches_take(
+    batch: int, still_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
+    assert stage.round.plan is not None
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", batch * (2 * ELEMENTS // CHUNKS + 100))
+    assert _still_s(stage.round, relay) == pytest.approx(still_s, rel=0.01)
+    stage.round.plan = replace(stage.round.plan, sigma=0.0)
+    assert _still_s(stage.round, relay) == 0.0
+
+
+def test_a_slot_whose_next_batch_is_not_due_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reducer of few chunks hears of a slow sender late, and at once."""
+    stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
+    assert stage.round.plan is not None
+    stage.round.plan = replace(stage.round.plan, sigma=0.05)
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 8 * (2 * ELEMENTS // CHUNKS + 100))
+    chunks_arrive(stage, relay, 30, 2, 2, 2, 0)
+    assert stage.round.dropped == set(), "the others were done after four seconds, and the plan has forty"
+    chunks_arrive(stage, relay, 15, 8, 8, 8, 0)
+    assert stage.round.dropped == {3}
