@@ -52,8 +52,9 @@ class Flow(Struct, frozen=True):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether it took longer than it was asked to."""
-        return self.last_s - self.first_s > IN_TIME * self.asked_s + (PAUSE_S if self.asked_s else -1.0)
+        """Whether it took longer than it was asked to, and long enough to show that."""
+        pause_s = PAUSE_S if self.asked_s else 0.0
+        return self.last_s - self.first_s > max(IN_TIME * self.asked_s + pause_s, SHORTEST_S)
 
 
 class Capacity(Struct):
@@ -115,7 +116,7 @@ def learn(capacities: dict[Direction, Capacity], flows: Iterable[Flow], at: floa
             continue
         is_slowing = load.is_steady and direction in slowing
         is_full = load.is_steady and load.is_held_up(held_up) and load.bps >= FULL * known.bps
-        if is_slowing or (is_full and _others_have_room(capacities, loads, direction)):
+        if is_slowing or (is_full and load.is_asked and _others_have_room(capacities, loads, direction)):
             known.is_floor = False
         known.is_tried = load.is_asked if is_full else known.is_tried and load.bps <= known.bps
         if load.bps >= known.bps:

@@ -192,10 +192,18 @@ def test_what_carried_more_after_all_is_to_be_tried_anew() -> None:
     assert not known[peer("a"), "up"].is_tried
 
 
-def test_without_a_pace_nothing_is_called_tried() -> None:
+def test_without_a_pace_nothing_is_called_tried_or_measured() -> None:
+    """What held up a short round may be anything."""
     known = {direction: Capacity(10 * MBPS, is_floor=True, measured_at=0) for direction in links(a=(1, 1), r=(1, 1))}
+    known[peer("r"), "down"].bps *= 10
     learn(known, [paced("a", "r", 16.3, 0.0)], 1)
-    assert not known[peer("a"), "up"].is_tried
+    assert (known[peer("a"), "up"].is_tried, known[peer("a"), "up"].is_floor) == (False, True)
+
+
+def test_what_took_a_moment_shows_nothing() -> None:
+    known = believed(links(a=(100, 100), r=(100, 100)))
+    learn(known, [paced("a", "r", 0.2, 0.0, VECTOR // 100)], 1)
+    assert mbps(known, "a") == mbps(known, "r", "down") == 100
 
 
 def test_who_keeps_step_with_a_full_receiver_is_not_taken_for_slow() -> None:
