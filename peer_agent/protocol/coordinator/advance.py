@@ -65,7 +65,7 @@ def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Co
 def _tell_time(state: RunState, now: float) -> None:
     """The state's time stands still while the host is suspended, so that nobody is judged for that (rule 22)."""
     if state.clock is None:
-        state.clock = state.now = state.accumulating_since = state.committed_at = state.moved_at = now
+        state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
         return
     gap = now - state.clock - GAP_TICKS * TICK_S
     state.slept_s += max(gap, 0.0)
@@ -169,7 +169,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
         state.recipe_bytes = encode_recipe(state.recipe)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
-        state.committed_at = state.now  # a pause is not what a batch usually takes
+        state.batch_since = state.now  # a pause is not what a batch usually takes
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
         return []

@@ -93,7 +93,7 @@ class Stage:
 
     def computes(self, count: int = 1, tokens: int = 4 * TOKENS) -> None:
         for _ in range(count):
-            self.handle(e.Computed(self.last(e.Compute).job, 2.5, tokens))
+            self.handle(e.Computed(self.last(e.Compute).job, 2.5, tokens, self.core.step))
 
     def offers(self, **changes: Any) -> m.Offer:
         """Cut, and what it answers."""
