@@ -86,7 +86,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
     is_known = round_.plan is not None and plan.attempt <= round_.attempt
     if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
         return []
-    round_.plan, round_.attempt = plan, plan.attempt
+    round_.plan, round_.attempt, round_.is_gathered = plan, plan.attempt, False
     move(state, Cause.PLANNED, Phase.REDUCE)
     early, round_.early = round_.early, []
     served = [action for peer, message in early for action in _serve(round_, peer, message)]
@@ -108,6 +108,7 @@ def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
     move(state, Cause.GATHERED, Phase.REDUCE)
+    round_.is_gathered = True
     return say(
         state,
         m.Arrivals(

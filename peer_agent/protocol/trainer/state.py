@@ -55,6 +55,7 @@ class Round(Struct):
     freeze: int  # its job
     offer: m.Offer | None = None
     plan: OpenedPlan | None = None
+    is_gathered: bool = False  # all averages of the attempt are here
     early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers that were told the plan before us
 
     @property

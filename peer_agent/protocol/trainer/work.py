@@ -26,7 +26,6 @@ from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 MOST_UNITS = 100_000  # as many as a lease can name
 REMEMBERED = 4096  # units of the last updates, so that a lease that is said twice is recognized
 PASSED_OVER = 4  # rounds in a row after which work is kept although it is a step old
-OVERLAPPING = (Phase.ACCUMULATE, *ROUND, Phase.APPLYING)  # until the parameters change, where work overlaps the round
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
@@ -51,10 +50,15 @@ def work(state: TrainerState) -> list[Action]:
 
 
 def _is_of_use(state: TrainerState) -> bool:
-    """At the head and not in a round; with staleness 1 also in one, as long as the next offer can take it (rule 10)."""
-    if not state.overlaps:
+    """At the head and not in a round; with staleness 1 also in one, until its averages are here (rule 10).
+
+    An update waits for the unit in hand, so none is begun where there is nothing else to wait for.
+    """
+    if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
-    return state.phase in OVERLAPPING and state.head - state.index <= state.staleness
+    if state.head - state.index > state.staleness or state.round is None:
+        return False
+    return state.phase in ROUND or (state.phase is Phase.APPLYING and not state.round.is_gathered)
 
 
 def pause(state: TrainerState) -> None:

@@ -9,7 +9,7 @@ from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
 from peer_agent.protocol.coordinator.round.screening import scales_of
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
-from peer_agent.protocol.coordinator.round.waiting import awaits_replicas, usual_wait_s
+from peer_agent.protocol.coordinator.round.waiting import awaits_replicas, leave_behind, usual_wait_s
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Member, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import is_asked, missed, recount, recount_all, struck, usual_s
 from peer_agent.protocol.coordinator.workers.settlement import end_leases
@@ -47,6 +47,7 @@ def cut(state: RunState) -> list[Command]:
         repeat_at=state.now + wait_s / 2,
     )
     enter(state, Why.FULL)
+    leave_behind(state)
     state.started, state.is_lifted, state.moved_at = True, False, state.now
     recount_all(state)
     return [Send(tuple(member.peer for member in asked), _cut_of(state, state.round))]

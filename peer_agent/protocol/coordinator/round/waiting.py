@@ -26,11 +26,12 @@ def usual_wait_s(delays: Collection[float], least_s: float) -> float:
 
 
 def await_replicas(state: RunState, round_: Round) -> None:
-    """At the commit: those whose gradients are in it have work for the next round, once they have applied this one."""
+    """At the commit: who works is to be in the next round, but for those that this one was made without."""
     if not state.recipe.staleness:
         return
-    kept = (slot.peer for number, slot in enumerate(round_.slots) if number not in round_.dropped)
-    state.applying = {peer for peer in kept if peer in state.members}
+    kept = {slot.peer for number, slot in enumerate(round_.slots) if number not in round_.dropped}
+    left_out = {peer for peer, offer in round_.offers.items() if offer.loss_tokens} - kept
+    state.applying = {member.peer for member in state.awake() if member.done or member.conduct.pace} - left_out
     planned_s = PLANNED * round_.plan.duration_s if round_.plan is not None else 0.0
     wait_s = usual_wait_s(state.applied, LEAST_S)
     state.applying_since, state.applying_until = state.now, max(state.now + wait_s, round_.planned_at + planned_s)
@@ -41,6 +42,12 @@ def take_replica(state: RunState, member: Member) -> None:
     if member.step == state.step and member.peer in state.applying:
         state.applying.discard(member.peer)
         state.applied.append(state.now - state.applying_since)
+
+
+def leave_behind(state: RunState) -> None:
+    """A round begins; whoever has not come counts as having taken as long as was waited."""
+    state.applied.extend([state.now - state.applying_since] * len(state.applying))
+    state.applying = set()
 
 
 def awaits_replicas(state: RunState) -> bool:
