@@ -264,7 +264,7 @@ class RunState(Struct, kw_only=True):
     accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds that a batch took
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
     applying: set[PeerId] = field(default_factory=set)  # were in the last update, and have not said that they hold it
-    applying_since: float = 0.0
+    applying_since: float = 0.0  # the commit; 0 of a new host, which waits for their return
     applying_until: float = 0.0
     applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to that
     measured: Measured | None = None  # the attempt that was planned last

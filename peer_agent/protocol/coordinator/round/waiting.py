@@ -37,16 +37,23 @@ def await_replicas(state: RunState, round_: Round) -> None:
     state.applying_since, state.applying_until = state.now, max(state.now + wait_s, round_.planned_at + planned_s)
 
 
+def await_return(state: RunState) -> None:
+    """A new host: those who were in the last update have up to two batches, so that some could cut without the others."""
+    state.applying_until = state.now + FIRST_S if state.applying else 0.0
+
+
 def take_replica(state: RunState, member: Member) -> None:
     """One of them says that it is at the head."""
     if member.step == state.step and member.peer in state.applying:
         state.applying.discard(member.peer)
-        state.applied.append(state.now - state.applying_since)
+        if state.applying_since:
+            state.applied.append(state.now - state.applying_since)
 
 
 def leave_behind(state: RunState) -> None:
     """A round begins; whoever has not come counts as having taken as long as was waited."""
-    state.applied.extend([state.now - state.applying_since] * len(state.applying))
+    if state.applying_since:
+        state.applied.extend([state.now - state.applying_since] * len(state.applying))
     state.applying = set()
 
 

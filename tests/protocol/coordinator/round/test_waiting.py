@@ -10,7 +10,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LEAST_S, LONGEST_S, usual_wait_s
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.coordinator.workers.conduct import for_later, usual_s
-from tests.protocol.coordinator.scenes import NAMES
+from tests.protocol.coordinator.scenes import NAMES, come_back, restarted
 from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
 
@@ -263,3 +263,27 @@ def test_a_hello_in_the_round_says_both_and_nothing_is_taken_from_it() -> None:
     commits(stage)
     assert set(stage.member(ann).done) < set(ann.done)
     assert len(stage.member(ann).done) == 2
+
+
+def test_a_new_host_waits_a_little_for_those_who_made_the_last_update() -> None:
+    """Each may have two batches' part, so that some could begin, and what the others have would be too old then."""
+    stage, trainers = overlapped(units=3)
+    after = restarted(stage, staleness=1)
+    for trainer in trainers[:2]:
+        come_back(after, trainer)
+        after.report(trainer)
+    assert after.state.awake_samples >= after.state.recipe.target_batch
+    assert after.state.phase is Phase.ACCUMULATE
+    come_back(after, trainers[2])
+    after.report(trainers[2])
+    assert after.state.phase is Phase.OFFER
+
+
+def test_a_new_host_does_not_wait_for_who_stays_away() -> None:
+    stage, trainers = overlapped(units=3)
+    after = restarted(stage, staleness=1)
+    for trainer in trainers[:2]:
+        come_back(after, trainer)
+    after.wait(FIRST_S)
+    assert after.state.phase is Phase.OFFER
+    assert list(after.state.applied) == [], "this says nothing of how long updates take"
