@@ -62,9 +62,9 @@ class Accumulation:
 
     def freeze(self, action: e.Freeze) -> Sending | None:
         """Add what was never offered to what is held, and encode that; in a thread. None where it is not finite."""
-        if self.accumulator.sending is None and self.trainer.units:
-            self.accumulator.add(self.trainer.take_sum().gradient_sum)
         try:
+            if self.accumulator.sending is None and self.trainer.units:
+                self.accumulator.add(self.trainer.take_sum().gradient_sum)
             return self.accumulator.offer(action.cut.codec, action.weights)
         except NotFinite:
             return None

@@ -115,7 +115,9 @@ def record_after(replica: Replica, average: Vector, takings: Sequence[Taken] = (
         codec="fp32",
         spans=(span,),
         scalars=scalars_of(replica.recipe, step=replica.step + 1, sum_squares=sum_squares, tokens=tokens),
-        contributions=tuple(contribution_of(slot, taken, grid.chunks, replica.step) for slot, taken in enumerate(takings)),
+        contributions=tuple(
+            contribution_of(slot, taken, grid.chunks, replica.step) for slot, taken in enumerate(takings)
+        ),
         loss=sum(taken.loss_sum for taken in takings) / tokens,
         tokens=tokens,
         samples=sum(done.unit.samples for taken in takings for done in taken.units),

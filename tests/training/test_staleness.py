@@ -1,4 +1,4 @@
-"""Staleness 1 on real text: replicas stay the same bits, the log can be computed again, and it learns as well (rule 10)."""
+"""Staleness 1 on real text: replicas are the same bits, the log can be computed again, and it learns as well."""
 
 from pathlib import Path
 

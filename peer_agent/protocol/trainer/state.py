@@ -159,7 +159,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether it rests until the next commit (rule 22). What an open round may take does not count against the next."""
+        """Whether it rests until the next commit (rule 22). What an open round may take does not count for the next."""
         is_offered = self.overlaps and self.round is not None
         return (samples_of(self.fresh) if is_offered else self.samples) >= self.quota
 

@@ -25,7 +25,6 @@ from tests.protocol.trainer.stage import (
     Stage,
     commit,
     cut,
-    greeting,
     opening,
     plan,
     ready,

@@ -38,7 +38,7 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """A new host: those who were in the last update have up to two batches, so that some could cut without the others."""
+    """A new host: those of the last update may hold two batches, so that some could begin without the others."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 

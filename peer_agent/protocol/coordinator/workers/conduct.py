@@ -84,14 +84,14 @@ def _clock(state: RunState, member: Member) -> None:
 
 
 def _may_compute(state: RunState, member: Member) -> bool:
-    """At the head while no round is open; with staleness 1 also in a round, and until it has applied what came of it."""
+    """At the head while no round is open; with staleness 1 also in a round, until it has applied what came of it."""
     if not state.recipe.staleness:
         return state.phase is Phase.ACCUMULATE and member.counted[0]
     return member.trains and member.reconciled and is_close(state, member)
 
 
 def for_later(state: RunState, member: Member) -> int:
-    """Samples that it has done and that the open round does not take: more than none in a round with staleness 1 alone."""
+    """Samples that it has done and that no open round takes. Only with staleness 1 there are any during a round."""
     offer = state.round.offers.get(member.peer) if state.round is not None and state.recipe.staleness else None
     if offer is None or offer.accumulator != member.accumulator:
         return member.done_samples
