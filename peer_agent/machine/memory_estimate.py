@@ -8,7 +8,8 @@ from peer_agent.protocol.recipe import Recipe
 ELEMENT = 4  # bytes of a float32
 PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers: 395 before there is a model; its threads and links
 CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # what a CUDA context takes on the GPU, and beside it
-REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand and the sum
+REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand and the sum of what was never offered
+# With staleness 1 that sum grows while what is offered is frozen: it is the second buffer of rule 9, and always there.
 OF_A_ROUND = 3  # what is offered, what comes back, and one of them on its way into the other
 HANDED_IN = 3  # a copy of parameters and moments, while the site takes it
 KEPT_FREE = 1  # of a snapshot that was read, and of updates: free again, and kept by the allocator

@@ -52,7 +52,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     minimum_trainers: Annotated[int, Meta(ge=1, le=10_000)] = 1  # in sync before the first round
     snapshot_every: Annotated[int, Meta(ge=1, le=100_000)] = 20  # steps
     mode: Literal["sync"] = "sync"
-    staleness: Literal[0] = 0
+    staleness: Literal[0, 1] = 0  # steps that work may be old by design: 1 overlaps the round (rule 10)
     codec_up: Codec = "fp16"
     codec_down: CodecDown = "fp16"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0

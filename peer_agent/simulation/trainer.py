@@ -1,7 +1,8 @@
 """A virtual trainer: the shipped core of a trainer around which nothing is computed, only time passes."""
 
 import hashlib
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
@@ -46,6 +47,8 @@ class Trainer(Peer):
         self.offer_delay_s = ENCODE_S
         self._seeds = 0
         self.averages: dict[tuple[int, int, int], bytes] = {}  # roots by step, span and attempt
+        self.running = 0  # units in its thread, wanted or not
+        self.held_up: list[Callable[[], None]] = []  # until that is free
         self.forget()
 
     def forget(self) -> None:
@@ -57,6 +60,8 @@ class Trainer(Peer):
         """Forget replica, accumulator and leases."""
         self.core = new_trainer(self.world.run_id, self.peer, self.world.clock.now, self._seed())
         self.averages.clear()
+        self.running = 0
+        self.held_up.clear()
 
     def _seed(self) -> int:
         self._seeds += 1
@@ -156,7 +161,7 @@ class Trainer(Peer):
             case e.Say():
                 self.say(action.message)  # type: ignore[arg-type]  # a trainer says nothing else to the site
             case e.Compute():
-                self.compute(action.unit.samples / self.samples_per_s, lambda: self._finish(action))
+                self._compute(action)
             case e.Freeze():
                 self.averages.clear()
                 self.after(self.offer_delay_s, lambda: self._freeze(action))
@@ -172,14 +177,28 @@ class Trainer(Peer):
             case e.Quit():
                 if action.fault is not None:
                     self.kill()
-            case e.Tell() | e.Warn() | e.Began() | e.Ended() | e.Show() | e.Dial():
-                pass  # there is no person and no socket
-            case e.Keep() | e.Discard() | e.Renew() | e.Made() | e.Send() | e.Serve() | e.Release() | e.Settle():
-                pass  # there is no float, and relays ask by `sends`
             case _:
-                assert_never(action)
+                _pass_over(action)
 
-    def _finish(self, action: e.Compute) -> None:
+    def _compute(self, action: e.Compute) -> None:
+        if self.held_up:
+            self.held_up.append(lambda: self._compute(action))
+            return
+        core, base = self.core, self.core.step
+        self.running += 1
+
+        def end() -> None:
+            if self.core is not core:
+                return  # its process has ended
+            self.running -= 1
+            self._finish(action, base)
+            waiting, self.held_up = self.held_up, []
+            for job in waiting:
+                job()
+
+        self.compute(action.unit.samples / self.samples_per_s, end)
+
+    def _finish(self, action: e.Compute, base: int) -> None:
         in_hand = self.core.in_hand
         if in_hand is None or in_hand.job != action.job:
             return  # left where it was
@@ -189,7 +208,7 @@ class Trainer(Peer):
         self.computed += action.unit.samples
         fewest, most = self.world.recipe.tokens_in(action.unit.samples)
         tokens = fewest if not action.unit.start else most  # each epoch's first sample of a shard is a short one
-        self.handle(e.Computed(action.job, NATS * tokens, tokens))
+        self.handle(e.Computed(action.job, NATS * tokens, tokens, base))
 
     def _freeze(self, action: e.Freeze) -> None:
         held = f"{self.core.accumulator} {self.core.done} {action.weights}"
@@ -200,6 +219,10 @@ class Trainer(Peer):
         self.handle(e.Loaded(action.job, self._digest(self.world.log_digest(action.snapshot.index))))
 
     def _apply(self, action: e.Apply) -> None:
+        """Parameters do not change under a unit. Only with staleness 1: there a round may be shorter than a unit."""
+        if self.core.overlaps and self.running:
+            self.held_up.append(lambda: self._apply(action))
+            return
         self.handle(e.Applied(action.job, self._digest(action.record.digest)))
 
     def _hash(self, action: e.HashState) -> None:
@@ -209,6 +232,15 @@ class Trainer(Peer):
     def _digest(self, log: str) -> str:
         """Of the replica's state after the entry with this digest."""
         return state_digest(log, spoiled_by=self.peer if self.corrupt else None)
+
+
+Words = e.Tell | e.Warn | e.Began | e.Ended | e.Show
+OfFloats = e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle
+
+
+def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve) -> None:
+    """There is no person, no socket and no float, and relays ask by `sends`."""
+    del action
 
 
 def _in_order(plan: m.PlanHead) -> list[m.PlannedSpan]:

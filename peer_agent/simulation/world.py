@@ -42,6 +42,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     failure_rates: FailureRates = FailureRates()
     non_finite: float = 0.0
     even: bool = False  # all trainers equally fast
+    staleness: Literal[0, 1] = 0
 
     def recipe(self) -> Recipe:
         """The recipe of such a run."""
@@ -53,6 +54,7 @@ class Setting(Struct, frozen=True, kw_only=True):
             target_steps=self.steps,
             minimum_trainers=self.minimum_trainers,
             snapshot_every=self.snapshot_every,
+            staleness=self.staleness,
         )
 
 

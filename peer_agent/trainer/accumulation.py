@@ -1,4 +1,7 @@
-"""The floats of one replica's work: a unit in a thread, this step's sum, and what is offered. Its core says when."""
+"""The floats of one replica's work: a unit in a thread, the sum of what was never offered, and what is offered.
+
+Its core says when. The two sums are the 8 bytes a parameter of rule 9: while one is frozen, the other may grow.
+"""
 
 import asyncio
 import time
@@ -41,23 +44,27 @@ class Accumulation:
         self._computed = result
         rate = action.unit.samples / max(time.monotonic() - began, 1e-6)
         self.speed = 0.9 * self.speed + 0.1 * rate if self.speed else rate
-        return e.Computed(action.job, result.loss_sum, result.loss_tokens)
+        return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step)
 
     def keep(self) -> None:
-        """Add the gradient that was computed last to this step's sum."""
+        """Add the gradient that was computed last to the sum of what was never offered."""
         assert self._computed is not None
         self.trainer.keep(self._computed)
+
+    def discard_held(self) -> None:
+        """Throw away what was offered and what is left of earlier offers."""
+        self.accumulator = Accumulator(self.grid)
 
     def renew(self) -> None:
         """Throw all gradients away."""
         self.trainer.discard()
-        self.accumulator = Accumulator(self.grid)
+        self.discard_held()
 
     def freeze(self, action: e.Freeze) -> Sending | None:
-        """Add this step's sum to what is held, and encode that; in a thread. None where it is not finite."""
-        if self.accumulator.sending is None and self.trainer.units:
-            self.accumulator.add(self.trainer.take_sum().gradient_sum)
+        """Add what was never offered to what is held, and encode that; in a thread. None where it is not finite."""
         try:
+            if self.accumulator.sending is None and self.trainer.units:
+                self.accumulator.add(self.trainer.take_sum().gradient_sum)
             return self.accumulator.offer(action.cut.codec, action.weights)
         except NotFinite:
             return None

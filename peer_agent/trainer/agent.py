@@ -236,16 +236,17 @@ class Agent:
                 self._carry_job(action)
 
     def _carry_job(
-        self, action: e.Load | e.Apply | e.Compute | e.Keep | e.Discard | e.Renew | e.HandIn | e.HashState
+        self,
+        action: e.Load | e.Apply | e.Compute | e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.HandIn | e.HashState,
     ) -> None:
         match action:
             case e.Load():
                 self.jobs.add(self.jobs.load, action)
             case e.Apply():
-                self.jobs.add(self.jobs.apply, action, self.round)
+                self.start(self.jobs.fetch(action, self.round))
             case e.Compute():
                 self.jobs.add(self.jobs.compute, action)
-            case e.Keep() | e.Discard() | e.Renew():
+            case e.Keep() | e.Discard() | e.DiscardHeld() | e.Renew():
                 self.jobs.add(self.jobs.change, action)
             case e.HandIn():
                 self.jobs.add(self.jobs.hand_in)

@@ -46,21 +46,15 @@ class Follower:
             raise
         return digest
 
-    async def apply(self, record: RecordHead, digest: str, assembly: Assembly, *, patient: bool) -> str | None:
-        """The averaged bytes that the record names, through the optimizer (rule 6); the digest of the state then.
-
-        None where nobody has these bytes.
-        """
-        gradient = await self._gradient(assembly, record, FETCH_TRIES if patient else 1)
-        if gradient is None:
-            return None
+    async def apply(self, record: RecordHead, digest: str, gradient: Floats) -> str:
+        """The averages [P] that the record names, through the optimizer (rule 6); the digest of the state then."""
         async with self.busy:
             await asyncio.to_thread(self.replica.apply, record, digest, gradient)
             return await asyncio.to_thread(self.replica.digest)
 
-    async def _gradient(self, assembly: Assembly, record: RecordHead, tries: int) -> Floats | None:
-        """[P], with what has not come fetched from a relay's log."""
-        for attempt in range(tries):
+    async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
+        """[P], with what has not come fetched from a relay's log. None where nobody has these bytes."""
+        for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):
                 await self.links.fetch(record, entry, partial(_fill, assembly, entry))
             gradient = assembly.gradient(record)

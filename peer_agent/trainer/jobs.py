@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from peer_agent.averaging.assembly import Assembly
+from peer_agent.averaging.codecs import Floats
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
@@ -109,8 +110,8 @@ class Jobs:
         self.follower = Follower(agent.home, agent.access, agent.links, replica)
         self.accumulation = Accumulation(trainer, grid_of(greeting.elements), self.follower.busy)
 
-    async def apply(self, action: e.Apply, round_: OpenRound | None) -> None:
-        """Make an update, with the averages that came in `round_` where it is theirs."""
+    async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
+        """Beside the jobs: have an update's averages, those that came in `round_` where it is theirs; then make it."""
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):
@@ -118,8 +119,18 @@ class Jobs:
             assembly = round_.assembly
         else:
             assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
-        digest = await follower.apply(record, action.record.digest, assembly, patient=action.patient)
-        self.agent.handle(e.BytesMissing(action.job) if digest is None else e.Applied(action.job, digest))
+        gradient = await follower.gather(record, assembly, patient=action.patient)
+        if gradient is None:
+            self.agent.handle(e.BytesMissing(action.job))
+        else:
+            self.add(self.apply, action, gradient)
+
+    async def apply(self, action: e.Apply, gradient: Floats) -> None:
+        """Make an update, unless another state was loaded meanwhile. A unit that was begun before is finished first."""
+        follower, _ = self._there()
+        if self.agent.core.job == action.job:
+            digest = await follower.apply(action.record.record, action.record.digest, gradient)
+            self.agent.handle(e.Applied(action.job, digest))
 
     async def hand_in(self) -> None:
         """One at a time: asked again, a slow uplink is still at it."""
@@ -158,7 +169,7 @@ class Jobs:
         in_hand = self.agent.core.in_hand
         return in_hand is not None and in_hand.job == job
 
-    async def change(self, action: e.Keep | e.Discard | e.Renew | e.Release | e.Settle) -> None:
+    async def change(self, action: e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle) -> None:
         """Change what is held, one change at a time."""
         _, accumulation = self._there()
         match action:
@@ -166,6 +177,8 @@ class Jobs:
                 accumulation.keep()
             case e.Discard():
                 accumulation.trainer.discard()
+            case e.DiscardHeld():
+                accumulation.discard_held()
             case e.Renew():
                 accumulation.renew()
             case e.Release():

@@ -102,6 +102,22 @@ def test_replicas_agree_on_lossy_bytes(site: tuple[Swarm, Visitor], tmp_path: Pa
     agree(digests, LOSSY_STEPS)
 
 
+def test_what_overlaps_the_rounds_is_made_again_from_the_records(
+    site: tuple[Swarm, Visitor], tmp_path: Path, english: str
+) -> None:
+    """Steps are not exact then, but records say which units were one step old, so that anybody can check them."""
+    export = tmp_path / "export"
+    final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, staleness="1")
+    records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
+    stale = {record["step"] for record in records if any("stale" in part for part in record["contributions"])}
+    assert len(stale) > STEPS // 2
+    assert stale == {record["step"] for record in records if not record["exact"]}
+    losses = [record["loss"] for record in sorted(records, key=lambda record: int(record["step"]))]
+    assert losses[-1] < losses[0] - 0.5
+    assert distance(export, final) <= BOUNDS["lamb"]
+    agree(digests, STEPS)
+
+
 def test_a_skipped_digest_is_seen() -> None:
     digests = {name: {step: f"{step:016x}" for step in range(1, STEPS + 1)} for name in ("quick", "old", "slow")}
     agree(digests, STEPS)

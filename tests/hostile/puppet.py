@@ -154,12 +154,12 @@ class PuppetTrainer(Trainer):
         super().receive(message)
         self.puppet.hears(message)
 
-    def _finish(self, action: e.Compute) -> None:
+    def _finish(self, action: e.Compute, base: int) -> None:
         if self.units_left is not None:
             if self.units_left <= 0:
                 return  # it hangs
             self.units_left -= 1
-        super()._finish(action)
+        super()._finish(action, base)
 
 
 class PuppetRelay(Relay):

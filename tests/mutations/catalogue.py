@@ -3,6 +3,7 @@
 from tests.mutations.coordinator import COORDINATOR
 from tests.mutations.hosting import HOSTING
 from tests.mutations.mutation import Mutation
+from tests.mutations.overlap import OVERLAPPING
 from tests.mutations.protocol import PROTOCOL
 from tests.mutations.reducer import REDUCER
 from tests.mutations.relay import RELAY
@@ -15,6 +16,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PROTOCOL,
     *COORDINATOR,
     *TRAINER,
+    *OVERLAPPING,
     *RELAY,
     *REDUCER,
     *STORED,

@@ -60,8 +60,8 @@ TRAINER: tuple[Mutation, ...] = (
     fault(
         "work is kept however old it is",
         "work",
-        "state.passed_over >= PASSED_OVER and not _is_too_old(state, state.fresh)",
-        "state.passed_over >= PASSED_OVER",
+        "    if may_be_old and not _is_too_old(state, state.fresh):",
+        "    if may_be_old:",
         "work",
     ),
     fault("what is too old is offered again", "following", " or has_too_old(state):", ":", "work"),

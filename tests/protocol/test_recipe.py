@@ -45,7 +45,7 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
         '{"optimizer": {"beta1": 1}}',
         '{"optimizer": {"beta2": NaN}}',
         '{"optimizer": {"name": "none"}}',
-        '{"staleness": 1}',
+        '{"staleness": 2}',
         '{"mode": "local"}',
         '{"codec_up": "zip"}',
         '{"codec_down": "int4"}',

@@ -3,7 +3,7 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
-from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S as OFFER_S
+from peer_agent.protocol.coordinator.round.waiting import FIRST_S as OFFER_S
 from peer_agent.protocol.coordinator.state import DIVERGED, Phase
 from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
 

@@ -1,25 +1,157 @@
-"""What the thread that computes tells the core of a trainer."""
+"""What the thread that computes tells the core of a trainer, and the two sums that it fills."""
 
 import asyncio
+import threading
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from peer_agent.averaging.contributor import Sending
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.trainer import events as e
+from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
+from peer_agent.trainer.follower import Follower
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
-from tests.training.commits import RUN, small_recipe, some_shards
+from tests.agent.scripted_site import PATIENCE_S, TRAINER, OwnAccess
+from tests.protocol.trainer.stage import cut
+from tests.training.commits import RUN, record_after, small_recipe, some_shards
+
+UNITS = [Unit(0, 0, start, start + 4) for start in (0, 4)]
+
+
+def accumulation(busy: asyncio.Lock | None = None) -> Accumulation:
+    trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
+    return Accumulation(trainer, grid_of(trainer.replica.layout.elements), busy or asyncio.Lock())
+
+
+async def keeps(work: Accumulation, unit: Unit) -> int:
+    """Computed and kept; its tokens."""
+    result = await work.compute(e.Compute(1, unit), lambda _: True)
+    assert isinstance(result, e.Computed)
+    work.keep()
+    return result.loss_tokens
+
+
+def freezes(work: Accumulation, tokens: int) -> Sending | None:
+    weights = (m.Weight(0, work.grid.chunks, tokens),)
+    return work.freeze(e.Freeze(2, cut(codec="fp32"), weights))
 
 
 async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
     """Shard 1 ends in a short sample, whose place is random; the mean divides by what is there (rule 33)."""
-    recipe = small_recipe()
-    trainer = Trainer(Replica(recipe), RUN, some_shards())
-    work = Accumulation(trainer, grid_of(trainer.replica.layout.elements), asyncio.Lock())
+    work = accumulation()
     units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
     done = [await work.compute(e.Compute(job, unit), lambda _: True) for job, unit in enumerate(units)]
     work.close()
-    each = recipe.model.context - 1
+    context = work.trainer.replica.recipe.model.context
+    each = context - 1
     weights = [result.loss_tokens for result in done if isinstance(result, e.Computed)]
     assert sorted(weights)[1:] == [42 * each, 42 * each]
-    assert min(weights) == 41 * each + 3011 % recipe.model.context - 1
+    assert min(weights) == 41 * each + 3011 % context - 1
+
+
+async def test_what_is_kept_while_a_sum_is_offered_is_another_sum_and_the_next_offer() -> None:
+    work, alone = accumulation(), accumulation()
+    first = freezes(work, await keeps(work, UNITS[0]))
+    tokens = await keeps(work, UNITS[1])
+    assert first is not None
+    assert freezes(work, tokens_of(first)) is first, "a resend has the same bytes"
+    work.remove_averaged(e.Settle(((0, work.grid.chunks),)))
+    second, expected = freezes(work, tokens), freezes(alone, await keeps(alone, UNITS[1]))
+    work.close()
+    alone.close()
+    assert second is not None
+    assert expected is not None
+    assert second.root == expected.root != first.root
+
+
+async def test_after_a_void_the_next_offer_is_both() -> None:
+    work, alone = accumulation(), accumulation()
+    tokens = await keeps(work, UNITS[0])
+    freezes(work, tokens)
+    tokens += await keeps(work, UNITS[1])
+    work.release()
+    together = freezes(work, tokens)
+    for unit in UNITS:
+        await keeps(alone, unit)
+    expected = freezes(alone, tokens)
+    work.close()
+    alone.close()
+    assert together is not None
+    assert expected is not None
+    for mine, other in zip(together.payloads, expected.payloads, strict=True):
+        np.testing.assert_allclose(np.frombuffer(mine, "<f4"), np.frombuffer(other, "<f4"), atol=1e-7)
+
+
+async def test_what_is_too_old_is_thrown_away_and_the_second_sum_is_not() -> None:
+    work, alone = accumulation(), accumulation()
+    freezes(work, await keeps(work, UNITS[0]))
+    tokens = await keeps(work, UNITS[1])
+    work.release()
+    work.discard_held()
+    left, expected = freezes(work, tokens), freezes(alone, await keeps(alone, UNITS[1]))
+    work.close()
+    alone.close()
+    assert left is not None
+    assert expected is not None
+    assert left.root == expected.root
+
+
+async def test_what_adds_up_to_no_number_is_not_offered() -> None:
+    """Finite gradients, of one sum or of both."""
+    one, both = accumulation(), accumulation()
+    for work, value in ((one, float("inf")), (both, 3e38)):
+        tokens = await keeps(work, UNITS[0])
+        work.trainer._sum.fill_(value)
+    assert freezes(one, tokens) is None
+    assert freezes(both, tokens) is not None
+    both.release()
+    await keeps(both, UNITS[1])
+    both.trainer._sum.fill_(3e38)
+    assert freezes(both, tokens) is None
+    one.close()
+    both.close()
+
+
+async def test_an_update_waits_for_the_unit_that_was_begun_and_the_unit_says_what_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")
+    replica = Replica(small_recipe())
+    follower = Follower(access.home, access, DataLinks(access, ignore), replica)
+    trainer = Trainer(replica, RUN, some_shards())
+    work = Accumulation(trainer, grid_of(replica.layout.elements), follower.busy)
+    begun, go_on, computes = threading.Event(), threading.Event(), trainer.compute
+
+    def compute(unit: Unit) -> object:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return computes(unit)
+
+    monkeypatch.setattr(trainer, "compute", compute)
+    average = np.full(replica.layout.elements, 1e-3, np.float32)
+    unit = asyncio.create_task(work.compute(e.Compute(1, UNITS[0]), lambda _: True))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    update = asyncio.create_task(follower.apply(record_after(replica, average), "d" * 64, average))
+    following = asyncio.create_task(work.compute(e.Compute(2, UNITS[1]), lambda _: True))
+    await asyncio.sleep(0)
+    assert replica.step == 0
+    go_on.set()
+    results = [await unit, await following]
+    await update
+    work.close()
+    assert [result.base for result in results if isinstance(result, e.Computed)] == [0, 1]
+
+
+def tokens_of(sending: Sending) -> int:
+    return sending.weights[0].tokens
+
+
+async def ignore(*_: object) -> None:
+    """What relays say does not matter here."""

@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from peer_agent.averaging.assembly import Assembly
+from peer_agent.averaging.codecs import Floats
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
@@ -189,10 +191,14 @@ async def test_bytes_that_no_relay_has_are_asked_for_again_until_there_is_one(tm
         assert scene.agent.jobs.follower is not None
         looked: asyncio.Queue[bool] = asyncio.Queue()
 
-        async def apply(record: RecordHead, digest: str, assembly: Assembly, *, patient: bool) -> str | None:
+        async def gather(record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
             looked.put_nowait(patient)
-            return None if looked.qsize() < 3 else "5" * 16
+            return None if looked.qsize() < 3 else np.zeros(record.elements, np.float32)
 
+        async def apply(record: RecordHead, digest: str, gradient: Floats) -> str:
+            return "5" * 16
+
+        scene.agent.jobs.follower.gather = gather  # type: ignore[method-assign]
         scene.agent.jobs.follower.apply = apply  # type: ignore[method-assign]
         await scene.site.says(scene.log(1)[0])
         while (report := await scene.site.hears(m.Report)).index == 0:

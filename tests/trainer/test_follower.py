@@ -5,17 +5,13 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from peer_agent.averaging.assembly import Assembly
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.log.records import Record
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.follower import Follower
 from peer_agent.training.replica import Replica
 from tests.agent.scripted_site import PATIENCE_S, TRAINER, OwnAccess
-from tests.training.commits import Vector, record_after, small_recipe
+from tests.training.commits import record_after, small_recipe
 
 
 class HeldBack(Replica):
@@ -35,20 +31,15 @@ async def ignore(*_: object) -> None:
     """What relays say does not matter here."""
 
 
-async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path) -> None:
     """A report in that moment would name the old step's work under the new step, and be taken for a lie."""
     replica = HeldBack()
     average = np.full(replica.layout.elements, 1e-3, np.float32)
     access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")
     follower = Follower(access.home, access, DataLinks(access, ignore), replica)
 
-    async def gradient(assembly: Assembly, record: Record, tries: int) -> Vector:
-        return average
-
-    monkeypatch.setattr(follower, "_gradient", gradient)
     record = record_after(replica, average)
-    assembly = Assembly(Grid(record.elements, record.chunk_elements), "fp32")
-    applying = asyncio.create_task(follower.apply(record, "d" * 64, assembly, patient=True))
+    applying = asyncio.create_task(follower.apply(record, "d" * 64, average))
     assert await asyncio.to_thread(replica.asked.wait, PATIENCE_S)
     assert (replica.step, applying.done()) == (1, False)
     replica.go_on.set()

@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
+
+from msgspec import UNSET
 
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.protocol.bandwidth.learning import WAYS, Capacity
@@ -26,10 +29,22 @@ PATIENCE_S = 120.0
 
 @asynccontextmanager
 async def running(
-    folder: Path, listening: int, *, known: bool = True, keeper: Role | None = Role.RELAY
+    folder: Path,
+    listening: int,
+    *,
+    known: bool = True,
+    keeper: Role | None = Role.RELAY,
+    staleness: Literal[0, 1] = 0,
 ) -> AsyncIterator[Coordinator]:
     """A relay or an auxiliary, if so, and three trainers, of whom so many listen, links alike and, if so, known."""
-    recipe = Recipe(model=Model(context=257), target_batch=12, micro_batch=4, minimum_trainers=3, snapshot_every=1000)
+    recipe = Recipe(
+        model=Model(context=257),
+        target_batch=12,
+        micro_batch=4,
+        minimum_trainers=3,
+        snapshot_every=1000,
+        staleness=staleness,
+    )
     coordinator = Coordinator(recipe, ELEMENTS)
     control = await coordinator.listen("127.0.0.1")
     for peer in (*TRAINERS, RELAY) if known else ():
@@ -67,6 +82,17 @@ async def test_all_of_them_reduce_and_hold_the_same(tmp_path: Path) -> None:
     assert record.exact
     assert len(record.contributions) == 3
     assert coordinator.state.void_rounds == 0
+
+
+async def test_they_compute_on_during_rounds_and_hold_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path, listening=3, staleness=1) as coordinator, asyncio.timeout(PATIENCE_S):
+        await everybody_reaches(coordinator, TRAINERS)
+        await coordinator.reach(coordinator.state.step + 4)
+        records = [record for _, record in coordinator.entries]
+        assert coordinator.state.void_rounds == 0
+    stale = [entry.stale for record in records[1:] for entry in record.contributions]
+    assert UNSET not in stale, "all of it was computed during the round before"
+    assert all(len(record.contributions) == 3 and not record.exact for record in records[1:])
 
 
 async def test_who_does_not_listen_is_served_by_those_who_do(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from peer_agent.protocol.grid import grid_of
@@ -68,8 +69,9 @@ def unweighted_mean(takings: Sequence[Taken]) -> Vector:
     return mean
 
 
-def contribution_of(slot: int, taken: Taken, chunks: int) -> Contribution:
-    """A whole contribution."""
+def contribution_of(slot: int, taken: Taken, chunks: int, step: int) -> Contribution:
+    """A whole contribution, offered at this step."""
+    stale = tuple(done.unit for done in taken.units if done.base < step)
     return Contribution(
         peer=PeerId(f"{slot:032x}"),
         person=f"person {slot}",
@@ -82,6 +84,7 @@ def contribution_of(slot: int, taken: Taken, chunks: int) -> Contribution:
         samples=sum(done.unit.samples for done in taken.units),
         tokens=taken.loss_tokens,
         included=(ChunkRange(0, chunks),),
+        stale=stale or UNSET,
     )
 
 
@@ -112,7 +115,9 @@ def record_after(replica: Replica, average: Vector, takings: Sequence[Taken] = (
         codec="fp32",
         spans=(span,),
         scalars=scalars_of(replica.recipe, step=replica.step + 1, sum_squares=sum_squares, tokens=tokens),
-        contributions=tuple(contribution_of(slot, taken, grid.chunks) for slot, taken in enumerate(takings)),
+        contributions=tuple(
+            contribution_of(slot, taken, grid.chunks, replica.step) for slot, taken in enumerate(takings)
+        ),
         loss=sum(taken.loss_sum for taken in takings) / tokens,
         tokens=tokens,
         samples=sum(done.unit.samples for taken in takings for done in taken.units),

@@ -43,6 +43,7 @@ from peer_agent.protocol.coordinator.round.reducing import (
     without,
 )
 from peer_agent.protocol.coordinator.round.voiding import ask_for_hello, repeat_void
+from peer_agent.protocol.coordinator.round.waiting import await_return
 from peer_agent.protocol.coordinator.round.watching import take_progress, watch
 from peer_agent.protocol.coordinator.standing import explain, standing
 from peer_agent.protocol.coordinator.state import Phase, RunState
@@ -65,7 +66,8 @@ def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Co
 def _tell_time(state: RunState, now: float) -> None:
     """The state's time stands still while the host is suspended, so that nobody is judged for that (rule 22)."""
     if state.clock is None:
-        state.clock = state.now = state.accumulating_since = state.committed_at = state.moved_at = now
+        state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
+        await_return(state)
         return
     gap = now - state.clock - GAP_TICKS * TICK_S
     state.slept_s += max(gap, 0.0)
@@ -169,7 +171,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
         state.recipe_bytes = encode_recipe(state.recipe)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
-        state.committed_at = state.now  # a pause is not what a batch usually takes
+        state.batch_since = state.now  # a pause is not what a batch usually takes
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
         return []

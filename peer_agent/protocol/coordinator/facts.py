@@ -77,6 +77,7 @@ def _remember(state: RunState, sealed: Entry) -> None:
         state.recent[entry.person] = record.index
     if digest_of(sealed) == state.digest:
         state.sealed = sealed
+        state.applying = {entry.peer for entry in record.contributions} if state.recipe.staleness else set()
 
 
 def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:

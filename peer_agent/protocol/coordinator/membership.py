@@ -205,6 +205,7 @@ def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
     discount(state, member)
     keep_conduct(state, member)
     del state.members[member.peer]
+    state.applying.discard(member.peer)
     look_soon(state)
     commands: list[Command] = []
     if state.listening.pop(member.peer, None) is not None:

@@ -4,6 +4,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.voiding import REPEAT_S, ask_for_hello
+from peer_agent.protocol.coordinator.round.waiting import take_replica
 from peer_agent.protocol.coordinator.state import Member, Phase, RunState
 from peer_agent.protocol.coordinator.workers.conduct import delivered, idle_s, recount, unit_s
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
@@ -45,10 +46,11 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
     if report.accumulator != member.accumulator:
         return [*commands, *_ask(state, member)]
     member.step = report.step if report.step <= state.step else member.step
+    take_replica(state, member)
     if not member.reconciled or report.step != state.step or state.phase is Phase.COMMIT:
         recount(state, member)
         return commands  # said before it learned of the last commit, or about to be settled
-    if state.round is not None and member.peer in state.round.offers:
+    if state.round is not None and member.peer in state.round.offers and not state.recipe.staleness:
         recount(state, member)
         return commands
     return [*commands, *_take_work(state, member, report)]
@@ -121,7 +123,10 @@ def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) ->
         text = f"a gradient of {member.person} was not finite and was thrown away"
         notes += [] if before else [Note("non-finite", text)]
     else:
-        end_leases(state, member.accumulator, returned.units)
+        back = end_leases(state, member.accumulator, returned.units)
+        if returned.reason == "stale" and back:
+            text = f"{back} samples of {member.person} came back: they belong to parameters of before"
+            notes = [Note("returned", text)]
     recount(state, member)
     state.is_dirty = True
     return notes

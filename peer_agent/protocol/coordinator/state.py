@@ -263,9 +263,13 @@ class RunState(Struct, kw_only=True):
     late_rounds: int = 0  # void one after another because offers came too late
     slow_rounds: int = 0  # void one after another because nothing moved
     accumulating_since: float = 0.0
-    committed_at: float = 0.0
-    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds from commit to cut
+    batch_since: float = 0.0  # since when the batch is made: from the last commit, or its cut where work overlaps that
+    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds that a batch took
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
+    applying: set[PeerId] = field(default_factory=set)  # were in the last update, and have not said that they hold it
+    applying_since: float = 0.0  # the commit; 0 of a new host, which waits for their return
+    applying_until: float = 0.0
+    applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to that
     measured: Measured | None = None  # the attempt that was planned last
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # what links are known to carry

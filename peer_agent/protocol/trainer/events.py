@@ -47,11 +47,15 @@ class OpenHeard(Struct, frozen=True):
 
 
 class Computed(Struct, frozen=True):
-    """The unit of this job has its gradient; `loss_sum` in nats over its loss tokens."""
+    """The unit of this job has its gradient; `loss_sum` in nats over its loss tokens.
+
+    `base`: the step of the parameters when it began, which may be behind the core's by the time it is heard.
+    """
 
     job: int
     loss_sum: float
     loss_tokens: int
+    base: int
 
 
 class NotFinite(Struct, frozen=True):
@@ -224,20 +228,27 @@ class Load(Struct, frozen=True):
 
 
 class Compute(Struct, frozen=True):
-    """Forward and backward of a unit on the replica as it is. Not begun any more once another job is in hand."""
+    """Forward and backward of a unit on the replica as it is. Not begun any more once another job is in hand.
+
+    The parameters do not change under it: an update waits for the unit that was begun.
+    """
 
     job: int
     unit: Unit
 
 
 class Keep(Struct, frozen=True):
-    """The gradient computed last is added to the sum of this step's."""
+    """The gradient computed last is added to the sum of what was never offered."""
 
     job: int
 
 
 class Discard(Struct, frozen=True):
-    """The sum of this step's gradients is thrown away."""
+    """The sum of what was never offered is thrown away."""
+
+
+class DiscardHeld(Struct, frozen=True):
+    """What was offered before, and what updates left out of it, is thrown away; the other sum stays."""
 
 
 class Renew(Struct, frozen=True):
@@ -245,7 +256,7 @@ class Renew(Struct, frozen=True):
 
 
 class Freeze(Struct, frozen=True):
-    """Move the sum of this step's gradients to what is held from earlier ones, and encode all with these weights."""
+    """Move the sum of what was never offered to what is held, and encode all of that with these weights."""
 
     job: int
     cut: m.Cut
@@ -316,6 +327,7 @@ Action = (
     | Compute
     | Keep
     | Discard
+    | DiscardHeld
     | Renew
     | Freeze
     | Send

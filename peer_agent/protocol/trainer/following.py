@@ -31,7 +31,15 @@ from peer_agent.protocol.trainer.rounds import heed_fence, let_go, start_over
 from peer_agent.protocol.trainer.speaking import hello, report, say
 from peer_agent.protocol.trainer.state import Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
-from peer_agent.protocol.trainer.work import abandon, clear_included, do_again, has_too_old, renew, work
+from peer_agent.protocol.trainer.work import (
+    clear_included,
+    do_again,
+    give_up_held,
+    has_too_old,
+    pause,
+    renew,
+    work,
+)
 
 ASK_AGAIN_S = 10.0  # for bytes that no relay had
 LOADING_ENDS = ("E109", "E114", "E326", "E402")  # troubles that a state which is loaded again puts right
@@ -87,7 +95,7 @@ def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
 def fall_behind(state: TrainerState) -> list[Action]:
     """Stop computing where a newer entry was heard of."""
     if not state.is_at_head and not ignores(state, Cause.FELL_BEHIND):
-        abandon(state)
+        pause(state)
         move(state, Cause.FELL_BEHIND, Phase.FOLLOWING)
     return []
 
@@ -187,7 +195,7 @@ def take_record(state: TrainerState, record: OpenedRecord) -> list[Action]:
 def _apply(state: TrainerState, cause: Cause) -> list[Action]:
     """Begin to apply the next record. A round that is open stays so until that is done: its averages are wanted."""
     record = state.pending[state.index + 1]
-    abandon(state)
+    pause(state)
     state.jobs += 1
     state.job, state.applying = state.jobs, record
     move(state, cause, Phase.APPLYING)
@@ -203,6 +211,8 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
     is_whole, actions = clear_included(state, record), list[Action]()
     state.step, state.index, state.digest = record.step, record.index, applied.digest
     actions += [*_settle_round(state, record), Made(record), *_found(state), *_hand_in(state, record)]
+    if is_whole and state.overlaps and has_too_old(state):
+        actions += give_up_held(state)
     actions += _arrive(state, Cause.APPLIED)
     if not is_whole or has_too_old(state):
         return [*actions, *start_over(state, Cause.REVOKED, seed)]

@@ -18,24 +18,24 @@ from peer_agent.protocol.trainer.events import (
 )
 from peer_agent.protocol.trainer.opened import OpenedPlan
 from peer_agent.protocol.trainer.speaking import say
-from peer_agent.protocol.trainer.state import ROUND, Phase, Round, TrainerState
+from peer_agent.protocol.trainer.state import ROUND, Phase, Round, TrainerState, listed, loss_of, tokens_of
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
-from peer_agent.protocol.trainer.work import abandon, keep_fresh, not_finite, renew, work
+from peer_agent.protocol.trainer.work import keep_fresh, not_finite, pause, renew, work
 
 EARLY_OPENS = 1000  # that wait for their plan; as many as there can be relays
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
-    """Stop at the last finished micro-batch and say what is held, digest first (rule 1)."""
+    """Say what is held with the last finished micro-batch, digest first (rule 1). What comes after it waits."""
     if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
         return []
     actions = let_go(state)
-    abandon(state)
+    pause(state)
     keep_fresh(state)
     state.jobs += 1
     state.round = Round(cut, cut.attempt, state.jobs)
     move(state, Cause.CUT, Phase.FREEZE)
-    return [*actions, Freeze(state.jobs, cut, state.held)]
+    return [*actions, Freeze(state.jobs, cut, state.held), *work(state)]
 
 
 def _is_new(state: TrainerState, cut: m.Cut) -> bool:
@@ -55,10 +55,10 @@ def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
         fence=cut.fence,
         attempt=cut.attempt,
         accumulator=state.accumulator,
-        units=state.done,
+        units=listed(state.kept),
         weights=state.held,
-        loss_tokens=state.loss_tokens,
-        loss_sum=state.loss_sum,
+        loss_tokens=tokens_of(state.kept),
+        loss_sum=loss_of(state.kept),
         norm=frozen.norm,
         root=frozen.root,
     )
@@ -86,7 +86,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
     is_known = round_.plan is not None and plan.attempt <= round_.attempt
     if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
         return []
-    round_.plan, round_.attempt = plan, plan.attempt
+    round_.plan, round_.attempt, round_.is_gathered = plan, plan.attempt, False
     move(state, Cause.PLANNED, Phase.REDUCE)
     early, round_.early = round_.early, []
     served = [action for peer, message in early for action in _serve(round_, peer, message)]
@@ -108,6 +108,7 @@ def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
     move(state, Cause.GATHERED, Phase.REDUCE)
+    round_.is_gathered = True
     return say(
         state,
         m.Arrivals(

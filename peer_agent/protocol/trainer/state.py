@@ -55,6 +55,7 @@ class Round(Struct):
     freeze: int  # its job
     offer: m.Offer | None = None
     plan: OpenedPlan | None = None
+    is_gathered: bool = False  # all averages of the attempt are here
     early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers that were told the plan before us
 
     @property
@@ -94,7 +95,7 @@ class TrainerState(Struct, kw_only=True):
     # the work: a unit is in the queue, in hand, fresh or kept
     queue: deque[Unit] = field(default_factory=deque)
     in_hand: InHand | None = None
-    fresh: dict[Unit, Done] = field(default_factory=dict)  # of this step: can be done again
+    fresh: dict[Unit, Done] = field(default_factory=dict)  # offered never: a sum of its own, can be done again
     kept: dict[Unit, Done] = field(default_factory=dict)  # was offered: in one sum with what was left out of updates
     held: tokens.Ranges = ()  # loss tokens of what is kept and carried, by chunk
     settled: dict[Unit, None] = field(default_factory=dict)  # lately averaged in: never leased again
@@ -120,7 +121,7 @@ class TrainerState(Struct, kw_only=True):
     @property
     def done(self) -> tuple[m.DoneUnit, ...]:
         """Units whose gradients are here and in no update."""
-        return tuple(m.DoneUnit(unit, how.base) for part in (self.kept, self.fresh) for unit, how in part.items())
+        return listed(self.kept) + listed(self.fresh)
 
     @property
     def undone(self) -> tuple[Unit, ...]:
@@ -130,17 +131,17 @@ class TrainerState(Struct, kw_only=True):
     @property
     def samples(self) -> int:
         """Samples of what is done."""
-        return sum(unit.samples for part in (self.kept, self.fresh) for unit in part)
+        return samples_of(self.kept) + samples_of(self.fresh)
 
     @property
     def loss_tokens(self) -> int:
         """Of what is done. What updates left out counts in the chunks' tokens alone."""
-        return _tokens_of(self.kept) + _tokens_of(self.fresh)
+        return tokens_of(self.kept) + tokens_of(self.fresh)
 
     @property
     def loss_sum(self) -> float:
         """Nats over the loss tokens of the units that are held."""
-        return sum(how.loss_sum for part in (self.kept, self.fresh) for how in part.values())
+        return loss_of(self.kept) + loss_of(self.fresh)
 
     @property
     def chunks(self) -> int:
@@ -150,17 +151,28 @@ class TrainerState(Struct, kw_only=True):
     @property
     def carried(self) -> int:
         """Most tokens in a chunk that earlier updates left out."""
-        return max(0, tokens.highest(self.held) - _tokens_of(self.kept))
+        return max(0, tokens.highest(self.held) - tokens_of(self.kept))
 
     @property
     def weights(self) -> tokens.Ranges:
         """Tokens by chunk of everything that is here, new and carried."""
-        return tokens.added(self.held, _tokens_of(self.fresh))
+        return tokens.added(self.held, tokens_of(self.fresh))
 
     @property
     def is_full(self) -> bool:
-        """Whether it rests until the next commit (rule 22)."""
-        return self.samples >= self.quota
+        """Whether it rests until the next commit (rule 22). What an open round may take does not count for the next."""
+        is_offered = self.overlaps and self.round is not None
+        return (samples_of(self.fresh) if is_offered else self.samples) >= self.quota
+
+    @property
+    def staleness(self) -> int:
+        """Steps that its work may be old by design (rule 10)."""
+        return self.recipe.staleness if self.recipe is not None else 0
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it computes during a round, for the one after."""
+        return self.staleness > 0
 
     @property
     def is_at_head(self) -> bool:
@@ -173,8 +185,24 @@ class TrainerState(Struct, kw_only=True):
         return self.step >= 0
 
 
-def _tokens_of(units: dict[Unit, Done]) -> int:
+def listed(units: dict[Unit, Done]) -> tuple[m.DoneUnit, ...]:
+    """As the site is told of them."""
+    return tuple(m.DoneUnit(unit, how.base) for unit, how in units.items())
+
+
+def samples_of(units: dict[Unit, Done]) -> int:
+    """How many samples these are."""
+    return sum(unit.samples for unit in units)
+
+
+def tokens_of(units: dict[Unit, Done]) -> int:
+    """Loss tokens in them."""
     return sum(how.loss_tokens for how in units.values())
+
+
+def loss_of(units: dict[Unit, Done]) -> float:
+    """Nats over these tokens."""
+    return sum(how.loss_sum for how in units.values())
 
 
 def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:

@@ -64,7 +64,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_to(Cause.RETRY, (P.LACKING,), P.APPLYING),
     **_to(Cause.NEWER_SNAPSHOT, (P.LACKING,), P.LOADING),
     **_same(Cause.LEASED, *PRESENT),
-    **_same(Cause.RESULT, P.ACCUMULATE),
+    **_same(Cause.RESULT, *PRESENT),
     **_to(Cause.CUT, (P.ACCUMULATE, *ROUND), P.FREEZE),
     **_to(Cause.FROZEN, (P.FREEZE,), P.OFFER),
     **_to(Cause.OVERFLOWED, ROUND, *FREE),
@@ -92,7 +92,7 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.RETRY: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),
     Cause.NEWER_SNAPSHOT: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),  # records lead on from here
     Cause.LEASED: BEFORE,  # without a state it holds nothing: the hello after loading says so
-    Cause.RESULT: (*BEFORE, *BEHIND, *ROUND),  # finished after the cut
+    Cause.RESULT: BEFORE,  # nothing is in hand
     Cause.CUT: (*BEFORE, *BEHIND),  # the round goes on without us
     Cause.FROZEN: (*BEFORE, *BEHIND, P.ACCUMULATE, P.OFFER, P.REDUCE),  # too late for the plan
     Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze finds it again

@@ -6,10 +6,21 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.trainer import tokens
-from peer_agent.protocol.trainer.events import Action, Compute, Computed, Discard, Keep, NotFinite, Renew, Warn
+from peer_agent.protocol.trainer.events import (
+    Action,
+    Compute,
+    Computed,
+    Discard,
+    DiscardHeld,
+    Keep,
+    NotFinite,
+    Renew,
+    Tell,
+    Warn,
+)
 from peer_agent.protocol.trainer.opened import OpenedRecord
 from peer_agent.protocol.trainer.speaking import report, say
-from peer_agent.protocol.trainer.state import Done, InHand, Phase, TrainerState, accumulator_of
+from peer_agent.protocol.trainer.state import ROUND, Done, InHand, Phase, TrainerState, accumulator_of
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 MOST_UNITS = 100_000  # as many as a lease can name
@@ -30,12 +41,30 @@ def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
 
 
 def work(state: TrainerState) -> list[Action]:
-    """Begin the next unit: at the head, not in a round, and not beyond the quota."""
-    if state.phase is not Phase.ACCUMULATE or state.in_hand is not None or not state.queue or state.is_full:
+    """Begin the next unit: where one is of use, and not beyond the quota."""
+    if not _is_of_use(state) or state.in_hand is not None or not state.queue or state.is_full:
         return []
     state.jobs += 1
     state.in_hand = InHand(state.jobs, state.queue.popleft())
     return [Compute(state.in_hand.job, state.in_hand.unit)]
+
+
+def _is_of_use(state: TrainerState) -> bool:
+    """At the head and not in a round; with staleness 1 also in one, until its averages are here (rule 10).
+
+    An update waits for the unit in hand, so none is begun where there is nothing else to wait for.
+    """
+    if not state.overlaps or state.phase is Phase.ACCUMULATE:
+        return state.phase is Phase.ACCUMULATE
+    if state.head - state.index > state.staleness or state.round is None:
+        return False
+    return state.phase in ROUND or (state.phase is Phase.APPLYING and not state.round.is_gathered)
+
+
+def pause(state: TrainerState) -> None:
+    """A round begins, or the head is elsewhere: the unit in hand is left, unless work may overlap that."""
+    if not state.overlaps:
+        abandon(state)
 
 
 def abandon(state: TrainerState) -> None:
@@ -46,15 +75,18 @@ def abandon(state: TrainerState) -> None:
 
 
 def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
-    """A unit is finished, in time or not."""
+    """A unit is finished, in time or not. One that began too many steps ago is done again."""
     if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
         return []
-    move(state, Cause.RESULT, Phase.ACCUMULATE)
+    move(state, Cause.RESULT, state.phase)
     unit, state.in_hand = state.in_hand.unit, None
     if isinstance(result, NotFinite):
         returned = m.UnitsReturned(run=state.run, units=(unit,), reason="non_finite")
         return [Warn(not_finite((unit,))), *say(state, returned), *work(state)]
-    state.fresh[unit] = Done(state.step, result.loss_sum, result.loss_tokens)
+    if result.base < oldest(state):
+        state.queue.appendleft(unit)
+        return work(state)
+    state.fresh[unit] = Done(result.base, result.loss_sum, result.loss_tokens)
     return [Keep(result.job), *report(state), *work(state)]
 
 
@@ -85,7 +117,7 @@ def renew(state: TrainerState, seed: int) -> list[Action]:
 
 
 def keep_fresh(state: TrainerState) -> None:
-    """At the cut, the gradients of this step join what is held: from now on they are one sum."""
+    """At the cut, what was never offered joins what is held: from now on they are one sum."""
     state.held = state.weights
     state.kept |= state.fresh
     state.fresh = {}
@@ -113,11 +145,13 @@ def do_again(state: TrainerState) -> list[Action]:
 
     It is little, for we had only just become ready. A machine that is always too late keeps its work instead: it goes
     into the next step one step old, and that step says that it is not exact (rule 10). Older than that it is refused.
+    With staleness 1 it is kept at once, as long as none of it is too old.
     """
     if not state.fresh:
         return []
     state.passed_over += 1
-    if state.passed_over >= PASSED_OVER and not _is_too_old(state, state.fresh):
+    may_be_old = state.overlaps or state.passed_over >= PASSED_OVER
+    if may_be_old and not _is_too_old(state, state.fresh):
         return []
     state.queue.extendleft(reversed(state.fresh))
     state.fresh = {}
@@ -129,6 +163,18 @@ def has_too_old(state: TrainerState) -> bool:
     return _is_too_old(state, state.kept)
 
 
+def give_up_held(state: TrainerState) -> list[Action]:
+    """With staleness 1, what was offered, left out and is too old goes back; what was computed since then stays."""
+    units = tuple(state.kept)
+    state.kept, state.held = {}, tokens.nothing(state.chunks)
+    told = Tell("A step was made without this machine's part; that is too old for the next one and goes back.")
+    return [told, DiscardHeld(), *say(state, m.UnitsReturned(run=state.run, units=units, reason="stale"))]
+
+
+def oldest(state: TrainerState) -> int:
+    """The step before whose parameters nothing may have been computed that is offered now (rule 10)."""
+    return state.step - max(state.staleness, 1)
+
+
 def _is_too_old(state: TrainerState, units: dict[Unit, Done]) -> bool:
-    staleness = max(state.recipe.staleness if state.recipe else 0, 1)
-    return any(how.base < state.step - staleness for how in units.values())
+    return any(how.base < oldest(state) for how in units.values())

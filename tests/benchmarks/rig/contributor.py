@@ -4,6 +4,7 @@ Sums, codec, links, sending order and assembly are the agent's own; the gradient
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import sys
@@ -57,6 +58,10 @@ class Contributor:
         self._jobs: set[asyncio.Task[None]] = set()
         self._closing = False
         self._worked_at = -1
+        self._cuts = 0
+        self._free = asyncio.Lock()  # with staleness 1 an update waits for the unit that was begun
+        self._waiting: e.Compute | None = None  # for the next cut, with staleness 1
+        self._computed = self._later = 0  # tokens of the last unit, and of those that wait for a frozen sum
 
     async def run(self) -> None:
         """Until ended."""
@@ -119,6 +124,8 @@ class Contributor:
                 self._start(self._compute(action))
             case e.Freeze() | e.Send() | e.Serve() | e.Settle() | e.Release():
                 self._carry_round(action)
+            case e.Keep():
+                self._add_noise(self._computed)
             case e.Apply():
                 self._start(self._apply(action))
             case e.Warn() | e.Began() | e.Quit():
@@ -144,19 +151,36 @@ class Contributor:
 
     async def _compute(self, action: e.Compute) -> None:
         assert self.core.recipe is not None
+        overlaps = self.core.overlaps
+        place, base = self._cuts if overlaps else self.core.step, self.core.step
         # A further unit comes late: whoever is behind gives one first, so that all are in every round; where somebody
         # sits out, the batch is full nevertheless.
-        is_further = self.unit_s and self._worked_at == self.core.step
-        self._worked_at = self.core.step
-        await asyncio.sleep(FURTHER_S if is_further else self.unit_s)
+        is_further = self.unit_s and self._worked_at == place
+        if is_further and overlaps:
+            self._waiting = action
+            return
+        self._worked_at = place
+        async with self._free if overlaps else contextlib.nullcontext():
+            await asyncio.sleep(FURTHER_S if is_further else self.unit_s)
         if self.core.in_hand is None or self.core.in_hand.job != action.job:
             return  # the round was cut meanwhile
         _, tokens = self.core.recipe.tokens_in(action.unit.samples)  # a power of two: the mean is what was drawn
-        self.accumulator.add(self.noise * np.float32(tokens))
-        await self._take(e.Computed(action.job, 2.5 * tokens, tokens))
+        self._computed = tokens
+        await self._take(e.Computed(action.job, 2.5 * tokens, tokens, base))
+
+    def _add_noise(self, tokens: int) -> None:
+        """The tokens of what is computed while the sum is frozen are enough to make it again once it is not."""
+        if self.core.round is not None:
+            self._later += tokens
+        elif tokens:
+            self.accumulator.add(self.noise * np.float32(tokens))
 
     def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.Settle | e.Release) -> None:
         if isinstance(action, e.Freeze):
+            self._cuts += 1
+            if self._waiting is not None:
+                self._start(self._compute(self._waiting))
+                self._waiting = None
             self.round = OpenRound(action.cut, Assembly(self.grid, action.cut.codec))
             self._start(self._freeze(action, self.round))
             return
@@ -179,6 +203,8 @@ class Contributor:
         assert self.round is not None
         self.round.stop()
         self.round = None
+        later, self._later = self._later, 0
+        self._add_noise(later)
 
     async def _freeze(self, action: e.Freeze, round_: OpenRound) -> None:
         sending = round_.sending = await asyncio.to_thread(self.accumulator.offer, action.cut.codec, action.weights)
@@ -191,6 +217,8 @@ class Contributor:
             await self.round.wait_for_chunks(head, PATIENCE_S)
             average = self.round.assembly.gradient(head)
             assert isinstance(average, np.ndarray), f"missing: {average}"
+        async with self._free:
+            pass
         await self._take(e.Applied(action.job, f"{zlib.crc32(repr(head.spans).encode()):016x}"))
 
     async def _hear_relay(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:

@@ -30,23 +30,37 @@ def weights_of(snapshot: Path) -> dict[str, torch.Tensor]:
     return {name: flat[start : start + math.prod(shape)].view(shape) for name, shape, start in pieces}
 
 
-def samples_of(record: Any, shards: list[torch.Tensor], context: int) -> list[torch.Tensor]:
-    found = []
-    for epoch, shard, start, stop in (unit for c in record["contributions"] for unit in c["units"]):
+def samples_of(record: Any, shards: list[torch.Tensor], context: int, age: int) -> list[torch.Tensor]:
+    """Those that were computed so many steps before this one."""
+    found, parts = [], record["contributions"]
+    for epoch, shard, start, stop in (u for c in parts for u in c["units"] if (u in c.get("stale", ())) == bool(age)):
         tokens, key = shards[shard], hashlib.sha256(f"{record['run']}/{epoch}/{shard}".encode()).digest()
         draws = np.random.Philox(key=np.frombuffer(key[:16], "<u8")).random_raw(-(-(len(tokens) - 1) // context))
         found += [tokens[context * s :][:context] for s in np.argsort(draws, kind="stable")[start:stop].tolist()]
     return found
 
 
-def set_gradient(model: Any, samples: list[torch.Tensor], clip_norm: float) -> None:
-    model.zero_grad()
+def add_gradient(model: Any, samples: list[torch.Tensor]) -> None:
     for length in sorted({len(sample) for sample in samples}):
         for part in torch.split(torch.stack([sample for sample in samples if len(sample) == length]), 64):
             logits = model(part).logits[:, :-1].flatten(0, 1)
             torch.autograd.backward(torch.nn.functional.cross_entropy(logits, part[:, 1:].flatten(), reduction="sum"))
-    torch._foreach_div_([p.grad for p in model.parameters()], sum(len(sample) - 1 for sample in samples))
+
+
+def set_gradient(model: Any, before: list[torch.Tensor], samples: list[list[torch.Tensor]], clip_norm: float) -> None:
+    model.zero_grad()
+    add_gradient(model, samples[0])
+    swap(model, before)
+    add_gradient(model, samples[1])
+    swap(model, before)
+    tokens = sum(len(sample) - 1 for part in samples for sample in part)
+    torch._foreach_div_([p.grad for p in model.parameters()], tokens)
     torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm or math.inf)
+
+
+def swap(model: Any, other: list[torch.Tensor]) -> None:
+    for place, p in enumerate(model.parameters()):
+        p.data, other[place] = other[place], p.data
 
 
 @torch.no_grad()
@@ -69,8 +83,11 @@ def main(folder: Path) -> dict[str, torch.Tensor]:
     lines = [path.read_bytes().split(b"\n") for path in (folder / "records").iterdir()]
     records = [json.loads(head) | {"contributions": json.loads(parts)} for head, _, parts, *_ in lines]
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in model.parameters()]
+    before = [p.detach().clone() for p in model.parameters()]
     for record in sorted(records, key=lambda record: int(record["index"])):
-        set_gradient(model, samples_of(record, tokens, r["model"]["context"]), r["optimizer"]["clip_norm"])
+        samples = [samples_of(record, tokens, r["model"]["context"], age) for age in (0, 1)]
+        set_gradient(model, before, samples, r["optimizer"]["clip_norm"])
+        before = [p.detach().clone() for p in model.parameters()]
         move(model, moments, record["step"], r["optimizer"], r["target_steps"])
     print("steps not exact:", sorted(record["step"] for record in records if not record["exact"]))
     return {name: p.detach() for name, p in model.named_parameters()}

@@ -4,7 +4,7 @@ The peers here say exactly what they are told to say; nothing of them is compute
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -57,8 +57,17 @@ class Trainer:
 class Stage:
     """A run with a clock that only moves when it is told to."""
 
-    def __init__(self, *, batch: int = 24, steps: int = 1000, snapshot_every: int = 1000, **facts: Any) -> None:
+    def __init__(
+        self,
+        *,
+        batch: int = 24,
+        steps: int = 1000,
+        snapshot_every: int = 1000,
+        staleness: Literal[0, 1] = 0,
+        **facts: Any,
+    ) -> None:
         recipe = Recipe(
+            staleness=staleness,
             model=Model(context=CONTEXT),
             target_batch=batch,
             micro_batch=UNIT,

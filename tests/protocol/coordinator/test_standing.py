@@ -6,8 +6,8 @@ from peer_agent.protocol.coordinator.state import Phase
 from tests.protocol.coordinator.stage import Stage, Trainer
 
 
-def two(**recipe: int) -> tuple[Stage, list[Trainer]]:
-    stage = Stage(batch=24, **recipe)
+def two(*, steps: int = 1000) -> tuple[Stage, list[Trainer]]:
+    stage = Stage(batch=24, steps=steps)
     stage.relay()
     trainers = [stage.trainer("laptop", "ann"), stage.trainer("tower", "bob")]
     stage.commit()

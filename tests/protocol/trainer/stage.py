@@ -1,6 +1,8 @@
 """A trainer without a machine: its jobs wait until a test finishes them, its clock stands until a test moves it."""
 
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+from msgspec.structs import replace
 
 from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
@@ -33,8 +35,9 @@ def unit(number: int) -> Unit:
 class Stage:
     """`actions`: of the last event; `said`: since `hush`."""
 
-    def __init__(self) -> None:
+    def __init__(self, staleness: Literal[0, 1] = 0) -> None:
         self.now, self.seeds = 100.0, 1
+        self.recipe = encode_recipe(replace(RECIPE, staleness=staleness))
         self.core: Any = new_trainer(RUN, ME, self.now, self.seeds)  # looked at anew after each event
         self.actions: list[e.Action] = []
         self.said: list[m.Message] = []
@@ -80,20 +83,25 @@ class Stage:
 
     def join(self, *, index: int = 0) -> None:
         """At the head of a log of so many entries, with its leases judged."""
-        self.hears(m.Rehello(run=RUN, fence=1), greeting(reconciled=False))
+        self.hears(m.Rehello(run=RUN, fence=1), self.greeting(reconciled=False))
         self.handle(e.Loaded(self.last(e.Load).job, "a" * 16))
-        self.hears(greeting())
+        self.hears(self.greeting())
         for entry in range(1, index + 1):
             self.commits(entry)
         assert self.core.phase is Phase.ACCUMULATE
         self.hush()
 
+    def greeting(self, **changes: Any) -> m.Greeting:
+        return greeting(**({"recipe": self.recipe} | changes))
+
     def lease(self, *numbers: int, quota: int = 100, fence: int = 1) -> None:
         self.hears(m.Lease(run=RUN, fence=fence, units=tuple(unit(number) for number in numbers), quota=quota))
 
-    def computes(self, count: int = 1, tokens: int = 4 * TOKENS) -> None:
+    def computes(self, count: int = 1, tokens: int = 4 * TOKENS, *, base: int | None = None) -> None:
+        """On the parameters of step `base`; by default of the one that it is at."""
         for _ in range(count):
-            self.handle(e.Computed(self.last(e.Compute).job, 2.5, tokens))
+            step = self.core.step if base is None else base
+            self.handle(e.Computed(self.last(e.Compute).job, 2.5, tokens, step))
 
     def offers(self, **changes: Any) -> m.Offer:
         """Cut, and what it answers."""
@@ -124,9 +132,9 @@ class Stage:
         return {"accumulator": self.core.accumulator, "units": units, "ranges": ranges or ((0, CHUNKS),)}
 
 
-def ready(*numbers: int, index: int = 0) -> Stage:
+def ready(*numbers: int, index: int = 0, staleness: Literal[0, 1] = 0) -> Stage:
     """At the head, with these units done."""
-    stage = Stage()
+    stage = Stage(staleness)
     stage.join(index=index)
     if numbers:
         stage.lease(*numbers)

@@ -1,6 +1,6 @@
 """The whole core: everything that can be said has its answer, and no order of things breaks what must hold."""
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 from hypothesis import settings
@@ -14,6 +14,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S
 from peer_agent.protocol.trainer.state import Phase
+from peer_agent.protocol.trainer.transitions import BEHIND
 from tests.protocol.identities import RUN
 from tests.protocol.strategies import sample
 from tests.protocol.trainer.stage import (
@@ -24,7 +25,6 @@ from tests.protocol.trainer.stage import (
     Stage,
     commit,
     cut,
-    greeting,
     opening,
     plan,
     ready,
@@ -82,9 +82,13 @@ class AnyOrder(RuleBasedStateMachine):
     Leases and commits are those of one consistent site; everything else may come from nowhere.
     """
 
+    staleness: Literal[0, 1] = 0
+
     @initialize()
     def begin(self) -> None:
-        self.stage = Stage()
+        self.stage = Stage(self.staleness)
+        self.begun: dict[int, tuple[Unit, int]] = {}  # by job, and the step of the parameters then
+        self.sums: tuple[set[Unit], set[Unit]] = (set(), set())  # the floats: never offered, and the rest
         self.leased: set[Unit] = set()
         self.frozen: tuple[Any, ...] | None = None
         self.own: dict[int, dict[str, Any] | None] = {}  # what the log says of ours, by index
@@ -100,20 +104,39 @@ class AnyOrder(RuleBasedStateMachine):
         actions = self.stage.handle(event)
         self.open += [a for a in actions if isinstance(a, e.Load | e.Compute | e.Freeze | e.Apply)]
         self._watch_what_is_frozen(actions)
+        for action in actions:
+            self._carry(action)
         if self.core.accumulator != accumulator:
             self.leased.clear()
             assert not self.core.done
         assert done_before is not None
 
+    def _carry(self, action: e.Action) -> None:
+        """What becomes of the floats."""
+        fresh, held = self.sums
+        match action:
+            case e.Compute():
+                self.begun[action.job] = action.unit, self.core.step
+            case e.Keep():
+                fresh.add(self.begun[action.job][0])
+            case e.Freeze():
+                self.sums = set(), held | fresh
+            case e.Discard():
+                fresh.clear()
+            case e.DiscardHeld() | e.Settle(included=((_, _), *_)):
+                held.clear()
+            case e.Renew():
+                self.sums = set(), set()
+
     def _watch_what_is_frozen(self, actions: list[e.Action]) -> None:
         """From its freezing to release or settlement, what is offered does not change."""
-        if any(isinstance(a, e.Release | e.Settle | e.Renew) for a in actions):
+        if any(isinstance(a, e.Release | e.Settle | e.DiscardHeld | e.Renew) for a in actions):
             self.frozen = None
         if any(isinstance(a, e.Freeze) for a in actions):
             self.frozen = (self.core.accumulator, dict(self.core.kept), self.core.held)
         if self.frozen is not None:
             assert self.frozen == (self.core.accumulator, self.core.kept, self.core.held)
-            assert not any(isinstance(a, e.Keep) for a in actions)
+            assert self.staleness or not any(isinstance(a, e.Keep) for a in actions)
 
     # --- the site
 
@@ -123,7 +146,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(fence=st.integers(1, 3), index=SMALL, reconciled=st.booleans())
     def greeted(self, fence: int, index: int, reconciled: bool) -> None:
-        self.handle(e.Heard(greeting(fence=fence, index=index, step=index, reconciled=reconciled)))
+        self.handle(e.Heard(self.stage.greeting(fence=fence, index=index, step=index, reconciled=reconciled)))
 
     @rule(count=st.integers(1, 4), quota=st.integers(0, 40), again=st.booleans())
     def leases(self, count: int, quota: int, again: bool) -> None:
@@ -195,7 +218,8 @@ class AnyOrder(RuleBasedStateMachine):
             case e.Load():
                 self.handle(e.Loaded(job.job, "a" * 16) if goes_well else e.LoadFailed(job.job))
             case e.Compute():
-                self.handle(e.Computed(job.job, 1.0, 32) if goes_well else e.NotFinite(job.job))
+                base = self.begun[job.job][1]
+                self.handle(e.Computed(job.job, 1.0, 32, base) if goes_well else e.NotFinite(job.job))
             case e.Freeze():
                 self.handle(e.Frozen(job.job, b"r" * 32, 1.0) if goes_well else e.Overflowed(job.job))
             case e.Apply():
@@ -227,6 +251,14 @@ class AnyOrder(RuleBasedStateMachine):
         assert {*self.core.fresh, *self.core.kept} <= self.leased
 
     @invariant()
+    def the_sums_are_what_the_books_say(self) -> None:
+        assert self.sums == (set(self.core.fresh), set(self.core.kept))
+
+    @invariant()
+    def nothing_is_too_old_to_be_offered(self) -> None:
+        assert all(self.core.step - 1 <= done.base <= self.core.step for done in self.core.done)
+
+    @invariant()
     def tokens_are_those_of_samples_and_of_what_was_left_out(self) -> None:
         core = self.core
         new = core.samples * TOKENS
@@ -241,11 +273,22 @@ class AnyOrder(RuleBasedStateMachine):
     def phases_agree_with_the_rest(self) -> None:
         core = self.core
         assert (core.step >= 0) == (core.phase not in (Phase.ABSENT, Phase.LOADING))
-        assert core.phase is Phase.ACCUMULATE or core.in_hand is None
+        if self.staleness == 0:
+            assert core.phase is Phase.ACCUMULATE or core.in_hand is None
+            assert core.phase is Phase.ACCUMULATE or not core.fresh or core.phase in BEHIND
+        assert core.phase not in (Phase.ABSENT, Phase.LOADING) or core.in_hand is None
         assert core.phase is not Phase.ACCUMULATE or core.index >= core.head
         assert (core.phase in (Phase.FREEZE, Phase.OFFER, Phase.REDUCE)) <= (core.round is not None)
         assert core.round is None or core.round.cut.step == core.step
 
 
+class AnyOrderOverlapping(AnyOrder):
+    """The same where work overlaps the round."""
+
+    staleness = 1
+
+
+TestAnyOrderOverlapping = AnyOrderOverlapping.TestCase
+TestAnyOrderOverlapping.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

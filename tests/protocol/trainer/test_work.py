@@ -86,11 +86,11 @@ def test_what_a_thread_finishes_after_the_cut_does_not_count() -> None:
     stage.lease(1)
     late = stage.last(e.Compute).job
     stage.offers()
-    stage.handle(e.Computed(late, 2.5, 32))
+    stage.handle(e.Computed(late, 2.5, 32, 0))
     assert not stage.did(e.Keep)
     stage.hears(void())
     assert stage.last(e.Compute).unit == unit(1), "it is begun anew"
-    stage.handle(e.Computed(late, 2.5, 32))
+    stage.handle(e.Computed(late, 2.5, 32, 0))
     assert not stage.did(e.Keep)
     stage.computes()
     assert stage.did(e.Keep)

@@ -6,6 +6,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import elect, is_due
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.voiding import void
+from peer_agent.protocol.coordinator.round.waiting import await_replicas
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.workers.conduct import look_soon, recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle_leases
@@ -69,8 +70,9 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     state.digest = digest_of(event.sealed)
     state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
     enter(state, Why.WRITTEN)
-    state.accumulated.append(round_.cut_at - state.committed_at)  # of void rounds it would be what somebody only said
-    state.committed_at = state.now
+    state.accumulated.append(round_.cut_at - state.batch_since)  # of void rounds it would be what somebody only said
+    state.batch_since = round_.cut_at if state.recipe.staleness else state.now
+    await_replicas(state, round_)
     state.round, state.attempt, state.accumulating_since = None, 0, state.now
     state.non_finite, state.voided, state.moved_at = {}, None, state.now
     recount_all(state)

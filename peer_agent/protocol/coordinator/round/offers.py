@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from statistics import median
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
@@ -10,6 +9,7 @@ from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
 from peer_agent.protocol.coordinator.round.screening import scales_of
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
+from peer_agent.protocol.coordinator.round.waiting import awaits_replicas, leave_behind, usual_wait_s
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Member, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import is_asked, missed, recount, recount_all, struck, usual_s
 from peer_agent.protocol.coordinator.workers.settlement import end_leases
@@ -17,15 +17,14 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.plan import QUORUM_PERCENT
 
-FIRST_OFFER_S = 5.0  # until offers are closed, before any was seen
-LONGEST_OFFER_S = 60.0
 LATE_ROUNDS = 5  # doublings of the wait while rounds are void for want of offers: slow machines need it
-SPREAD = 6  # median absolute deviations above the median
 
 
 def may_cut(state: RunState) -> bool:
     """Whether those who can be counted on have the batch."""
     if state.awake_samples < state.recipe.target_batch or state.phase is not Phase.ACCUMULATE:
+        return False
+    if awaits_replicas(state):
         return False
     return state.goal == "running" and not state.done and state.has_quorum and state.can_reduce()
 
@@ -48,6 +47,7 @@ def cut(state: RunState) -> list[Command]:
         repeat_at=state.now + wait_s / 2,
     )
     enter(state, Why.FULL)
+    leave_behind(state)
     state.started, state.is_lifted, state.moved_at = True, False, state.now
     recount_all(state)
     return [Send(tuple(member.peer for member in asked), _cut_of(state, state.round))]
@@ -75,12 +75,7 @@ def _cut_of(state: RunState, round_: Round) -> m.Cut:
 
 def offer_s(state: RunState) -> float:
     """How long offers are waited for: by how long they took in the last rounds, late ones counted as the wait."""
-    wait_s = FIRST_OFFER_S
-    if state.arrivals:
-        usual = median(state.arrivals)
-        spread = median(abs(arrival - usual) for arrival in state.arrivals)
-        least = max(1.0, 0.15 * usual_s(state))
-        wait_s = min(max(usual + SPREAD * spread + 0.5, least), LONGEST_OFFER_S)
+    wait_s = usual_wait_s(state.arrivals, max(1.0, 0.15 * usual_s(state)))
     return wait_s * 2.0 ** min(state.late_rounds, LATE_ROUNDS)
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
+from msgspec import UNSET, UnsetType
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.coordinator.workers.credit import credit_of, ranges_of, rounded
-from peer_agent.protocol.log.records import Contribution, Included, Record, SpanEntry, whole
+from peer_agent.protocol.log.records import Contribution, Included, Record, SpanEntry, Unit, whole
 from peer_agent.protocol.schedule import scalars_of
 
 
@@ -85,10 +87,17 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
             tokens=tokens[slot],
             included=ranges[slot],
             clipped=entry.scale != 1.0,
+            stale=_stale(state, round_.offers[entry.peer]),
         )
         for slot, entry in enumerate(round_.slots)
         if credit[slot]
     )
+
+
+def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...] | UnsetType:
+    """Units that were computed before this step's parameters, for whoever computes them again."""
+    old = tuple(sorted(done.unit for done in offer.units if done.base < state.step))
+    return old if old and state.recipe.staleness else UNSET
 
 
 def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fraction:

@@ -72,15 +72,30 @@ def _is_out(state: RunState, conduct: Conduct) -> bool:
 
 
 def _clock(state: RunState, member: Member) -> None:
-    """It runs while the machine has leased work, is below its quota, and no round is open."""
+    """It runs while the machine has leased work, is below its quota, and may compute."""
     conduct = member.conduct
     left = state.leases.outstanding(member.accumulator) - len(member.done)
-    may_work = state.phase is Phase.ACCUMULATE and state.goal == "running" and member.counted[0]
-    if may_work and left > 0 and member.done_samples < member.quota:
+    may_work = state.goal == "running" and _may_compute(state, member)
+    if may_work and left > 0 and for_later(state, member) < member.quota:
         if conduct.working_since is None:
             conduct.working_since = state.now
     else:
         _pause(state, conduct)
+
+
+def _may_compute(state: RunState, member: Member) -> bool:
+    """At the head while no round is open; with staleness 1 also in a round, until it has applied what came of it."""
+    if not state.recipe.staleness:
+        return state.phase is Phase.ACCUMULATE and member.counted[0]
+    return member.trains and member.reconciled and is_close(state, member)
+
+
+def for_later(state: RunState, member: Member) -> int:
+    """Samples that it has done and that no open round takes. Only with staleness 1 there are any during a round."""
+    offer = state.round.offers.get(member.peer) if state.round is not None and state.recipe.staleness else None
+    if offer is None or offer.accumulator != member.accumulator:
+        return member.done_samples
+    return max(0, member.done_samples - sum(done.unit.samples for done in offer.units))
 
 
 def _pause(state: RunState, conduct: Conduct) -> None:
@@ -101,7 +116,8 @@ def delivered(state: RunState, member: Member, samples: int) -> None:
     conduct.worked_s, conduct.nudge_s = 0.0, 0.0
     look_soon(state, when=conduct.silent or conduct.owes)
     conduct.silent = conduct.owes = False
-    state.moved_at = state.now
+    if state.round is None or not state.recipe.staleness:
+        state.moved_at = state.now  # else a round that stands still would not be seen to
     state.voided_for.discard(member.peer)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Reserve, Send
 from peer_agent.protocol.coordinator.state import Member, RunState
-from peer_agent.protocol.coordinator.workers.conduct import is_asked, is_close, is_counted, pace_now, recount
+from peer_agent.protocol.coordinator.workers.conduct import for_later, is_asked, is_close, is_counted, pace_now, recount
 from peer_agent.protocol.log.records import Unit
 
 HEADROOM = 1.25  # of its planned share may lie in an accumulator before its trainer rests
@@ -70,7 +70,9 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     share = member.share if is_known else unit
     quota = _quota(state, member, share, is_known=bool(is_known))
     # Nobody does more than its quota: whoever says so is not leased the data set.
-    ahead = state.leases.held_samples.get(member.accumulator, 0) - min(member.done_samples, quota)
+    later = for_later(state, member)
+    done = member.done_samples - later + min(later, quota)
+    ahead = state.leases.held_samples.get(member.accumulator, 0) - done
     wanted = (int(AHEAD * share) if is_known else unit) - ahead if ahead < share else 0
     units = state.leases.grant(member.accumulator, wanted)
     short = reserve(state) if wanted > sum(granted.samples for granted in units) else []
@@ -90,13 +92,13 @@ def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> in
     """Never above the batch, which one machine alone can then fill: while no round can begin, work must not pile up."""
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
-        return min(member.done_samples + unit, max(batch, unit))
+        return min(for_later(state, member) + unit, max(batch, unit))
     quota = math.ceil(HEADROOM * share / unit) * unit
     return max(quota, batch) if state.is_lifted else quota
 
 
 def _tell(state: RunState, member: Member, units: tuple[Unit, ...], quota: int) -> list[Command]:
-    is_near = abs(quota - member.quota) * 5 < member.quota and not member.quota <= member.done_samples < quota
+    is_near = abs(quota - member.quota) * 5 < member.quota and not member.quota <= for_later(state, member) < quota
     if not units and is_near:
         return []
     member.quota = quota

@@ -59,6 +59,13 @@ WORDS: tuple[tuple[str, str, str, str, str], ...] = (
     ("snapshot_every", "snapshot_every", DETAILS, "Snapshot every", "Steps between states that a newcomer loads."),
     ("codec_up", "codec_up", DETAILS, "Codec up", "How gradients travel: fewer bits, less traffic."),
     ("codec_down", "codec_down", DETAILS, "Codec down", "How averages travel."),
+    (
+        "staleness",
+        "staleness",
+        DETAILS,
+        "Staleness",
+        "1: machines compute on while averages travel. Faster where links are slow, a little less exact.",
+    ),
     ("seed", "seed", DETAILS, "Seed", "Fixes the first parameters."),
 )
 
@@ -72,11 +79,16 @@ def recipe_from(values: Mapping[str, Any]) -> Recipe:
         for parent in parents:
             branch = branch.setdefault(parent, {})
         value = values.get(field.name)
-        branch[leaf] = field.default if value in (None, "") else value
+        branch[leaf] = field.default if value in (None, "") else _typed(field, value)
     try:
         return checked(msgspec.convert(tree, Recipe))
     except msgspec.ValidationError as error:
         raise Problem.of("E301", reason=error) from error
+
+
+def _typed(field: RecipeField, value: Any) -> Any:
+    """A form's choice is text, also where it is a number."""
+    return type(field.default)(value) if field.choices else value
 
 
 def _described(name: str, path: str, group: str, label: str, help_text: str) -> RecipeField:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.round.offers import FIRST_OFFER_S, LONGEST_OFFER_S, offer_s
+from peer_agent.protocol.coordinator.round.offers import offer_s
+from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LONGEST_S
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Phase
 from tests.protocol.coordinator.scenes import partly, reducing
 from tests.protocol.coordinator.stage import RUN, TOKENS, UNIT, Stage, Trainer, notes, sent
@@ -42,13 +43,13 @@ def one_round(swarm: Swarm, delays: dict[str, float]) -> None:
 
 
 def test_the_wait_follows_how_long_offers_take(swarm: Swarm) -> None:
-    assert offer_s(swarm.stage.state) == FIRST_OFFER_S
+    assert offer_s(swarm.stage.state) == FIRST_S
     for _ in range(5):
         one_round(swarm, {"eva": 1.5})
     assert 1.0 <= offer_s(swarm.stage.state) < 2.5
     swarm.stage.state.arrivals.clear()
     swarm.stage.state.arrivals.extend([40.0, 50.0, 45.0, 80.0])
-    assert offer_s(swarm.stage.state) == LONGEST_OFFER_S
+    assert offer_s(swarm.stage.state) == LONGEST_S
 
 
 def test_the_wait_is_no_shorter_than_a_part_of_accumulating(swarm: Swarm) -> None:
@@ -61,7 +62,7 @@ def test_the_wait_is_no_shorter_than_a_part_of_accumulating(swarm: Swarm) -> Non
 def test_a_late_offer_counts_as_the_wait_that_it_missed(swarm: Swarm) -> None:
     """Else the wait would only ever shrink: nobody late is ever seen."""
     one_round(swarm, {"eva": 60.0})
-    assert max(swarm.stage.state.arrivals) == FIRST_OFFER_S
+    assert max(swarm.stage.state.arrivals) == FIRST_S
     assert len(swarm.stage.state.arrivals) == 5
 
 
@@ -69,7 +70,7 @@ def test_the_wait_doubles_while_rounds_are_void_for_want_of_offers(swarm: Swarm)
     stage = swarm.stage
     for number in range(3):
         stage.accumulate(*swarm.trainers)
-        assert stage.round.deadline - stage.round.cut_at == FIRST_OFFER_S * 2**number
+        assert stage.round.deadline - stage.round.cut_at == FIRST_S * 2**number
         stage.close()
     assert notes(stage.said).count("void") == 3
     stage.commit(*swarm.trainers)
@@ -120,7 +121,7 @@ def test_a_lost_cut_or_offer_is_said_again_at_half_the_wait(swarm: Swarm) -> Non
     stage, (*four, deaf) = swarm.stage, swarm.trainers
     stage.accumulate(*swarm.trainers)
     stage.offers(*four)
-    again = stage.wait(FIRST_OFFER_S / 2 + 0.5)
+    again = stage.wait(FIRST_S / 2 + 0.5)
     assert len(sent(again, m.Cut)) == len(sent(again, m.Cut, deaf.peer)) == 1
     stage.offer(deaf)
     assert stage.state.phase is Phase.REDUCE

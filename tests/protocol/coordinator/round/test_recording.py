@@ -1,11 +1,16 @@
 """The record of a round: whose work is in it, and whether the step is exact."""
 
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.recording import _joined
-from peer_agent.protocol.log.records import ChunkRange, Included
+from peer_agent.protocol.log.records import ChunkRange, Included, Record, RecordHead, whole_of
 from tests.protocol.coordinator.scenes import left_out, offers_carried, partly, reducing
-from tests.protocol.coordinator.stage import TOKENS, UNIT
+from tests.protocol.coordinator.stage import TOKENS, UNIT, Stage, sealed
 
 # --- exact
 
@@ -124,3 +129,36 @@ def test_neighbours_with_the_same_slots_are_one_part() -> None:
     assert _joined(parts) == [Included(0, 4, (0,)), *parts[2:]]
     apart = [Included(0, 2, (0,)), Included(4, 6, (0,))]
     assert _joined(apart) == apart
+
+
+# --- what was computed one step before
+
+
+def overlapped_record(staleness: Literal[0, 1]) -> Record:
+    """Ann's first unit is one step old; all else is of the step."""
+    stage = Stage(batch=16, staleness=staleness)
+    stage.relay()
+    ann, bob = stage.trainer("ann"), stage.trainer("bob")
+    stage.commit(ann, bob)
+    stage.accumulate(ann, bob)
+    first = min(ann.done)
+    ann.done[first] = 0
+    stage.report(ann)
+    stage.offers(ann, bob)
+    stage.reduce()
+    return stage.persist()
+
+
+def test_the_record_names_the_units_that_are_one_step_old_and_is_not_exact() -> None:
+    record = overlapped_record(1)
+    assert not record.exact
+    stale = {entry.person: entry.stale for entry in record.contributions}
+    first = min(unit for entry in record.contributions if entry.person == "ann" for unit in entry.units)
+    assert stale == {"ann": (first,), "bob": UNSET}
+    head = msgspec.json.decode(sealed(record).head.payload, type=RecordHead)
+    assert whole_of(head, sealed(record).contributions) == record
+
+
+def test_agents_that_know_of_no_such_units_read_all_records_of_a_run_without_them() -> None:
+    assert b"stale" not in sealed(overlapped_record(0)).contributions
+    assert b'"stale":[[' in sealed(overlapped_record(1)).contributions

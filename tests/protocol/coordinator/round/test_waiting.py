@@ -1,0 +1,288 @@
+"""Staleness 1: the next batch is made while a round goes on, and its round follows the commit (rules 10 and 22)."""
+
+from typing import Literal
+
+import pytest
+from msgspec.structs import replace
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LEAST_S, LONGEST_S, usual_wait_s
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.coordinator.workers.conduct import for_later, usual_s
+from tests.protocol.coordinator.scenes import NAMES, come_back, restarted
+from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
+
+
+def some(count: int = 3, *, staleness: Literal[0, 1] = 1) -> tuple[Stage, list[Trainer]]:
+    """After two updates, so that their paces are known: each makes two units of a batch."""
+    stage = Stage(batch=2 * UNIT * count, staleness=staleness)
+    stage.relay()
+    trainers = [stage.trainer(name) for name in NAMES[:count]]
+    for _ in range(2):
+        stage.commit(*trainers)
+    return stage, trainers
+
+
+def go_on(stage: Stage, trainer: Trainer, units: int = 1) -> None:
+    """It finishes more, beside what it has offered, a unit a second, and says so."""
+    for _ in range(units):
+        stage.wait(1.0)
+        trainer.done[trainer.undone.pop(0)] = trainer.step
+        stage.report(trainer)
+
+
+def overlapped(units: int = 2, count: int = 3) -> tuple[Stage, list[Trainer]]:
+    """A round whose averages are all here, and each has made so many units beside it."""
+    stage, trainers = some(count)
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    assert stage.state.phase is Phase.REDUCE
+    for trainer in trainers:
+        go_on(stage, trainer, units)
+    stage.gathers = False
+    stage.reduce()
+    return stage, trainers
+
+
+def commits(stage: Stage) -> None:
+    """Nobody hears of it yet."""
+    for trainer in stage.trainers.values():
+        stage.lose.add((trainer.peer, m.Commit))
+    stage.gathered(next(iter(stage.trainers)))
+    assert stage.state.phase is Phase.COMMIT
+    stage.persist()
+
+
+def applies(stage: Stage, trainer: Trainer) -> list[e.Command]:
+    return stage.apply(trainer, stage.records[-1])
+
+
+def test_what_is_made_during_a_round_counts_for_the_next_and_the_cut_follows_when_all_have_applied() -> None:
+    stage, trainers = overlapped()
+    assert [for_later(stage.state, stage.member(trainer)) for trainer in trainers] == [2 * UNIT] * 3
+    commits(stage)
+    assert stage.state.phase is Phase.ACCUMULATE
+    for trainer in trainers[:2]:
+        assert not sent(applies(stage, trainer), m.Cut)
+    (cut,) = sent(applies(stage, trainers[2]), m.Cut)
+    assert stage.state.awake_samples == 3 * 2 * UNIT
+    assert set(stage.round.persons) == {trainer.peer for trainer in trainers}
+    assert cut.step == stage.state.step  # type: ignore[attr-defined]
+
+
+def test_without_it_a_word_during_a_round_changes_nothing() -> None:
+    stage, trainers = some(staleness=0)
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    before = dict(stage.member(trainers[0]).done)
+    go_on(stage, trainers[0])
+    assert stage.member(trainers[0]).done == before
+
+
+def test_the_batch_may_be_full_before_the_last_has_applied_and_it_is_waited_for() -> None:
+    """Else what it made during the round would be too old for the round after."""
+    stage, trainers = overlapped(units=3)
+    commits(stage)
+    for trainer in trainers[:2]:
+        assert not sent(applies(stage, trainer), m.Cut)
+    assert stage.state.awake_samples >= stage.state.recipe.target_batch
+    assert stage.state.applying == {trainers[2].peer}
+    assert sent(applies(stage, trainers[2]), m.Cut)
+
+
+def test_whoever_does_not_come_is_waited_for_no_longer_than_usual_and_counts_as_that_late() -> None:
+    stage, trainers = overlapped(units=3)
+    commits(stage)
+    begun = stage.now
+    for trainer in trainers[:2]:
+        applies(stage, trainer)
+    while stage.state.phase is Phase.ACCUMULATE and stage.now < begun + 60:
+        stage.wait(0.25)
+    waited = stage.now - begun
+    assert 1.0 <= waited <= FIRST_S + 0.25
+    assert trainers[2].peer not in stage.round.persons
+    assert stage.state.applied[-1] == pytest.approx(waited)
+    assert stage.state.applying == set()
+
+
+def test_whoever_is_gone_is_not_waited_for() -> None:
+    stage, trainers = overlapped(units=3)
+    commits(stage)
+    for trainer in trainers[:2]:
+        applies(stage, trainer)
+    assert sent(stage.handle(e.Lost(trainers[2].peer)), m.Cut)
+
+
+def test_whoever_the_round_was_made_without_is_not_waited_for() -> None:
+    stage, trainers = some(4)
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    stage.say(stage.spans()[0].reducer, m.SlotRefused(**stage.place(), slot=3, chunk=0, code="E220"))
+    assert stage.round.dropped == {3}
+    stage.gathers = False
+    stage.reduce([3])
+    commits(stage)
+    assert stage.state.applying == {trainer.peer for trainer in trainers if trainer is not trainers[3]}
+
+
+def test_a_plan_that_is_known_to_take_long_is_waited_for_until_its_averages_are_everywhere() -> None:
+    stage, _ = overlapped(units=3)
+    assert stage.round.plan is not None
+    stage.round.planned_at = stage.now
+    stage.round.plan = replace(stage.round.plan, duration_s=40.0)
+    commits(stage)
+    assert stage.state.applying_until == pytest.approx(stage.now + 60.0)
+
+
+def test_waits_follow_what_was_seen() -> None:
+    assert usual_wait_s([], LEAST_S) == FIRST_S
+    assert usual_wait_s([0.1] * 5, LEAST_S) == LEAST_S
+    assert usual_wait_s([2.0, 2.0, 2.5, 1.5], LEAST_S) == pytest.approx(4.0)
+    assert usual_wait_s([50.0, 90.0, 70.0], LEAST_S) == LONGEST_S
+
+
+def test_a_void_round_leaves_both_sums_and_the_next_cut_takes_them() -> None:
+    stage, trainers = some()
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    for trainer in trainers:
+        go_on(stage, trainer, 2)
+    while "void" not in notes(stage.wait(1.0)):
+        assert stage.state.void_rounds == 0
+    assert stage.state.phase is Phase.OFFER, "both together are more than a batch"
+    stage.offers(*trainers)
+    assert sum(done.unit.samples for offer in stage.round.offers.values() for done in offer.units) == 48
+
+
+def test_units_are_leased_in_the_round_for_the_one_after() -> None:
+    stage, trainers = some()
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    ann = trainers[0]
+    member = stage.member(ann)
+    assert member.conduct.working_since is not None
+    while for_later(stage.state, member) < member.quota:
+        go_on(stage, ann)
+    assert ann.undone, "and for some time beyond its quota"
+    assert member.conduct.working_since is None, "it rests there"
+
+
+def test_nobody_is_leased_more_for_saying_that_it_has_done_more_than_its_quota() -> None:
+    stage, trainers = some()
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    ann = trainers[0]
+    for _ in range(50):
+        if ann.undone:
+            go_on(stage, ann)
+    offered = sum(done.unit.samples for done in stage.round.offers[ann.peer].units)
+    member = stage.member(ann)
+    assert stage.state.leases.held_samples[ann.accumulator] <= offered + member.quota + 2 * member.share + UNIT
+
+
+def test_a_batch_usually_takes_from_cut_to_cut() -> None:
+    """From the commit on it may take no time at all, and every other time would be too long."""
+    stage, trainers = overlapped()
+    begun = stage.round.cut_at
+    commits(stage)
+    for trainer in trainers:
+        applies(stage, trainer)
+    stage.lose.clear()
+    stage.offers(*trainers)
+    stage.gathers = True
+    stage.reduce()
+    second = stage.round.cut_at
+    stage.persist()
+    assert stage.state.accumulated[-1] == pytest.approx(second - begun)
+    assert second - begun > 1.0
+    assert usual_s(stage.state) > 1.0
+
+
+def test_a_pace_is_measured_across_rounds_also_of_a_unit_that_takes_longer_than_one() -> None:
+    stage, trainers = some()
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    ann = trainers[0]
+    stage.member(ann).conduct.seconds.clear()
+    stage.gathers = False
+    stage.wait(3.0)
+    stage.reduce()
+    commits(stage)
+    stage.wait(3.0)
+    ann.done[ann.undone.pop(0)] = ann.step
+    applies(stage, ann)
+    (seconds,) = stage.member(ann).conduct.seconds
+    assert seconds * UNIT == pytest.approx(6.0, abs=1.5)
+
+
+def test_a_round_that_stands_still_is_seen_though_everybody_computes() -> None:
+    stage, trainers = some()
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    for _ in range(12):
+        stage.wait(1.0)
+        if trainers[0].undone:
+            trainers[0].done[trainers[0].undone.pop(0)] = trainers[0].step
+        stage.report(trainers[0])
+    assert "averages" in stage.state.waiting
+
+
+def test_an_offer_one_step_old_is_taken_and_one_that_is_older_refused_with_its_leases() -> None:
+    stage, trainers = overlapped(count=4)
+    commits(stage)
+    for trainer in trainers:
+        applies(stage, trainer)
+    old, *others = trainers
+    held = set(old.done)
+    answer = stage.offer(old, units=tuple(m.DoneUnit(unit, stage.state.step - 2) for unit in sorted(held)))
+    assert [notice.code for notice in sent(answer, m.Notice)] == ["E206"]  # type: ignore[attr-defined]
+    assert "returned" in notes(answer)
+    assert held <= set(stage.state.leases.returned)
+    stage.offers(*others)
+    assert {done.base for offer in stage.round.offers.values() for done in offer.units} == {stage.state.step - 1}
+
+
+def test_what_comes_back_for_its_age_is_told_of() -> None:
+    stage, trainers = overlapped()
+    commits(stage)
+    applies(stage, trainers[0])
+    units = tuple(trainers[0].done)
+    answer = stage.say(trainers[0].peer, m.UnitsReturned(run=stage.state.run, units=units, reason="stale"))
+    assert notes(answer) == ["returned"]
+    assert set(units) <= set(stage.state.leases.returned)
+
+
+def test_a_hello_in_the_round_says_both_and_nothing_is_taken_from_it() -> None:
+    stage, trainers = overlapped()
+    ann = trainers[0]
+    stage.handle(e.Lost(ann.peer))
+    stage.hello(ann)
+    assert for_later(stage.state, stage.member(ann)) == 2 * UNIT
+    assert stage.state.leases.holds(ann.accumulator, ann.done)
+    commits(stage)
+    assert set(stage.member(ann).done) < set(ann.done)
+    assert len(stage.member(ann).done) == 2
+
+
+def test_a_new_host_waits_a_little_for_those_who_made_the_last_update() -> None:
+    """Each may have two batches' part, so that some could begin, and what the others have would be too old then."""
+    stage, trainers = overlapped(units=3)
+    after = restarted(stage, staleness=1)
+    for trainer in trainers[:2]:
+        come_back(after, trainer)
+        after.report(trainer)
+    assert after.state.awake_samples >= after.state.recipe.target_batch
+    assert not sent(after.said, m.Cut)
+    come_back(after, trainers[2])
+    assert sent(after.report(trainers[2]), m.Cut)
+
+
+def test_a_new_host_does_not_wait_for_who_stays_away() -> None:
+    stage, trainers = overlapped(units=3)
+    after = restarted(stage, staleness=1)
+    for trainer in trainers[:2]:
+        come_back(after, trainer)
+    after.wait(FIRST_S)
+    assert after.state.phase is Phase.OFFER
+    assert list(after.state.applied) == [], "this says nothing of how long updates take"

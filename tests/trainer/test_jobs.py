@@ -1,0 +1,26 @@
+"""Updates are fetched beside other jobs and made in their order, unless they are not wanted any more."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peer_agent.protocol.trainer import events as e
+from peer_agent.trainer.jobs import Jobs
+from tests.protocol.trainer.stage import commit
+
+
+@pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])
+async def test_an_update_of_a_state_that_was_left_meanwhile_is_not_made(wanted: int, told: list[e.Event]) -> None:
+    """A snapshot was loaded after its averages were asked for: they do not follow that."""
+    heard: list[e.Event] = []
+    agent: Any = SimpleNamespace(core=SimpleNamespace(job=wanted), handle=heard.append)
+    jobs = Jobs(agent)
+
+    async def apply(*_: object) -> str:
+        return "5" * 16
+
+    jobs.follower, jobs.accumulation = SimpleNamespace(apply=apply), SimpleNamespace()  # type: ignore[assignment]
+    await jobs.apply(e.Apply(7, commit(1), patient=False), np.zeros(4, np.float32))
+    assert heard == told
