@@ -1,8 +1,8 @@
 """Who contributes, who reduces how much of the vector, and in which chunks: pure arithmetic, by the coordinator alone.
 
 `choose` says who contributes (rule 30), `solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them,
-`outline_of` says what people see of that, and `published_bound` is what the paper's own program allows, which may average
-an element at two places.
+`outline_of` says what people see of that, and `published_bound` is what the paper's own program allows, which may
+average an element at two places.
 """
 
 from peer_agent.protocol.plan.comparison import Candidate

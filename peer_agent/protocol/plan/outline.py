@@ -1,4 +1,4 @@
-"""A plan as people see it: who sends, who averages which part of the vector, how long it should take, what it waits for.
+"""A plan as people see it: who sends, who averages which part of the vector, how long that should take, and why.
 
 Bounded, however many take part: a few are named on either side, the others are summed up.
 """
