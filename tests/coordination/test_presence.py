@@ -13,9 +13,8 @@ from peer_agent.protocol.bandwidth.learning import Capacity
 from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.plan import Bottleneck, Kind, Outline, Participant
-from peer_agent.protocol.plan.outline import Averager
 from runs.models import Run
+from tests.coordination.example_plan import outline
 from tests.coordination.example_run import example_run
 
 pytestmark = pytest.mark.django_db
@@ -68,14 +67,6 @@ def state() -> RunState:
     return state
 
 
-def outline() -> Outline:
-    teo, relay = Participant("Teo", "laptop", TEO, "trainer"), Participant("Amina", "relay", RELAY, "relay")
-    return Outline(
-        step=5, planned_s=2.0, senders=(teo,), other_senders=0, averagers=(Averager(relay, 1.0),), other_averagers=0,
-        other_part=0.0, bottlenecks=(Bottleneck(Kind.UP, (teo,), 1.0),), began_at=7.0,
-    )  # fmt: skip
-
-
 def shown(state: RunState) -> Run:
     run = Run.objects.get()
     presence.show(run, presence.shown_of(state))
@@ -96,17 +87,17 @@ def test_links_of_a_run_that_nobody_drives_are_not_known(state: RunState) -> Non
 
 
 def test_the_last_plan_is_read_as_it_was_written(state: RunState) -> None:
-    state.outline = outline()
-    assert presence.last_plan(shown(state)) == outline()
+    state.outline = outline(TEO, RELAY)
+    assert presence.last_plan(shown(state)) == outline(TEO, RELAY)
 
 
 def test_the_last_plan_outlives_its_host_and_the_first_second_of_the_next(state: RunState) -> None:
-    state.outline = outline()
+    state.outline = outline(TEO, RELAY)
     run = shown(state)
     state.outline = None
     shown(state)
     Presence.objects.update(at=timezone.now() - timedelta(days=5))
-    assert presence.last_plan(run) == outline()
+    assert presence.last_plan(run) == outline(TEO, RELAY)
 
 
 @pytest.mark.parametrize("plan", [None, {}, {"step": "five"}, [1]])
@@ -121,7 +112,7 @@ def test_without_a_host_there_was_no_plan(state: RunState) -> None:
 
 
 def test_what_pages_are_shown_does_not_change_behind_the_thread_that_writes_it(state: RunState) -> None:
-    state.outline = outline()
+    state.outline = outline(TEO, RELAY)
     before = presence.shown_of(state)
     state.outline.took_s = 3.0
-    assert before.plan == msgspec.to_builtins(outline())
+    assert before.plan == msgspec.to_builtins(outline(TEO, RELAY))

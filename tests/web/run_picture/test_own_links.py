@@ -2,17 +2,15 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from django.test import Client
 
 from accounts.models import Machine, Person
 from coordination.models import Presence
 from coordination.presence import Carried, Link
-from peer_agent.protocol.plan import Bottleneck, Kind, Outline, Participant
-from peer_agent.protocol.plan.outline import Averager
 from runs.lifecycle.membership import add_member
 from runs.models import Run
+from tests.coordination.example_plan import outline, shown
 from tests.runs.factories import Owned, owned
 from tests.web.browsing import as_, page
 from web.run_picture import own_links
@@ -40,26 +38,14 @@ def spare(stranger: Person) -> Machine:
 
 
 @pytest.fixture(autouse=True)
-def measured(run: Run, laptop: Owned, relay: Machine, spare: Machine) -> Outline:
+def measured(run: Run, laptop: Owned, relay: Machine, spare: Machine) -> None:
     """Teo's laptop limits the averaging at the relay; the stranger's machine is not measured yet."""
-    teo = Participant("Teo", "laptop", laptop.machine.peer_id, "trainer")
-    server = Participant("Ines", relay.name, relay.peer_id, "relay")
-    outline = Outline(
-        step=5, planned_s=2.0, senders=(teo,), other_senders=1, averagers=(Averager(server, 1.0),), other_averagers=0,
-        other_part=0.0, bottlenecks=(Bottleneck(Kind.UP, (teo,), 1.0),), began_at=7.0, took_s=2.5,
-    )  # fmt: skip
     links = {
         laptop.machine.peer_id: Link("trainer", UP, DOWN),
         relay.peer_id: Link("relay", RELAYS, None),
         spare.peer_id: Link("trainer", None, None),
     }
-    members = [
-        {"peer": peer, "name": "Teo", "role": link.role, "state": "ready", "done": 1, "samples_per_s": 2.0}
-        for peer, link in links.items()
-    ]
-    facts = {"plan": msgspec.to_builtins(outline), "links": msgspec.to_builtins(links)}
-    Presence.objects.create(run=run, phase="accumulate", done=1, target=4, members=members, **facts)
-    return outline
+    shown(run, outline(laptop.machine.peer_id, relay.peer_id), links)
 
 
 def machines(run: Run, person: Person | None) -> list[str]:
