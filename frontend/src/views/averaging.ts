@@ -54,7 +54,7 @@ export function showLinks(picture: Picture, shown: OwnLinks): void {
 
 function table(picture: Picture, shown: OwnLinks): TemplateResult {
   return html`<h3>${shown.title}</h3>
-    <table class="links stacked">
+    <table class="stacked">
       <thead><tr><th scope="col">Machine</th><th scope="col" class="number">Upload</th><th scope="col" class="number">Download</th></tr></thead>
       <tbody>${repeat(shown.rows, (link) => link.key, (link) => row(link, picture))}</tbody>
     </table>

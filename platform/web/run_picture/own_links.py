@@ -64,15 +64,18 @@ def links_shown(run: Run, viewer: Viewer) -> dict[str, Any]:
 
 
 def _row(own: OwnLink) -> dict[str, Any]:
-    """`up_key` and `down_key` are among the picture's `limiting` where that direction limits the averaging."""
+    """`up_key` and `down_key` are among the picture's `limiting` where that direction limits the averaging.
+
+    What is not measured (any more, as after a restart) has none.
+    """
     return {
         "key": key_of(own.peer),
         "person": own.person,
         "machine": own.machine,
         "up": in_words(own.link.up),
-        "up_key": way_key(own.peer, Kind.UP),
+        "up_key": way_key(own.peer, Kind.UP) if own.link.up else "",
         "down": in_words(own.link.down),
-        "down_key": way_key(own.peer, Kind.DOWN),
+        "down_key": way_key(own.peer, Kind.DOWN) if own.link.down else "",
     }
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Bottleneck, Kind, Outline, Participant
 from peer_agent.protocol.plan.outline import Averager
-from web.run_picture.averaging import NO_BREAK, ROW, averaging_of, drawn, limit_sentence, time_sentence
+from web.run_picture.averaging import NO_BREAK, ROW, averaging_of, drawn, limit_sentence, linked, time_sentence
 
 
 def who(person: str, machine: str = "laptop", role: str = "trainer") -> Participant:
@@ -150,3 +150,14 @@ def test_before_the_first_plan_there_is_a_sentence_and_nothing_to_draw() -> None
     shown = averaging_of(None, phase="accumulate")
     assert (shown["plan"], shown["planned"]) == (None, "")
     assert shown["limit"].startswith("No step has been averaged yet.")
+
+
+def ends(plan: dict[str, Any]) -> list[str]:
+    return [f"{one['name']}-{other['name']}" for one, other in linked(plan)]
+
+
+def test_links_lead_from_each_to_each_but_to_nobody_itself_and_what_limits_lies_on_top() -> None:
+    both = outline(limit("up", ANA), averagers=(Averager(RELAY, 0.75), Averager(TEO, 0.25)))
+    assert ends(drawn(both)) == ["Teo-relay", "Ana-relay", "Ana-Teo"]
+    crowd = outline(senders=(), other_senders=9, averagers=(), other_averagers=4, other_part=1.0)
+    assert ends(drawn(crowd)) == ["9 others-4 others"], "others are several, so they send to one another"

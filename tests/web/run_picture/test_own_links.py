@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from django.test import Client
 
@@ -100,6 +101,14 @@ def test_an_owners_page_says_what_is_measured_and_what_only_seen(run: Run, volun
     assert '<td class="number" data-label="Download"><span>at least 323 Mb/s</span></td>' in text
     assert "434" not in text
     assert 'data-links="yes"' in text
+
+
+def test_what_is_not_measured_any_more_is_not_marked(run: Run, laptop: Owned, volunteer: Person) -> None:
+    forgotten = {laptop.machine.peer_id: Link("trainer", None, DOWN)}
+    Presence.objects.update(links=msgspec.to_builtins(forgotten))
+    text = page(as_(volunteer).get(f"/runs/{run.slug}/"))
+    assert "The upload of Teo&#x27;s laptop limits the averaging." in text, "of the last plan this is true"
+    assert 'class="now">limits' not in text
 
 
 def test_the_organizers_page_has_all_and_says_what_is_not_measured(run: Run, organizer: Person) -> None:
