@@ -5,7 +5,7 @@ import { browserOf, onReturn, ownLinks, ownPlace } from "./browser";
 import { addCopyButtons } from "./copy";
 import { Feed } from "./feed";
 import { Links } from "./links";
-import { renewStanding } from "./page";
+import { place as placeOf, renewStanding } from "./page";
 import type { Picture, Values } from "./picture";
 import { Place } from "./place";
 import { showActivity } from "./views/activity";
@@ -19,7 +19,8 @@ function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
   const slug = root.dataset["slug"] ?? "";
   const place = new Place(me, root.dataset["you"] ?? "", () => ownPlace(slug), () => performance.now(), showPlace);
-  const links = new Links(me, root.dataset["links"] === "yes", () => ownLinks(slug), () => performance.now(), showOwnLinks);
+  const reader = placeOf("links") ? me : ""; // the organizer's own page has none
+  const links = new Links(reader, root.dataset["links"] === "yes", () => ownLinks(slug), () => performance.now(), showOwnLinks);
   const standingOn = (root.dataset["standingOn"] ?? "").split(" ") as (keyof Values)[];
   let standing = root.dataset["standingAs"] ?? "";
   let latest: Picture | null = null;
