@@ -1,6 +1,7 @@
 /** The real browser behind the feed. */
 
 import type { Browser, Polled } from "./feed";
+import type { OwnLinks } from "./links";
 
 /** The feed of a run at the site that served the page. */
 export function browserOf(slug: string): Browser {
@@ -15,9 +16,18 @@ export function browserOf(slug: string): Browser {
 
 /** The reader's own line; empty where there is none. */
 export async function ownPlace(slug: string): Promise<string> {
-  const answer = await fetch(`/runs/${slug}/you.json`, { cache: "no-store", signal: AbortSignal.timeout(10_000) });
+  return ((await own(`/runs/${slug}/you.json`)) as { you: string }).you;
+}
+
+/** What the links of the reader's machines carry. */
+export async function ownLinks(slug: string): Promise<OwnLinks> {
+  return (await own(`/runs/${slug}/links.json`)) as OwnLinks;
+}
+
+async function own(address: string): Promise<unknown> {
+  const answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(10_000) });
   if (!answer.ok) throw new Error(`${answer.status}`);
-  return ((await answer.json()) as { you: string }).you;
+  return answer.json();
 }
 
 /** Call `wake` whenever the reader, the network or the machine comes back. */

@@ -49,6 +49,35 @@ export interface Measured {
   readonly loss: number;
 }
 
+/** Somebody, or all the others, on one side of the last plan. */
+export interface PlanLine {
+  /** The same on both sides for who sends and averages; empty for the others. */
+  readonly key: string;
+  readonly name: string;
+  readonly machine: string;
+  /** The middle of the line, in pixels. */
+  readonly y: number;
+  readonly limits: boolean;
+}
+
+export interface Averager extends PlanLine {
+  /** Per cent of the model. */
+  readonly share: number;
+  readonly percent: string;
+  /** Of the links that lead here, in pixels. */
+  readonly width: number;
+}
+
+/** Who sends to whom: a link from each sender to each averager that is not itself. */
+export interface Plan {
+  readonly height: number;
+  readonly sending: string;
+  readonly averaging: string;
+  readonly senders: readonly PlanLine[];
+  readonly averagers: readonly Averager[];
+  readonly note: string;
+}
+
 export interface Lists {
   readonly bars: readonly Bar[];
   readonly leaderboard: readonly LeaderboardLine[];
@@ -94,6 +123,11 @@ export interface Values {
   readonly tokens: number;
   readonly recent_steps: number;
   readonly averages: boolean;
+  readonly plan: Plan | null;
+  readonly limit: string;
+  /** Keys of the directions that the sentence names. */
+  readonly limiting: readonly string[];
+  readonly planned: string;
 }
 
 export interface Picture extends Values, Lists {

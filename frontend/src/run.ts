@@ -1,15 +1,17 @@
 /** The run page, live. The page is complete before this runs; from then on the feed keeps it up. */
 
 import "./run.css";
-import { browserOf, onReturn, ownPlace } from "./browser";
+import { browserOf, onReturn, ownLinks, ownPlace } from "./browser";
 import { addCopyButtons } from "./copy";
 import { Feed } from "./feed";
-import { renewStanding } from "./page";
+import { Links } from "./links";
+import { place as placeOf, renewStanding } from "./page";
 import type { Picture, Values } from "./picture";
 import { Place } from "./place";
-import { showLeaderboard } from "./views/leaderboard";
 import { showActivity } from "./views/activity";
+import { showAveraging, showLinks } from "./views/averaging";
 import { showHead, showLink } from "./views/head";
+import { showLeaderboard } from "./views/leaderboard";
 import { redrawLoss, showLoss } from "./views/loss";
 import { showStep } from "./views/step";
 
@@ -17,12 +19,18 @@ function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
   const slug = root.dataset["slug"] ?? "";
   const place = new Place(me, root.dataset["you"] ?? "", () => ownPlace(slug), () => performance.now(), showPlace);
+  const reader = placeOf("links") ? me : ""; // the organizer's own page has none
+  const links = new Links(reader, root.dataset["links"] === "yes", () => ownLinks(slug), () => performance.now(), showOwnLinks);
   const standingOn = (root.dataset["standingOn"] ?? "").split(" ") as (keyof Values)[];
   let standing = root.dataset["standingAs"] ?? "";
   let latest: Picture | null = null;
 
   function showPlace(): void {
     if (latest) showLeaderboard(latest, me, place.words(latest));
+  }
+
+  function showOwnLinks(): void {
+    if (latest && links.known) showLinks(latest, links.known);
   }
 
   function show(picture: Picture): void {
@@ -33,6 +41,9 @@ function begin(root: HTMLElement): void {
     place.look(picture);
     showPlace();
     showActivity(picture);
+    showAveraging(picture);
+    links.look(picture);
+    showOwnLinks();
     const now = standingOn.map((name) => picture[name]).join("|");
     if (now === standing) return;
     standing = now;

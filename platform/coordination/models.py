@@ -8,7 +8,10 @@ from runs.models import Run
 
 
 class Presence(models.Model):
-    """Who is in a run now and how far the step is. Nothing is decided from it; it is written anew every second."""
+    """Who is in a run now and how far the step is. Nothing is decided from it; it is written anew every second.
+
+    `plan` is the last one, and outlives its host; `links` is what each machine's carries, for its owner's eyes.
+    """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="presence")
     at = models.DateTimeField(auto_now=True)
@@ -17,6 +20,8 @@ class Presence(models.Model):
     target = models.BigIntegerField(default=0)
     void_rounds = models.BigIntegerField(default=0)
     members = models.JSONField(default=list)
+    plan = models.JSONField(null=True, default=None)
+    links = models.JSONField(default=dict)
 
     def __str__(self) -> str:
         return f"{len(self.members)} peers"

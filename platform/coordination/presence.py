@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TypedDict
+from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
+import msgspec
 from django.utils import timezone
 
 from coordination.models import Presence
+from peer_agent.protocol.bandwidth.learning import Way
 from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import Outline
 from runs.models import Run
 
 FRESH = timedelta(seconds=15)  # an older picture is of a host that is gone
@@ -34,6 +38,30 @@ class Step(TypedDict):
     void_rounds: int
 
 
+class Carried(msgspec.Struct, frozen=True):
+    """What one direction of a link carries, in bytes per second. `is_floor`: so much was seen, it may be more."""
+
+    bps: float
+    is_floor: bool
+
+
+class Link(msgspec.Struct, frozen=True):
+    """Both directions of a member's link; None is not measured yet."""
+
+    role: str
+    up: Carried | None
+    down: Carried | None
+
+
+class Shown(NamedTuple):
+    """All that a host writes for pages, as plain values."""
+
+    step: Step
+    members: list[Seen]
+    plan: dict[str, Any] | None
+    links: dict[str, Any]
+
+
 def online(run: Run) -> list[Seen]:
     """Members of the run, trainers first; empty where no host drives it."""
     return online_in([run]).get(run.pk, [])
@@ -42,17 +70,49 @@ def online(run: Run) -> list[Seen]:
 def online_in(runs: Iterable[Run]) -> dict[UUID, list[Seen]]:
     """The same for many runs, in one query; those that no host drives are left out."""
     fresh = Presence.objects.filter(run__in=[run.pk for run in runs], at__gte=timezone.now() - FRESH)
-    return {row.run_id: list(row.members) for row in fresh}
+    return {run_id: list(members) for run_id, members in fresh.values_list("run_id", "members")}
 
 
 def current_step(run: Run) -> Step | None:
     """The step being made, None where no host drives the run."""
-    row = Presence.objects.filter(run=run, at__gte=timezone.now() - FRESH).defer("members").first()
+    narrow = Presence.objects.only("phase", "done", "target", "void_rounds")
+    row = narrow.filter(run=run, at__gte=timezone.now() - FRESH).first()
     return Step(phase=row.phase, done=row.done, target=row.target, void_rounds=row.void_rounds) if row else None
 
 
+def last_plan(run: Run) -> Outline | None:
+    """The last plan that a host has made, whether or not one drives the run now."""
+    plan = Presence.objects.filter(run=run).values_list("plan", flat=True).first()
+    try:
+        return msgspec.convert(plan, Outline | None)
+    except msgspec.ValidationError:  # as a version before wrote it
+        return None
+
+
+def links(run: Run) -> dict[PeerId, Link]:
+    """What the links of those who are here carry, as far as it is known: for each one's owner and the organizer."""
+    fresh = Presence.objects.filter(run=run, at__gte=timezone.now() - FRESH)
+    return msgspec.convert(fresh.values_list("links", flat=True).first() or {}, dict[PeerId, Link])
+
+
+def shown_of(state: RunState) -> Shown:
+    """What pages show of a coordinator's state."""
+    return Shown(*picture_of(state), msgspec.to_builtins(state.outline), msgspec.to_builtins(_links_of(state)))
+
+
+def _links_of(state: RunState) -> dict[PeerId, Link]:
+    def carried(peer: PeerId, way: Way) -> Carried | None:
+        known = state.capacities.get((peer, way))
+        return Carried(round(known.bps), known.is_floor) if known is not None else None
+
+    return {
+        peer: Link(member.role.value, carried(peer, "up"), carried(peer, "down"))
+        for peer, member in state.members.items()
+    }
+
+
 def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
-    """What pages show of a coordinator's state. For a moment after each commit everybody is one step behind."""
+    """Who is here, and how far the step is. For a moment after each commit everybody is one step behind."""
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
         Seen(
@@ -70,6 +130,8 @@ def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
     return step, seen
 
 
-def show(run: Run, step: Step, members: list[Seen]) -> None:
-    """Write who is there, for pages to read."""
-    Presence.objects.update_or_create(run=run, defaults={**step, "members": members})
+def show(run: Run, shown: Shown) -> None:
+    """Write who is there, for pages to read. A host that has made no plan yet leaves the last one of another."""
+    plan = {"plan": shown.plan} if shown.plan is not None else {}
+    row = {**shown.step, "members": shown.members, "links": shown.links, **plan}
+    Presence.objects.update_or_create(run=run, defaults=row)

@@ -3,6 +3,7 @@
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
+from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
 from web.pages.accounts import account, approve_machine, external_login, first_operator, login, machines
 from web.pages.runs import curve_table, drafts, invitations, leaderboard, manage, notebook, preview, publish, uploads
@@ -40,6 +41,7 @@ urlpatterns = [
     path("runs/<slug:slug>/curve.csv", curve_table.curve_table, name="curve_table"),
     path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
     path("runs/<slug:slug>/hands/", leaderboard.standings_page, name="standings"),
+    path("runs/<slug:slug>/links.json", own_links, name="links"),
     path("runs/<slug:slug>/you.json", leaderboard.own_place, name="you"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),

@@ -1,11 +1,20 @@
 """What pages show of who is in a run."""
 
+from datetime import timedelta
+
+import msgspec
 import pytest
+from django.utils import timezone
 
 from coordination import presence, store
-from peer_agent.protocol.coordinator.state import Member
+from coordination.models import Presence
+from coordination.presence import Carried, Link
+from peer_agent.protocol.bandwidth.learning import Capacity
+from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
+from runs.models import Run
+from tests.coordination.example_plan import outline
 from tests.coordination.example_run import example_run
 
 pytestmark = pytest.mark.django_db
@@ -39,3 +48,71 @@ def test_trainers_come_first_then_auxiliaries_then_relays() -> None:
         state.members[peer] = Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0)
     _, seen = presence.picture_of(state)
     assert [member["role"] for member in seen] == ["trainer", "auxiliary", "relay"]
+
+
+TEO, RELAY = PeerId("a" * 32), PeerId("e" * 32)
+
+
+@pytest.fixture
+def state() -> RunState:
+    """A trainer whose upload is known, and a relay of which so much was seen."""
+    state = store.load(example_run().run, 1)
+    for peer, role in ((TEO, Role.TRAINER), (RELAY, Role.RELAY)):
+        state.members[peer] = Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0)
+    state.capacities = {
+        (TEO, "up"): Capacity(2_125_000.4, is_floor=False, measured_at=1),
+        (RELAY, "down"): Capacity(5_000_000, is_floor=True, measured_at=1),
+        (PeerId("f" * 32), "up"): Capacity(1.0, is_floor=False, measured_at=1),
+    }
+    return state
+
+
+def shown(state: RunState) -> Run:
+    run = Run.objects.get()
+    presence.show(run, presence.shown_of(state))
+    return run
+
+
+def test_what_links_carry_is_shown_of_those_who_are_here_and_told_apart_from_what_is_only_seen(state: RunState) -> None:
+    assert presence.links(shown(state)) == {
+        TEO: Link("trainer", Carried(2_125_000, is_floor=False), None),
+        RELAY: Link("relay", None, Carried(5_000_000, is_floor=True)),
+    }
+
+
+def test_links_of_a_run_that_nobody_drives_are_not_known(state: RunState) -> None:
+    run = shown(state)
+    Presence.objects.update(at=timezone.now() - timedelta(minutes=5))
+    assert presence.links(run) == {}
+
+
+def test_the_last_plan_is_read_as_it_was_written(state: RunState) -> None:
+    state.outline = outline(TEO, RELAY)
+    assert presence.last_plan(shown(state)) == outline(TEO, RELAY)
+
+
+def test_the_last_plan_outlives_its_host_and_the_first_second_of_the_next(state: RunState) -> None:
+    state.outline = outline(TEO, RELAY)
+    run = shown(state)
+    state.outline = None
+    shown(state)
+    Presence.objects.update(at=timezone.now() - timedelta(days=5))
+    assert presence.last_plan(run) == outline(TEO, RELAY)
+
+
+@pytest.mark.parametrize("plan", [None, {}, {"step": "five"}, [1]])
+def test_a_plan_of_another_version_is_none(state: RunState, plan: object) -> None:
+    run = shown(state)
+    Presence.objects.update(plan=plan)
+    assert presence.last_plan(run) is None
+
+
+def test_without_a_host_there_was_no_plan(state: RunState) -> None:
+    assert presence.last_plan(Run.objects.get()) is None
+
+
+def test_what_pages_are_shown_does_not_change_behind_the_thread_that_writes_it(state: RunState) -> None:
+    state.outline = outline(TEO, RELAY)
+    before = presence.shown_of(state)
+    state.outline.took_s = 3.0
+    assert before.plan == msgspec.to_builtins(outline(TEO, RELAY))

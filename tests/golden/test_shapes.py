@@ -3,7 +3,10 @@
 import pytest
 from django.test import Client
 
+from coordination.presence import Carried, Link
+from peer_agent.protocol.identifiers import PeerId
 from runs.models import Run
+from tests.coordination.example_plan import outline, shown
 from tests.golden import golden, shape_of
 from tests.runs.factories import Owned, committed, data_folder, laptop, organizer, run, volunteer
 
@@ -14,7 +17,11 @@ __all__ = ["data_folder", "laptop", "organizer", "run", "volunteer"]
 @pytest.mark.parametrize("path", sorted(golden("api")))
 def test_the_api_has_its_shapes(path: str, run: Run, laptop: Owned) -> None:
     committed(run, (laptop.machine, 4), state_digest="0" * 16)
-    answer = Client().get(f"/api/v1/{path.replace('SLUG', run.slug)}").json()
+    mine, carried = laptop.machine.peer_id, Carried(2_125_000.0, is_floor=False)
+    shown(run, outline(mine, PeerId("e" * 32)), {mine: Link("trainer", carried, carried)})
+    client = Client()
+    client.force_login(laptop.machine.person)
+    answer = client.get(f"/api/v1/{path.replace('SLUG', run.slug)}").json()
     found = answer["items"][0] if "items" in answer else answer
     assert shape_of(found) == shape_of(golden("api")[path])
 

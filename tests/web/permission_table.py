@@ -50,6 +50,9 @@ GET   /runs/<slug>/hands/                            private   404    404      2
 GET   /runs/<slug>/you.json                          public    200    200      200    200       200      200
 GET   /runs/<slug>/you.json                          unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/you.json                          private   404    404      200    200       404      404
+GET   /runs/<slug>/links.json                        public    200    200      200    200       200      200
+GET   /runs/<slug>/links.json                        unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/links.json                        private   404    404      200    200       404      404
 GET   /runs/<slug>/notebook.ipynb                    public    200    200      200    200       200      200
 GET   /runs/<slug>/notebook.ipynb                    unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/notebook.ipynb                    private   404    404      200    200       404      404
@@ -163,6 +166,12 @@ GET   /api/v1/runs/<slug>/leaderboard                private   404    404      2
 GET   /api/v1/runs/<slug>/ledger                     public    200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/ledger                     unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/ledger                     private   404    404      200    200       404      403
+GET   /api/v1/runs/<slug>/plan                       public    200    200      200    200       200      403
+GET   /api/v1/runs/<slug>/plan                       unlisted  200    200      200    200       200      403
+GET   /api/v1/runs/<slug>/plan                       private   404    404      200    200       404      403
+GET   /api/v1/runs/<slug>/links                      public    401    200      200    200       200      401
+GET   /api/v1/runs/<slug>/links                      unlisted  401    200      200    200       200      401
+GET   /api/v1/runs/<slug>/links                      private   401    404      200    200       404      401
 GET   /api/v1/runs/<slug>/snapshots                  public    200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/snapshots                  unlisted  200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/snapshots                  private   404    404      200    200       404      403

@@ -13,6 +13,7 @@ from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
+from peer_agent.protocol.plan import Limit, Outline
 from peer_agent.protocol.recipe import Recipe
 
 DIVERGED = 4  # units not finite at one step, from every trainer
@@ -155,6 +156,7 @@ class Round(Struct):
     late: set[int] = field(default_factory=set)  # slots without which chunks closed, but for those that were dropped
     plan: Plan | None = None
     planned_at: float = 0.0
+    limits: tuple[Limit, ...] = ()  # what the plan waits for
     moved_at: float = 0.0  # when a chunk or a span of this attempt was last reported, or a slot dropped
     done: dict[int, SpanDone] = field(default_factory=dict)  # span -> what its reducer said of it
     kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> who said to have its bytes, under that root
@@ -271,6 +273,7 @@ class RunState(Struct, kw_only=True):
     applying_until: float = 0.0
     applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to that
     measured: Measured | None = None  # the attempt that was planned last
+    outline: Outline | None = None  # the last plan as people see it
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # what links are known to carry
     probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number

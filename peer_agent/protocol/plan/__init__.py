@@ -1,11 +1,13 @@
 """Who contributes, who reduces how much of the vector, and in which chunks: pure arithmetic, by the coordinator alone.
 
-`choose` says who contributes (rule 30), `solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them, and
-`published_bound` is what the paper's own program allows, which may average an element at two places.
+`choose` says who contributes (rule 30), `solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them,
+`outline_of` says what people see of that, and `published_bound` is what the paper's own program allows, which may
+average an element at two places.
 """
 
 from peer_agent.protocol.plan.comparison import Candidate
 from peer_agent.protocol.plan.contributors import Choice, choose
+from peer_agent.protocol.plan.outline import Bottleneck, Outline, Participant, outline_of
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.published import published_bound
@@ -18,15 +20,19 @@ __all__ = [
     "NO_LIMITS",
     "QUORUM_PERCENT",
     "SPAN_BYTES",
+    "Bottleneck",
     "Candidate",
     "Choice",
     "Kind",
     "Limit",
     "Limits",
+    "Outline",
+    "Participant",
     "Party",
     "Shares",
     "choose",
     "largest_remainder",
+    "outline_of",
     "published_bound",
     "solve",
     "spans_of",

@@ -1,6 +1,6 @@
 """The shares of a round and what limits it: rules 25 to 29."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -55,7 +55,8 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
 def _parts(program: Program, shares: Vector) -> Vector:
     """What each row has to do with the time, where each share has rows of its own. Sum 1, or 0 where nothing binds.
 
-    Those that bind whatever is reduced there decide, in equal parts; else all reducers are full together.
+    Those that bind whatever is reduced there decide, in equal parts; else the two between which one share has no room,
+    where it may be no larger and no smaller; else all reducers are full together.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)
@@ -64,16 +65,22 @@ def _parts(program: Program, shares: Vector) -> Vector:
         return parts
     entry = np.full(len(times), -1)
     entry[program.row] = np.arange(len(program.row))
-    full: dict[int, int] = {}
+    full: dict[tuple[int, bool], int] = {}
     alone: dict[tuple[PeerId, ...], int] = {}
     for row in np.flatnonzero(times >= longest * (1 - ROUNDING)).tolist():
         if entry[row] < 0 or shares[program.share[entry[row]]] < ROUNDING:
             alone.setdefault(program.rows[row].peers, row)
         else:
-            full.setdefault(int(program.share[entry[row]]), row)
-    for row in (alone or full).values():
+            full.setdefault((int(program.share[entry[row]]), bool(program.slope[entry[row]] < 0)), row)
+    for row in alone.values() or _squeezed(full) or full.values():
         parts[row] = 1.0 if alone else program.capacity[row] / abs(program.slope[entry[row]])
     return np.asarray(parts / parts.sum())
+
+
+def _squeezed(full: Mapping[tuple[int, bool], int]) -> list[int]:
+    """The rows of the first share that has one against more of it and one against less."""
+    share = next((share for share, is_less in full if is_less and (share, False) in full), None)
+    return [] if share is None else [full[share, False], full[share, True]]
 
 
 def _named(program: Program, parts: Vector) -> tuple[Limit, ...]:

@@ -15,8 +15,7 @@ REVOKED, UNINVITED = "E214", "E324"
 class Asked(NamedTuple):
     """What a look shows and asks about, taken from a state before a thread has it."""
 
-    step: presence.Step
-    seen: list[presence.Seen]
+    shown: presence.Shown
     trainers: list[PeerId]
     members: list[PeerId]
 
@@ -31,15 +30,14 @@ class Wishes(NamedTuple):
 
 def asked_of(state: RunState, unwanted: Mapping[PeerId, str]) -> Asked:
     """Whoever is here, and whoever was cut off: they stay so until people want it otherwise."""
-    step, seen = presence.picture_of(state)
     trainers = {member.peer for member in state.trainers()} | {p for p, code in unwanted.items() if code == UNINVITED}
     members = {*state.members} | {p for p, code in unwanted.items() if code == REVOKED}
-    return Asked(step, seen, sorted(trainers), sorted(members))
+    return Asked(presence.shown_of(state), sorted(trainers), sorted(members))
 
 
 def look(run: Run, asked: Asked) -> Wishes:
     """Show, and ask. Raises DatabaseError."""
-    presence.show(run, asked.step, asked.seen)
+    presence.show(run, asked.shown)
     unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), UNINVITED)
     unwanted |= dict.fromkeys(store.revoked(asked.members), REVOKED)
     return Wishes(store.directed(run), snapshots.news_of(run), unwanted)

@@ -95,6 +95,68 @@ class LedgerOut(Schema):
     weight: int
 
 
+class ParticipantOut(Schema):
+    """A machine of the last round. `machine` is empty of a relay."""
+
+    person: str
+    machine: str
+    role: str
+
+
+class AveragerOut(ParticipantOut):
+    """One that averages, and which part of the model (0 to 1)."""
+
+    part: float
+
+
+class LimitOut(Schema):
+    """What the averaging waits for: `up` or `down` of one machine, `duplex` (both), `pair`, `household` (names none).
+
+    `part` (0 to 1): of what the averaging would be shorter by if everything carried more.
+    """
+
+    kind: str
+    machines: list[ParticipantOut]
+    part: float
+
+
+class PlanOut(Schema):
+    """The last plan. Seconds: `planned_s` is 0 where no link is measured, `took_s` null until it is averaged.
+
+    At most eight are named on either side; `others` are counted only.
+    """
+
+    step: int
+    planned_s: float
+    took_s: float | None
+    is_void: bool
+    senders: list[ParticipantOut]
+    other_senders: int
+    averagers: list[AveragerOut]
+    other_averagers: int
+    limits: list[LimitOut]
+
+
+class LastPlan(Schema):
+    """Null before the first plan."""
+
+    plan: PlanOut | None
+
+
+class CarriedOut(Schema):
+    """What one direction carries. `is_floor`: so much was seen, while nothing has shown that it is all."""
+
+    megabits_per_s: float
+    is_floor: bool
+
+
+class LinkOut(ParticipantOut):
+    """What the link of a machine was measured to carry; null is not measured yet."""
+
+    up: CarriedOut | None
+    down: CarriedOut | None
+
+
 class SnapshotOut(Schema):
     """A verified state. `file` is its sha256, `digest` that of the log there.
 
@@ -209,6 +271,13 @@ class LedgerList(Schema):
     """The ledger in the order it was written."""
 
     items: list[LedgerOut]
+    next: str | None
+
+
+class LinkList(Schema):
+    """Machines that are in the run now: one's own, or all of them to its organizer."""
+
+    items: list[LinkOut]
     next: str | None
 
 

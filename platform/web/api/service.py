@@ -10,7 +10,7 @@ from ninja.errors import HttpError, ValidationError
 
 from peer_agent.protocol.errors import Fault, Problem
 from runs.processes.disk_full import disk_fault
-from web.api import agents, devices, files, public
+from web.api import agents, averaging, devices, files, public
 from web.http.faults import answer
 from web.http.rate_limits import TooOften, refusal
 
@@ -24,6 +24,7 @@ api = NinjaAPI(
     urls_namespace="api",
 )
 api.add_router("", public.router)
+api.add_router("", averaging.router)
 api.add_router("", agents.router)
 api.add_router("", devices.router)
 api.add_router("", files.router)

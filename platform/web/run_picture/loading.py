@@ -19,6 +19,7 @@ def seen_of(run: Run) -> Seen:
         phase=step["phase"] if step else "",
         void_rounds=selectors.void_rounds(run),
         now=timezone.now(),
+        outline=presence.last_plan(run),
     )
 
 

@@ -3,18 +3,19 @@
 `frontend/src/picture.ts` names the same fields.
 """
 
-import hashlib
 import math
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from peer_agent.protocol.plan import Outline
 from runs.ledger.averaged import in_words
 from runs.ledger.standings import LeaderboardLine, Recent
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
 from web.run_picture import card_sentences, status_sentence
+from web.run_picture.averaging import averaging_of, key_of
 from web.run_picture.chart import summary
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
@@ -33,11 +34,14 @@ class Seen(NamedTuple):
     phase: str
     void_rounds: int
     now: datetime
+    outline: Outline | None = None  # of the last plan
 
 
 def picture_of(seen: Seen) -> Picture:
     """The picture. Every list under `changes.LISTS` holds rows with a `key` of their own."""
-    return {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **_lists(seen)}
+    averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
+    values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
+    return {**values, **_lists(seen)}
 
 
 def _words(seen: Seen) -> Picture:
@@ -124,7 +128,7 @@ def _bars(seen: Seen) -> list[Picture]:
     target = seen.run.target_batch
     return [
         {
-            "key": hashlib.sha256(peer.peer.encode()).hexdigest()[:12],
+            "key": key_of(peer.peer),
             "name": peer.name,
             "tint": tint_of(peer.name),
             "state": peer.state,

@@ -5,7 +5,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from coordination import presence
-from coordination.presence import Step
+from coordination.presence import Link, Step
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import Outline
 from runs.models import Run
 from runs.states import HOSTED
 
@@ -39,3 +41,13 @@ def numbers_online(runs: Collection[Run]) -> dict[UUID, int]:
 def current_step(run: Run) -> Step | None:
     """How far the step is that is being made, None where nobody drives the run."""
     return presence.current_step(run) if run.state in HOSTED else None
+
+
+def last_plan(run: Run) -> Outline | None:
+    """What the last plan was, as people see it. A run that ended still shows it."""
+    return presence.last_plan(run)
+
+
+def links(run: Run) -> dict[PeerId, Link]:
+    """What the links of those who are here carry. Not for everybody: see `own_links`."""
+    return presence.links(run) if run.state in HOSTED else {}

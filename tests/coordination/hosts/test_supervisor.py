@@ -119,6 +119,8 @@ class TestARun:
             step = await in_thread(presence.current_step)(example.run)
             assert step is not None
             assert step["target"] == RECIPE.target_batch
+            await until(lambda: presence.last_plan(example.run), "the last plan is shown")
+            assert len(await in_thread(presence.links)(example.run)) == 3
 
     async def test_tells_those_who_watch_when_a_step_is_in_the_log(self, example: Example) -> None:
         layer: Any = get_channel_layer()

@@ -4,6 +4,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import call_voters
 from peer_agent.protocol.coordinator.agreement.snapshots import elect, is_due
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.round.waiting import await_replicas
@@ -23,6 +24,7 @@ def commit(state: RunState) -> list[e.Command]:
     round_ = state.round
     assert round_ is not None
     round_.record = record_of(state, round_)
+    end_outline(state)
     enter(state, Why.HELD)
     return [e.Persist(round_.record, state.now - state.accumulating_since, round_.attempts)]
 

@@ -10,6 +10,7 @@ from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.reserve import tell_rates, upload_bps
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
+from peer_agent.protocol.coordinator.round.outlining import begin_outline
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.deadlines import MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
@@ -39,6 +40,7 @@ def plan(state: RunState) -> list[Command]:
     round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
     round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
     round_.gathered, round_.done_at = {}, None
+    begin_outline(state, round_)
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]
     return [*tell_rates(state), announce(round_.plan, state.members.values()), *drops]
 
@@ -59,6 +61,7 @@ def patience_s(state: RunState) -> float:
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     shares = _shares(state, round_, members)
+    round_.limits = shares.limits
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
     missing = _missing(kept, state.grid.chunks)

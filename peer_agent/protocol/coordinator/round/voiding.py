@@ -3,6 +3,7 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.coordinator.workers.conduct import recount_all, spend_amnesty
 from peer_agent.protocol.coordinator.workers.settlement import close_round
@@ -31,6 +32,7 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
         round=round_.number,
         reason=text,
     )
+    end_outline(state, is_void=True)
     enter(state, why)
     state.round = None
     close_round(state, round_)

@@ -24,9 +24,11 @@ from web.http.requester import person_in, site_of
 from web.pages.runs.dataset_text import stored_text, upload_facts
 from web.pages.runs.model_download import home_facts
 from web.pages.runs.new_run_form import NewRunForm
+from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.loading import seen_of
+from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import own_words
 from web.run_picture.picture import Picture, bars_of, picture_of
 
@@ -77,6 +79,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Everything on a run's page."""
     seen = seen_of(run)
     picture, live, entropy = seen.run, picture_of(seen), run.dataset.unigram_entropy
+    links, is_organizer = links_shown(run, request.user), may_manage(run, request.user)
     return {
         "run": run,
         "seen": seen,
@@ -92,7 +95,10 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "bars": bars_of(seen),
         "you": own_words(run, request.user, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
-        "is_organizer": may_manage(run, request.user),
+        "links": links,
+        "links_drawn": linked(live["plan"]) if live["plan"] else (),
+        "is_organizer": is_organizer,
+        "asks_links": is_organizer or bool(links["rows"]),
         "can_join": run.state in LIVE,
         "preview": PREVIEW,
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),

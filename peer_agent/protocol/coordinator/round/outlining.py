@@ -1,0 +1,35 @@
+"""What people see of the round that was planned last: kept for pages, from the plan to how the round ended."""
+
+from peer_agent.protocol.coordinator.state import Round, RunState
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import Participant, outline_of
+
+
+def begin_outline(state: RunState, round_: Round) -> None:
+    """A plan is made. Of a further attempt the seconds count from the first one."""
+    assert round_.plan is not None
+    began_at = state.outline.began_at if state.outline is not None and round_.attempts > 1 else state.now
+    state.outline = outline_of(
+        round_.plan,
+        [slot.peer for slot in round_.slots],
+        round_.limits,
+        named=lambda peer: _participant(state, round_, peer),
+        measured=state.capacities,
+        began_at=began_at,
+    )
+
+
+def _participant(state: RunState, round_: Round, peer: PeerId) -> Participant:
+    """By the names of now, or those of the cut where it has left since."""
+    member = state.members.get(peer)
+    if member is not None:
+        return Participant(member.person, member.machine, peer, member.role.value)
+    person, machine = round_.persons.get(peer, ("somebody", "a machine"))
+    return Participant(person, machine, peer, "")
+
+
+def end_outline(state: RunState, *, is_void: bool = False) -> None:
+    """The open round has all averages, or is void."""
+    if state.outline is not None and state.round is not None and state.round.plan is not None:
+        state.outline.took_s = None if is_void else state.now - state.outline.began_at
+        state.outline.is_void = is_void

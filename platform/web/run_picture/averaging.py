@@ -1,0 +1,209 @@
+"""The last plan as a picture: who sends to whom, how much, how long that should take and took, what limits it. Pure.
+
+Heights are in pixels of the drawing; template and script draw the same lines between the two sides. No bandwidth is in
+it: everybody sees it who may see the run.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import Bottleneck, Kind, Outline, Participant
+from web.run_picture.status_sentence import counted, duration
+
+Line = dict[str, Any]
+
+ROW = 36  # pixels of a line, as in the style sheet
+THICKEST, THINNEST = 12.0, 1.5  # pixels of what goes to who averages all, or next to nothing
+ALONE = 0.75  # of what a round would be shorter by: a limit that has so much of it is named alone
+NAMED = 2  # limits that a sentence names
+SHORTEST_S = 0.05  # below, seconds say nothing
+NO_BREAK = "\N{NO-BREAK SPACE}"
+HELPERS = frozenset({Role.AUXILIARY.value, Role.RELAY.value})
+AT_WORK = frozenset({"reduce", "commit"})  # phases in which the last plan is carried out
+
+RELAY = "relay"  # its name, to everybody
+NEVER = "No step has been averaged yet. From the first one on, this shows who sends what to whom."
+NOT_MEASURED = "It takes a few steps to measure what the connections carry."
+NOTHING_TRAVELS = "One machine works alone, so nothing has to travel."
+MORE_WOULD_HELP = " More machines that average would make it faster."
+NOTE = (
+    "Each machine on the left sends what it learned to those on the right, to each the part that it averages. "
+    "The averages go back to everybody."
+)
+
+
+def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
+    """Values of the picture. `phase` is that of the run now, empty where nobody drives it."""
+    if outline is None:
+        return {"plan": None, "limit": NEVER, "limiting": [], "planned": ""}
+    return {
+        "plan": drawn(outline),
+        "limit": limit_sentence(outline, is_over=is_over),
+        "limiting": limiting(outline),
+        "planned": time_sentence(outline, phase),
+    }
+
+
+# --- in words
+
+
+def time_sentence(outline: Outline, phase: str) -> str:
+    """What the plan said beside what it took."""
+    step, said = f"Step {outline.step:,}", f"the plan {{}} {_seconds(outline.planned_s)}" if outline.planned_s else ""
+    if outline.is_void:
+        return f"{step} could not be averaged and is tried again. Nothing was lost."
+    if outline.took_s is not None:
+        return _joined(f"{step} was averaged in {_seconds(outline.took_s)}", said.format("said"))
+    if phase in AT_WORK:
+        return _joined(f"{step} is being averaged", said.format("says"))
+    return _joined(f"{step} was planned last", said.format("said"))
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts)) + "."
+
+
+def _seconds(seconds: float) -> str:
+    words = duration(seconds) if seconds >= SHORTEST_S else "less than 0.1 s"
+    return words.replace(" ", NO_BREAK)
+
+
+def limit_sentence(outline: Outline, *, is_over: bool = False) -> str:
+    """Whom the averaging waits for, and in which direction; never how much that link carries."""
+    told = told_of(outline)
+    if not told:
+        return NOTHING_TRAVELS if _is_alone(outline) else NOT_MEASURED
+    verb = "limit" + ("ed" if is_over else "s" if len(told) == 1 else "")
+    words = _phrases(told)
+    if len(told) > 1 and len(outline.bottlenecks) > len(told):
+        words = f"{words.replace(' and ', ', ', 1)} and others"
+    together = " together" if len(told) > 1 else ""
+    helps = MORE_WOULD_HELP if not is_over and all(map(_is_of_helpers, told)) else ""
+    return f"{words[0].upper()}{words[1:]} {verb} the averaging{together}.{helps}"
+
+
+def told_of(outline: Outline) -> Sequence[Bottleneck]:
+    """The limits that the sentence names: the one that matters most, or the first two."""
+    limits = outline.bottlenecks
+    return limits[:1] if limits and limits[0].part >= ALONE else limits[:NAMED]
+
+
+def _is_of_helpers(limit: Bottleneck) -> bool:
+    """Whether it is a limit of those who only average, of whom there could be more."""
+    return bool(limit.who) and all(who.role in HELPERS for who in limit.who)
+
+
+def _is_alone(outline: Outline) -> bool:
+    senders = {who.peer for who in outline.senders}
+    return len(senders) == 1 and not outline.other_senders and senders == {each.who.peer for each in outline.averagers}
+
+
+def _phrases(told: Sequence[Bottleneck]) -> str:
+    kinds = {limit.kind for limit in told}
+    if len(told) > 1 and kinds < {Kind.UP, Kind.DOWN}:
+        names = " and ".join(_name(limit.who[0]) for limit in told)
+        return f"the {'uploads' if Kind.UP in kinds else 'downloads'} of {names}"
+    return " and ".join(map(_phrase, told))
+
+
+def _phrase(limit: Bottleneck) -> str:
+    match limit.kind:
+        case Kind.UP:
+            return f"the upload of {_name(limit.who[0])}"
+        case Kind.DOWN:
+            return f"the download of {_name(limit.who[0])}"
+        case Kind.DUPLEX:
+            return f"the connection of {_name(limit.who[0])}"
+        case Kind.PAIR:
+            return f"the connection from {_name(limit.who[0])} to {_name(limit.who[1])}"
+        case Kind.HOUSEHOLD:
+            return "a connection that several machines share"
+        case _:
+            assert_never(limit.kind)
+
+
+def names_of(who: Participant) -> tuple[str, str]:
+    """Person and machine as everybody may read them: a relay may be called as a computer of the site is."""
+    return (RELAY, "") if who.role == Role.RELAY else (who.person, who.machine)
+
+
+def _name(who: Participant) -> str:
+    person, machine = names_of(who)
+    return f"{person}'s {machine}" if machine else f"a {person}"
+
+
+# --- as a drawing
+
+
+def linked(plan: dict[str, Any]) -> list[tuple[Line, Line]]:
+    """Both ends of every link: each to each, nobody to itself; what limits comes last and so lies on top."""
+    ends = [
+        (one, other)
+        for one in plan["senders"]
+        for other in plan["averagers"]
+        if not one["key"] or one["key"] != other["key"]
+    ]
+    return sorted(ends, key=lambda link: link[0]["limits"])
+
+
+def drawn(outline: Outline) -> dict[str, Any]:
+    """Both sides, each line with its place. A link goes from each sender to each averager that is not itself."""
+    slow = {who.peer for limit in told_of(outline) for who in limit.who}
+    senders = [_line(who, slow) for who in outline.senders]
+    averagers = [{**_line(each.who, slow), **_part(each.part)} for each in outline.averagers]
+    if outline.other_senders:
+        senders.append(_rest(outline.other_senders))
+    if outline.other_averagers:
+        averagers.append({**_rest(outline.other_averagers), **_part(outline.other_part)})
+    height = ROW * max(len(senders), len(averagers))
+    sending, averaging = len(outline.senders) + outline.other_senders, len(outline.averagers) + outline.other_averagers
+    return {
+        "height": height,
+        "sending": counted(sending, "machine sends", "machines send"),
+        "averaging": counted(averaging, "machine averages", "machines average"),
+        "senders": _placed(senders, height),
+        "averagers": _placed(averagers, height),
+        "note": NOTE,
+    }
+
+
+def limiting(outline: Outline) -> list[str]:
+    """“key way” of each direction that the sentence names, as `way_key` has it."""
+    both = (Kind.UP, Kind.DOWN)
+    ways = {Kind.UP: (Kind.UP,), Kind.DOWN: (Kind.DOWN,), Kind.DUPLEX: both}
+    return [way_key(limit.who[0].peer, way) for limit in told_of(outline) for way in ways.get(limit.kind, ())]
+
+
+def way_key(peer: str, way: Kind) -> str:
+    """A direction of a machine's link, by the name that says nothing of it."""
+    return f"{key_of(peer)} {way}"
+
+
+def key_of(peer: str) -> str:
+    """A name for a machine that says nothing of it."""
+    return hashlib.sha256(peer.encode()).hexdigest()[:12]
+
+
+def _line(who: Participant, slow: set[PeerId]) -> Line:
+    name, machine = names_of(who)
+    return {"key": key_of(who.peer), "name": name, "machine": machine, "limits": who.peer in slow}
+
+
+def _rest(count: int) -> Line:
+    return {"key": "", "name": counted(count, "other", "others"), "machine": "", "limits": False}
+
+
+def _part(part: float) -> Line:
+    """In per cent for people, and how thick its links are."""
+    percent = f"{100 * part:.0f} %" if part >= 0.005 else "under 1 %"
+    width = round(max(THINNEST, THICKEST * part), 1)
+    return {"share": round(100 * part, 1), "percent": percent, "width": width}
+
+
+def _placed(lines: list[Line], height: int) -> list[Line]:
+    """Each line with its middle; the shorter side stands in the middle of the longer."""
+    top = (height - ROW * len(lines)) // 2
+    return [{**line, "y": top + ROW * place + ROW // 2} for place, line in enumerate(lines)]

@@ -1,0 +1,94 @@
+"""What machines' links were measured to carry: to each machine's owner and to the run's organizer, to nobody else."""
+
+from typing import Any, NamedTuple
+
+from accounts.models import Machine, Person
+from coordination.presence import Carried, Link
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.plan import Kind
+from runs.access import Viewer, may_manage, person_of
+from runs.models import Run
+from web.run_picture import presence
+from web.run_picture.averaging import RELAY, key_of, way_key
+
+LINES = 50  # on a page; the API has them all
+BITS = 8
+MEGA, GIGA = 1e6, 1e9
+NOT_YET = "not measured yet"
+EVERYBODYS, OWN = "Measured connections", "Your connections, as measured"
+NOTE = "Only a machine's owner and the run's organizer see this. “At least” means that nobody has needed more yet."
+MORE = "The API has those of all machines."
+
+
+class OwnLink(NamedTuple):
+    """One machine that is here. `person` and `machine` are names; `role` is what it does."""
+
+    peer: str
+    person: str
+    machine: str
+    link: Link
+
+
+def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
+    """Of the machines that are in the run now one's own, or to its organizer all; by person and name."""
+    person = person_of(viewer)
+    if person is None:
+        return []
+    known = presence.links(run)
+    which = {"pk__in": list(known)} if may_manage(run, viewer) else {"person": person}
+    found = [
+        OwnLink(each.peer_id, *_names(each, person), known[each.peer_id])
+        for each in Machine.objects.select_related("person").filter(**which)
+        if each.peer_id in known
+    ]
+    return sorted(found, key=lambda each: (each.link.role == Role.RELAY, each.person, each.machine, each.peer))
+
+
+def _names(machine: Machine, person: Person) -> tuple[str, str]:
+    """A relay may be called as a computer of the site is: that is its owner's to know."""
+    if machine.kind != Machine.Kind.RELAY:
+        return machine.person.username, machine.name
+    return RELAY, machine.name if machine.person == person else ""
+
+
+def links_shown(run: Run, viewer: Viewer) -> dict[str, Any]:
+    """The same in words, as the page has them; without a row where there is none to be seen."""
+    links = links_for(run, viewer)
+    title = EVERYBODYS if may_manage(run, viewer) else OWN
+    return {
+        "title": title,
+        "rows": [_row(each) for each in links[:LINES]],
+        "note": NOTE,
+        "more": MORE if len(links) > LINES else "",
+    }
+
+
+def _row(own: OwnLink) -> dict[str, Any]:
+    """`up_key` and `down_key` are among the picture's `limiting` where that direction limits the averaging.
+
+    What is not measured (any more, as after a restart) has none.
+    """
+    return {
+        "key": key_of(own.peer),
+        "person": own.person,
+        "machine": own.machine,
+        "up": in_words(own.link.up),
+        "up_key": way_key(own.peer, Kind.UP) if own.link.up else "",
+        "down": in_words(own.link.down),
+        "down_key": way_key(own.peer, Kind.DOWN) if own.link.down else "",
+    }
+
+
+def in_words(carried: Carried | None) -> str:
+    """“17 Mb/s”, “at least 40 Mb/s”, “not measured yet”."""
+    if carried is None:
+        return NOT_YET
+    return f"{'at least ' if carried.is_floor else ''}{rate(carried.bps)}"
+
+
+def rate(bytes_per_s: float) -> str:
+    """Bits per second as connections are sold."""
+    bits = BITS * bytes_per_s
+    if bits >= GIGA:
+        return f"{bits / GIGA:.1f} Gb/s"
+    return f"{bits / MEGA:.0f} Mb/s" if bits >= 9.95 * MEGA else f"{max(bits / MEGA, 0.1):.1f} Mb/s"
