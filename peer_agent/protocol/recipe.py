@@ -1,7 +1,7 @@
 """The checked, declarative description of a training job. Never code: all values have bounds, none names a file."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -55,6 +55,8 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     staleness: Literal[0] = 0
     codec_up: Codec = "fp16"
     codec_down: CodecDown = "fp16"
+    contributors: Literal["all", "fast"] = "all"  # fast: whoever would hold up the others is left out for one round
+    codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
     def tokens_in(self, samples: int) -> tuple[int, int]:
@@ -63,6 +65,10 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """
         each = self.model.context - 1
         return (samples - 1) * each + 1, samples * each
+
+
+DEFAULT = Recipe()
+LATER = ("contributors", "codecs")  # values that agents of before do not know
 
 
 class OutOfBounds(Problem):
@@ -75,7 +81,17 @@ class OutOfBounds(Problem):
 
 def encode_recipe(recipe: Recipe) -> bytes:
     """Canonical JSON of a recipe."""
-    return msgspec.json.encode(recipe, order="deterministic")
+    return msgspec.json.encode(as_values(recipe))
+
+
+def as_values(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as plain values, in its own order.
+
+    What came later is there where it says something: older recipes keep their bytes, and older agents read the others.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(recipe)
+    usual = {name for name in LATER if values[name] == getattr(DEFAULT, name)}
+    return {name: value for name, value in values.items() if name not in usual}
 
 
 def parse_recipe(data: bytes | str) -> Recipe:

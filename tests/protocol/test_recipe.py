@@ -27,6 +27,25 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
     assert parse_recipe(b"{}") == Recipe()
 
 
+BEFORE = (  # as agents and sites wrote the usual recipe that knew of no further values
+    b'{"objective":"causal_lm","model":{"family":"gpt2","layers":2,"width":64,"heads":4,"context":64},'
+    b'"optimizer":{"name":"lamb","learning_rate":0.01,"beta1":0.9,"beta2":0.98,"epsilon":1e-6,"weight_decay":0.01,'
+    b'"clip_norm":1.0,"warmup_steps":10,"decay":"cosine","final_ratio":0.1},"vocab":2048,"target_batch":48,'
+    b'"micro_batch":4,"target_steps":1000,"minimum_trainers":1,"snapshot_every":20,"mode":"sync","staleness":0,'
+    b'"codec_up":"fp16","codec_down":"fp16","seed":0}'
+)
+
+
+def test_values_that_came_later_are_left_out_where_they_say_nothing() -> None:
+    """Older recipes keep their bytes, and agents that know of no such value still join."""
+    assert encode_recipe(Recipe()) == BEFORE
+    assert parse_recipe(BEFORE) == Recipe()
+    for changed in (Recipe(contributors="fast"), Recipe(codecs="plan"), Recipe(contributors="fast", codecs="plan")):
+        assert encode_recipe(changed) != BEFORE
+        assert parse_recipe(encode_recipe(changed)) == changed
+    assert b"codecs" not in encode_recipe(Recipe(contributors="fast"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -49,6 +68,8 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
         '{"mode": "local"}',
         '{"codec_up": "zip"}',
         '{"codec_down": "int4"}',
+        '{"contributors": "some"}',
+        '{"codecs": "int4"}',
         '{"seed": -1}',
         '{"code": "import os"}',
         '{"model": {"path": "/etc/passwd"}}',

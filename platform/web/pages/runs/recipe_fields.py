@@ -59,6 +59,20 @@ WORDS: tuple[tuple[str, str, str, str, str], ...] = (
     ("snapshot_every", "snapshot_every", DETAILS, "Snapshot every", "Steps between states that a newcomer loads."),
     ("codec_up", "codec_up", DETAILS, "Codec up", "How gradients travel: fewer bits, less traffic."),
     ("codec_down", "codec_down", DETAILS, "Codec down", "How averages travel."),
+    (
+        "contributors",
+        "contributors",
+        DETAILS,
+        "Contributors",
+        "With fast, a machine whose link is too slow sits out every other round; its work is kept for the next.",
+    ),
+    (
+        "codecs",
+        "codecs",
+        DETAILS,
+        "Codecs",
+        "With plan, slow links send fewer bits than is said above; with stated, everybody sends as said.",
+    ),
     ("seed", "seed", DETAILS, "Seed", "Fixes the first parameters."),
 )
 
