@@ -11,6 +11,7 @@ from peer_agent.protocol.errors import Fault, Problem
 Codec = Literal["fp32", "fp16", "int8", "int4"]
 # Nothing that encoding loses on the way down is sent later, as a contributor's residual is (rule 9): not four bits.
 CodecDown = Literal["fp32", "fp16", "int8"]
+LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw"]
 
 
@@ -58,6 +59,10 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     contributors: Literal["all", "fast"] = "all"  # fast: whoever would hold up the others is left out for one round
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+    def codecs_from(self, stated: Codec) -> tuple[Codec, ...]:
+        """What the plan may use in the place of a stated codec: that one, and then fewer and fewer bits."""
+        return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
     def tokens_in(self, samples: int) -> tuple[int, int]:
         """Fewest and most loss tokens in a unit: of a causal language model every token of a sample but the first,

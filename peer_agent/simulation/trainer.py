@@ -4,12 +4,14 @@ import hashlib
 from typing import TYPE_CHECKING, assert_never
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.letters import OpenedCommit, own_part
 from peer_agent.protocol.log.merkle import root_over
 from peer_agent.protocol.log.records import Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan
+from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
@@ -92,6 +94,10 @@ class Trainer(Peer):
     def weights(self) -> Ranges:
         """Loss tokens by chunk of everything that is here, new and carried."""
         return self.core.weights
+
+    def chunks_of(self, codec: Codec) -> float:
+        """Chunks a second over its link; it was drawn for halves."""
+        return self.chunks_per_s * encoded_size("fp16", 4096) / encoded_size(codec, 4096)
 
     def sends(self, plan: Plan, slot: m.Slot) -> bool:
         """Whether it is there to stream this slot of this plan."""

@@ -39,7 +39,8 @@ class OpenRound:
 
     def is_of(self, record: RecordHead) -> bool:
         """Whether the record's averages are those that come in here."""
-        return (record.step, record.fence) == (self.cut.step + 1, self.cut.fence) and self.plan is not None
+        is_next = (record.step, record.fence) == (self.cut.step + 1, self.cut.fence)
+        return is_next and self.plan is not None and record.codec == self.assembly.codec
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
         """Take an attempt's averages from now on, and those that came before the plan; send what `slot` is asked."""
@@ -47,6 +48,8 @@ class OpenRound:
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived = time.monotonic(), {}
         self._reducers = {span.span: span.reducer for span in plan.spans}
+        if plan.codec_down != self.assembly.codec:  # the plan names another than the recipe; it holds for the round
+            self.assembly = Assembly(self.assembly.grid, plan.codec_down)
         self.assembly.follow(plan)
         frames, self._early_frames = self._early_frames, []
         for frame in frames:

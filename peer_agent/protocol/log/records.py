@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import Meta, Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from peer_agent.protocol.credentials import RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
@@ -97,6 +97,7 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tokens: Count
     included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # ascending; where it was averaged in
     clipped: bool = False  # its norm was above the bound of rule 12
+    codec: Codec | UnsetType = UNSET  # of its gradient, where that is not what the recipe says
 
 
 class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

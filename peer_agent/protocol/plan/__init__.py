@@ -5,7 +5,7 @@
 """
 
 from peer_agent.protocol.plan.comparison import Candidate
-from peer_agent.protocol.plan.contributors import Choice, choose
+from peer_agent.protocol.plan.contributors import PATIENCE, Choice, choose
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.published import published_bound
@@ -16,6 +16,7 @@ QUORUM_PERCENT = 70  # of a batch's samples, and of each chunk's planned tokens;
 
 __all__ = [
     "NO_LIMITS",
+    "PATIENCE",
     "QUORUM_PERCENT",
     "SPAN_BYTES",
     "Candidate",

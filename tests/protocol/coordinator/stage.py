@@ -3,7 +3,7 @@
 The peers here say exactly what they are told to say; nothing of them is computed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -57,8 +57,18 @@ class Trainer:
 class Stage:
     """A run with a clock that only moves when it is told to."""
 
-    def __init__(self, *, batch: int = 24, steps: int = 1000, snapshot_every: int = 1000, **facts: Any) -> None:
+    def __init__(
+        self,
+        *,
+        batch: int = 24,
+        steps: int = 1000,
+        snapshot_every: int = 1000,
+        values: Mapping[str, Any] | None = None,
+        **facts: Any,
+    ) -> None:
+        """`values`: further ones of the recipe."""
         recipe = Recipe(
+            **(values or {}),
             model=Model(context=CONTEXT),
             target_batch=batch,
             micro_batch=UNIT,

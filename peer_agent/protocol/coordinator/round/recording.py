@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
+from msgspec import UNSET
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.coordinator.workers.credit import credit_of, ranges_of, rounded
@@ -28,7 +30,7 @@ def record_of(state: RunState, round_: Round) -> Record:
         previous=state.digest,
         elements=state.elements,
         chunk_elements=state.grid.chunk_elements,
-        codec=state.recipe.codec_down,
+        codec=round_.codec_down,
         spans=tuple(spans),
         scalars=scalars_of(
             state.recipe, step=state.step + 1, sum_squares=sum(span.sum_squares for span in spans), tokens=tokens
@@ -85,6 +87,7 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
             tokens=tokens[slot],
             included=ranges[slot],
             clipped=entry.scale != 1.0,
+            codec=UNSET if entry.codec == state.recipe.codec_up else entry.codec,
         )
         for slot, entry in enumerate(round_.slots)
         if credit[slot]
