@@ -86,7 +86,7 @@ class Trainer(Peer):
         return {done.unit: done.base for done in self.core.done}
 
     @property
-    def cut(self) -> m.Cut | None:
+    def cut(self) -> m.Cut | m.SitOut | None:
         """Of the round that is open here."""
         return self.core.round.cut if self.core.round is not None else None
 
@@ -163,9 +163,8 @@ class Trainer(Peer):
                 self.say(action.message)  # type: ignore[arg-type]  # a trainer says nothing else to the site
             case e.Compute():
                 self.compute(action.unit.samples / self.samples_per_s, lambda: self._finish(action))
-            case e.Freeze():
-                self.averages.clear()
-                self.after(self.offer_delay_s, lambda: self._freeze(action))
+            case e.Freeze() | e.Hold():
+                self._open_round(action)
             case e.Load():
                 self.after(LOAD_S, lambda: self._load(action))
             case e.Apply():
@@ -196,6 +195,11 @@ class Trainer(Peer):
         fewest, most = self.world.recipe.tokens_in(action.unit.samples)
         tokens = fewest if not action.unit.start else most  # each epoch's first sample of a shard is a short one
         self.handle(e.Computed(action.job, NATS * tokens, tokens))
+
+    def _open_round(self, action: e.Freeze | e.Hold) -> None:
+        self.averages.clear()
+        if isinstance(action, e.Freeze):
+            self.after(self.offer_delay_s, lambda: self._freeze(action))
 
     def _freeze(self, action: e.Freeze) -> None:
         held = f"{self.core.accumulator} {self.core.done} {action.weights}"

@@ -55,12 +55,16 @@ class Accumulation:
 
     def freeze(self, action: e.Freeze) -> Sending | None:
         """Add this step's sum to what is held, and encode that; in a thread. None where it is not finite."""
-        if self.accumulator.sending is None and self.trainer.units:
-            self.accumulator.add(self.trainer.take_sum().gradient_sum)
+        self.hold()
         try:
             return self.accumulator.offer(action.cut.codec, action.weights)
         except NotFinite:
             return None
+
+    def hold(self) -> None:
+        """Add this step's sum to what is held from earlier ones."""
+        if self.accumulator.sending is None and self.trainer.units:
+            self.accumulator.add(self.trainer.take_sum().gradient_sum)
 
     def release(self) -> None:
         """The round made no update: what was offered stays."""

@@ -24,7 +24,7 @@ OPENS = 1000  # that wait to be served; as many as there can be relays
 class OpenRound:
     """The bytes of a round, from the cut to commit or void: ours on their way out, averaged ones as they come."""
 
-    def __init__(self, cut: m.Cut, assembly: Assembly) -> None:
+    def __init__(self, cut: m.Cut | m.SitOut, assembly: Assembly) -> None:
         self.cut, self.assembly = cut, assembly
         self.sending: Sending | None = None
         self.plan: m.PlanHead | None = None

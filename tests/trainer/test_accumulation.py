@@ -2,6 +2,8 @@
 
 import asyncio
 
+import numpy as np
+
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.trainer import events as e
@@ -23,3 +25,23 @@ async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
     weights = [result.loss_tokens for result in done if isinstance(result, e.Computed)]
     assert sorted(weights)[1:] == [42 * each, 42 * each]
     assert min(weights) == 41 * each + 3011 % recipe.model.context - 1
+
+
+async def test_work_of_a_round_without_us_is_in_the_sum_of_the_next() -> None:
+    """What is held is not thrown away with the sum of the next step's (rule 30)."""
+    recipe = small_recipe()
+    sums = []
+    for holds in (False, True):
+        trainer = Trainer(Replica(recipe), RUN, some_shards())
+        work = Accumulation(trainer, grid_of(trainer.replica.layout.elements), asyncio.Lock())
+        for job, start in enumerate((0, 8)):
+            await work.compute(e.Compute(job, Unit(0, 0, start, start + 8)), lambda _: True)
+            work.keep()
+            if holds and not job:
+                work.hold()
+                assert not trainer.units
+        work.hold()
+        work.close()
+        sums.append(work.accumulator._sum.copy())
+    np.testing.assert_allclose(sums[1], sums[0], rtol=1e-4, atol=1e-5)
+    assert abs(sums[0]).max() > 0

@@ -27,7 +27,7 @@ from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, relie
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
-from peer_agent.protocol.coordinator.round.choosing import choose_at_cut
+from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
 from peer_agent.protocol.coordinator.round.measuring import take_arrivals
@@ -222,5 +222,7 @@ def _sweep(state: RunState) -> list[e.Command]:
     weigh_absence(state)
     recount_all(state)
     look_at_reach(state)
+    if state.recipe.contributors == "fast" and state.phase is Phase.ACCUMULATE:
+        choose_anew(state)
     deal(state)
     return commands + look_at_votes(state) + look_at_hashes(state) + probe(state)

@@ -50,6 +50,7 @@ from peer_agent.protocol.messages.to_peer import (
     Rehello,
     Reload,
     Shard,
+    SitOut,
     Slot,
     Snapshot,
     Snapshotted,
@@ -102,6 +103,7 @@ TO_PEER = (
     | Lease
     | AccumulatorRevoked
     | Cut
+    | SitOut
     | Planned
     | Probe
     | Drop
@@ -175,6 +177,7 @@ __all__ = [
     "Report",
     "Seconds",
     "Shard",
+    "SitOut",
     "Slot",
     "SlotRefused",
     "Snapshot",

@@ -114,7 +114,7 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
             return _snapshotted(state, message.keep_after, now)
         case m.State():
             return _stand(state, message, now)
-        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice() | m.Probe():
+        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.SitOut() | m.Reload() | m.Notice() | m.Probe():
             return []  # for those who compute, and for the links
     assert_never(message)
 

@@ -122,7 +122,8 @@ def _with(state: RunState, ladders: Ladders, down: Codec) -> Chosen:
 
 def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Candidate:
     sizes = tuple(float(encoded_size(codec, state.elements)) for codec in ladder)
-    rounds = member.conduct.left_out if state.recipe.contributors == "fast" else PATIENCE
+    may_be_left_out = state.recipe.contributors == "fast" and not member.stands_in
+    rounds = member.conduct.left_out if may_be_left_out else PATIENCE
     return Candidate(party_of(state, member), member.samples_per_s, sizes, rounds)
 
 

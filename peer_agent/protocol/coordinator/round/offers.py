@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.chosen import stated
+from peer_agent.protocol.coordinator.chosen import Chosen, stated
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
@@ -51,13 +51,35 @@ def cut(state: RunState) -> list[Command]:
         cut_at=state.now,
         deadline=state.now + wait_s,
         codec_down=chosen.codec_down,
+        left_out={member.peer: chosen.left_out[member.peer] for member in able if member not in asked},
         codecs={member.peer: chosen.codecs.get(member.peer, state.recipe.codec_up) for member in asked},
         repeat_at=state.now + wait_s / 2,
     )
     enter(state, Why.FULL)
     state.started, state.is_lifted, state.moved_at = True, False, state.now
     recount_all(state)
-    return _cuts(state, state.round, state.round.codecs)
+    return [*_cuts(state, state.round, state.round.codecs), *_leave_out(state, state.round, chosen)]
+
+
+def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
+    """Who is left out is told why; once also that it can never keep up, where that is so (rule 14)."""
+    commands: list[Command] = []
+    for peer, reason in round_.left_out.items():
+        said = m.SitOut(
+            run=state.run,
+            step=state.step,
+            fence=state.fence,
+            attempt=round_.attempt,
+            round=round_.number,
+            reason=reason,
+        )
+        commands.append(Send((peer,), said))
+        member = state.members[peer]
+        if peer in chosen.cannot_follow and not member.told_slow:
+            member.told_slow = True
+            fault = Fault.of("E231", step_s=f"{chosen.step_s:.0f}")
+            commands.append(Send((peer,), m.Notice(run=state.run, code=fault.code, text=fault.text)))
+    return commands
 
 
 def _cuts(state: RunState, round_: Round, peers: Iterable[PeerId]) -> list[Command]:

@@ -140,3 +140,140 @@ def test_attempts_of_a_round_share_the_codec_of_its_averages() -> None:
     assert stage.round.plan is not None
     assert (stage.round.plan.attempt, stage.round.plan.codec_down) == (stage.round.attempt, "int4")
     assert len(sent(stage.said, m.Void)) == 0
+
+
+# --- who is left out
+
+
+def fast(*bps: float, **values: object) -> tuple[Stage, list[Trainer]]:
+    """A batch takes 3 s to compute, a round 0.03 s on a quick link."""
+    return linked(*(bps or (QUICK, QUICK, QUICK, SLOW)), contributors="fast", **values)  # type: ignore[arg-type]
+
+
+def test_who_would_hold_up_everybody_is_left_out_and_told_why() -> None:
+    stage, (*quick, slow) = fast()
+    held = cut(stage)
+    assert held == {"ann": "fp16", "bob": "fp16", "cem": "fp16"}
+    (told,) = sent(stage.said, m.SitOut)
+    assert told == sent(stage.said, m.SitOut, slow.peer)[0]
+    assert isinstance(told, m.SitOut)
+    assert (told.step, told.attempt, told.round) == (1, stage.round.attempt, stage.round.number)
+    assert told.reason == "its link needs 13.1 s for a round that the others make in 0.0 s"
+    assert slow.peer not in stage.round.persons
+    assert stage.round.waiting == {trainer.peer for trainer in quick}, "nobody waits for its offer"
+    assert sum(trainer.samples for trainer in quick) >= 48, "the batch is what the contributors bring"
+
+
+def test_with_everybody_nobody_is_left_out() -> None:
+    stage, _ = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
+    assert set(cut(stage)) == {"ann", "bob", "cem", "dan"}
+    assert sent(stage.said, m.SitOut) == []
+
+
+def test_a_smaller_codec_is_taken_before_anybody_is_left_out() -> None:
+    """In eight bits its link takes 0.6 s of a step of 3 s, and it has a quarter of the samples."""
+    bps = encoded_size("int8", ELEMENTS) / 0.6
+    stage, _ = fast(QUICK, QUICK, QUICK, bps, codecs="plan")
+    assert cut(stage)["dan"] == "int8"
+    stage, _ = fast(QUICK, QUICK, QUICK, bps / 20, codecs="plan")
+    assert "dan" not in cut(stage)
+
+
+def test_the_batch_counts_what_contributors_bring() -> None:
+    stage, (*quick, slow) = fast()
+    stage.wait(2.0)
+    assert stage.state.chosen is not None
+    assert set(stage.state.chosen.left_out) == {slow.peer}
+    while slow.undone and slow.samples < slow.quota:
+        stage.compute(slow)
+    for trainer in quick:
+        while trainer.undone and trainer.samples + 4 <= 12:
+            stage.compute(trainer)
+    assert stage.state.awake_samples >= 48 > sum(trainer.samples for trainer in quick)
+    assert stage.state.round is None
+    for trainer in quick:
+        stage.compute(trainer)
+    assert stage.round.waiting == {trainer.peer for trainer in quick}
+
+
+def test_shares_of_the_batch_are_dealt_to_those_who_contribute() -> None:
+    stage, (*quick, slow) = fast()
+    stage.wait(2.0)
+    assert sum(stage.member(trainer).share for trainer in quick) >= 48
+    assert stage.member(slow).share == stage.member(quick[0]).share, "as much for its time, for the round after"
+
+
+def test_it_goes_first_in_the_next_round_with_work_a_step_old() -> None:
+    stage, (*quick, slow) = fast()
+    cut(stage)
+    carried = dict(slow.done)
+    assert carried
+    finish(stage, *quick)
+    assert stage.records[-1].exact
+    assert stage.member(slow).conduct.left_out == 1
+    assert "dan" in cut(stage)
+    assert stage.round.left_out == {}
+    assert set(carried) < set(slow.done)
+    stage.offers(*quick, slow)
+    assert slow.peer in {slot.peer for slot in stage.round.slots}
+    stage.reduce()
+    record = stage.persist()
+    own = next(entry for entry in record.contributions if entry.peer == slow.peer)
+    assert set(carried) <= set(own.units)
+    assert not record.exact, "units of the step before are in it"
+    assert stage.member(slow).conduct.left_out == 0
+    assert "dan" not in cut(stage), "and then it is left out again"
+
+
+def test_a_void_round_is_no_round_that_it_was_left_out_of() -> None:
+    stage, (*quick, slow) = fast()
+    cut(stage)
+    stage.close()  # nobody offers
+    assert stage.state.round is None or stage.round.number > 2
+    assert stage.member(slow).conduct.left_out == 0
+    del quick
+
+
+def test_a_round_does_not_wait_for_who_is_left_out() -> None:
+    stage, (*quick, _) = fast()
+    cut(stage)
+    stage.offers(*quick)
+    assert stage.round.plan is not None
+    assert stage.round.plan.duration_s == pytest.approx(encoded_size("fp16", ELEMENTS) / QUICK, rel=0.01)
+
+
+def test_where_only_the_slow_are_left_they_make_the_batch() -> None:
+    stage, (*quick, slow) = fast()
+    stage.wait(2.0)
+    for trainer in quick:
+        stage.say(trainer.peer, m.Leave(run=stage.state.run))
+        del stage.trainers[trainer.peer]
+    assert set(cut(stage)) == {"dan"}
+    assert slow.samples >= 48
+
+
+def test_a_keeper_of_the_log_is_not_left_out() -> None:
+    """Without a relay its word is needed for the commit."""
+    stage, trainers = fast()
+    stage.member(trainers[3]).stands_in = True
+    assert "dan" in cut(stage)
+
+
+def test_who_can_never_keep_up_is_told_so_once_with_what_to_do() -> None:
+    """Its download takes 13 s, a step 3."""
+    stage, (*quick, slow) = fast()
+    for _ in range(3):
+        cut(stage)
+        finish(stage, *quick, *([] if stage.round.left_out else [slow]))
+    notices = [notice for notice in sent(stage.said, m.Notice, slow.peer) if isinstance(notice, m.Notice)]
+    assert [notice.code for notice in notices] == ["E231"]
+    assert "--auxiliary" in notices[0].text
+    assert not any(sent(stage.said, m.Notice, trainer.peer) for trainer in quick)
+
+
+def test_who_was_left_out_may_hold_two_rounds_of_work() -> None:
+    stage, (*quick, slow) = fast()
+    cut(stage)
+    before = slow.quota
+    finish(stage, *quick)
+    assert slow.quota == 2 * before
