@@ -9,8 +9,6 @@ from msgspec import Meta, Struct
 from peer_agent.protocol.errors import Fault, Problem
 
 Codec = Literal["fp32", "fp16", "int8", "int4"]
-# Nothing that encoding loses on the way down is sent later, as a contributor's residual is (rule 9): not four bits.
-CodecDown = Literal["fp32", "fp16", "int8"]
 LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw"]
 
@@ -55,7 +53,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mode: Literal["sync"] = "sync"
     staleness: Literal[0] = 0
     codec_up: Codec = "fp16"
-    codec_down: CodecDown = "fp16"
+    codec_down: Codec = "fp16"
     contributors: Literal["all", "fast"] = "all"  # fast: whoever would hold up the others is left out for one round
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0

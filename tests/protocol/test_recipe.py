@@ -67,7 +67,6 @@ def test_values_that_came_later_are_left_out_where_they_say_nothing() -> None:
         '{"staleness": 1}',
         '{"mode": "local"}',
         '{"codec_up": "zip"}',
-        '{"codec_down": "int4"}',
         '{"contributors": "some"}',
         '{"codecs": "int4"}',
         '{"seed": -1}',
@@ -120,8 +119,15 @@ def test_any_value_is_within_bounds_or_refused(fields: dict[str, object]) -> Non
     assert recipe == "E301" or parsed(encode_recipe(recipe)) == recipe
 
 
-def test_gradients_may_have_four_bits_on_their_way_up() -> None:
-    assert parse_recipe('{"codec_up": "int4"}').codec_up == "int4"
+def test_gradients_and_averages_may_have_four_bits() -> None:
+    recipe = parse_recipe('{"codec_up": "int4", "codec_down": "int4"}')
+    assert (recipe.codec_up, recipe.codec_down) == ("int4", "int4")
+
+
+def test_what_the_plan_may_use_in_the_place_of_a_codec() -> None:
+    assert Recipe().codecs_from("fp16") == ("fp16",)
+    assert Recipe(codecs="plan").codecs_from("fp32") == ("fp32", "fp16", "int8", "int4")
+    assert Recipe(codecs="plan").codecs_from("int8") == ("int8", "int4")
 
 
 def test_parameters_of_a_small_model() -> None:

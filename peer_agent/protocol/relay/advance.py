@@ -152,6 +152,8 @@ def _follow(state: RelayState, listeners: tuple[m.Listener, ...]) -> list[e.Acti
 def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]:
     place = Place(max(state.fence, commit.fence), commit.record.step, 0)
     actions = reducing.committed(state.reducer, place) if state.reducer is not None else []
+    if state.reducer is not None:
+        actions.append(e.Settle(commit.record.fence, commit.record.step, commit.record.spans))
     return actions + (keeping.commit(state, state.keeper, commit, now) if state.keeper is not None else [])
 
 
