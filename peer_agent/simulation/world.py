@@ -42,6 +42,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     failure_rates: FailureRates = FailureRates()
     non_finite: float = 0.0
     even: bool = False  # all trainers equally fast
+    slow_links: int = 0  # trainers, of the first, whose links carry a tenth of the others'
+    contributors: Literal["all", "fast"] = "all"
+    codecs: Literal["stated", "plan"] = "stated"
 
     def recipe(self) -> Recipe:
         """The recipe of such a run."""
@@ -53,6 +56,8 @@ class Setting(Struct, frozen=True, kw_only=True):
             target_steps=self.steps,
             minimum_trainers=self.minimum_trainers,
             snapshot_every=self.snapshot_every,
+            contributors=self.contributors,
+            codecs=self.codecs,
         )
 
 
@@ -120,7 +125,7 @@ class World:
     def _trainer(self, number: int) -> Trainer:
         usual = self.setting.samples_per_s
         speed = usual if self.setting.even else usual * 2 ** self.chance.uniform(-1.5, 1.5)
-        pace = self.grid.chunks / self.chance.uniform(0.5, 1.5)
+        pace = self.grid.chunks / self.chance.uniform(0.5, 1.5) / (10 if number < self.setting.slow_links else 1)
         latency_s = self.chance.uniform(0.01, 0.1)
         peer = PeerId(name_of(self.seed, "trainer", number))
         return Trainer(self, peer, samples_per_s=speed, latency_s=latency_s, chunks_per_s=pace)

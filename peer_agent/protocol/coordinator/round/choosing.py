@@ -109,12 +109,13 @@ def _with(state: RunState, ladders: Ladders, down: Codec) -> Chosen:
         for member in state.members.values()
         if member.peer not in ladders
     ]
-    batch, staleness = state.recipe.target_batch, state.recipe.staleness
-    choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)
+    choice = _chosen(state, candidates, others, down_bytes)
+    own_s = {candidate.party.peer: _link_s(candidate, down_bytes) for candidate in candidates}
+    others_s = f"a round that the others make in {choice.shares.duration_s:.1f} s"
     return Chosen(
         codecs={peer: ladders[peer][number] for peer, number in choice.codecs.items()},
         codec_down=down,
-        left_out={c.party.peer: _reason(c, choice, down_bytes) for c in candidates if c.party.peer in choice.left_out},
+        left_out={peer: f"its link needs {own_s[peer]:.1f} s for {others_s}" for peer in choice.left_out},
         cannot_follow=frozenset(choice.cannot_follow),
         step_s=choice.step_s,
     )
@@ -127,14 +128,22 @@ def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Ca
     return Candidate(party_of(state, member), member.samples_per_s, sizes, rounds)
 
 
-def _reason(candidate: Candidate, choice: Choice, down_bytes: float) -> str:
-    own_s = _link_s(candidate.party, min(candidate.up_bytes), down_bytes)
-    if not own_s:
-        return "nothing is known of its link yet"
-    return f"its link needs {own_s:.1f} s for a round that the others make in {choice.shares.duration_s:.1f} s"
+def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float) -> Choice:
+    """Nobody is left out but by its own link, as far as that is known: where all wait for one reducer, or one is
+    thought to be slow, fewer contributors would also be quicker, round after round."""
+    batch, staleness = state.recipe.target_batch, state.recipe.staleness
+    choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)
+    wait_s = choice.shares.duration_s
+    left_out = [candidate for candidate in candidates if candidate.party.peer in choice.left_out]
+    innocent = [candidate for candidate in left_out if _link_s(candidate, down_bytes) <= wait_s]
+    if not innocent:
+        return choice
+    forced = [replace(c, rounds_left_out=PATIENCE) if c in innocent else c for c in candidates]
+    return _chosen(state, forced, others, down_bytes)
 
 
-def _link_s(party: Party, up_bytes: float, down_bytes: float) -> float:
-    """Seconds of its own link, as far as that is measured."""
-    ways = ((up_bytes, party.upload_bps), (down_bytes, party.download_bps))
+def _link_s(candidate: Candidate, down_bytes: float) -> float:
+    """Seconds that its own link needs at least, as far as that is measured."""
+    party = candidate.party
+    ways = ((min(candidate.up_bytes), party.upload_bps), (down_bytes, party.download_bps))
     return max(size / bps if bps else 0.0 for size, bps in ways)

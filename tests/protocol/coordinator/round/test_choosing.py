@@ -226,12 +226,11 @@ def test_it_goes_first_in_the_next_round_with_work_a_step_old() -> None:
 
 
 def test_a_void_round_is_no_round_that_it_was_left_out_of() -> None:
-    stage, (*quick, slow) = fast()
+    stage, (*_, slow) = fast()
     cut(stage)
     stage.close()  # nobody offers
     assert stage.state.round is None or stage.round.number > 2
     assert stage.member(slow).conduct.left_out == 0
-    del quick
 
 
 def test_a_round_does_not_wait_for_who_is_left_out() -> None:
@@ -250,6 +249,22 @@ def test_where_only_the_slow_are_left_they_make_the_batch() -> None:
         del stage.trainers[trainer.peer]
     assert set(cut(stage)) == {"dan"}
     assert slow.samples >= 48
+
+
+def test_nobody_is_left_out_for_a_reducer_that_is_slow() -> None:
+    """Of fewer gradients it would have fewer bytes to take: that is no reason to send anybody away."""
+    stage, _ = fast(QUICK, QUICK, QUICK, 0.9 * QUICK, relay_bps=5e4)
+    assert len(cut(stage)) == 4
+    assert sent(stage.said, m.SitOut) == []
+
+
+def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
+    """It counts as slow as the slowest, so that nobody else is left out either until it is measured."""
+    stage, trainers = fast(QUICK, QUICK, SLOW, 0)
+    assert len(cut(stage)) == 4
+    finish(stage, *trainers)
+    set_link(stage, trainers[3], QUICK)
+    assert set(cut(stage)) == {"ann", "bob", "dan"}
 
 
 def test_a_keeper_of_the_log_is_not_left_out() -> None:
