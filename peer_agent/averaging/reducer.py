@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from peer_agent.averaging.codecs import Encoded, Floats, decode_with_leaf, encode_with_leaves
+from peer_agent.averaging.codecs import Encoded, Floats, decode_into, decode_with_leaf, encode_with_leaves
 from peer_agent.averaging.payloads import Payloads
+from peer_agent.averaging.residuals import FED_BACK, Residuals
 from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault
@@ -54,8 +55,11 @@ class Reduction:
     """Sums of the chunks of one attempt, and the averages of those that closed until their span is taken. One at a time
     may call it."""
 
-    def __init__(self, opened: OpenPlan) -> None:
+    def __init__(self, opened: OpenPlan, residuals: Residuals | None = None) -> None:
+        """`residuals`: what the updates before have lost here."""
         self.plan, self.grid = opened, opened.grid
+        self._residuals = residuals or Residuals()
+        self._residuals.begin(opened.place)
         self._committed: dict[int, bytes] = {}  # slot: its leaves, packed
         self._sums: dict[int, Floats] = {}  # chunk: sum of scale * tokens * values
         self._spare: list[Floats] = []  # what sums of chunks that are closed lay in
@@ -99,12 +103,22 @@ class Reduction:
         """The average of a chunk over so many tokens, encoded for everybody."""
         average = self._sums.pop(chunk)
         np.multiply(average, np.float32(1 / tokens), out=average)
-        codec, room = self.plan.plan.codec_down, self._payloads_of(chunk).rows(chunk, 1)
-        (encoded,) = encode_with_leaves(codec, average.reshape(1, -1), room)
-        self._averages[chunk] = encoded
+        encoded = self._averages[chunk] = self._encoded(chunk, average)
         if average.size == self.grid.chunk_elements:
             self._spare.append(average)
         return encoded[0]
+
+    def _encoded(self, chunk: int, average: Floats) -> Encoded:
+        """With what was lost of the chunk before; what is lost of it now is kept. The average is overwritten."""
+        codec, place = self.plan.plan.codec_down, self.plan.place
+        self._residuals.add_to(place.step, chunk, average)
+        lost = average.copy() if codec in FED_BACK else None
+        room = self._payloads_of(chunk).rows(chunk, 1)
+        (encoded,) = encode_with_leaves(codec, average.reshape(1, -1), room)
+        if lost is not None:
+            decode_into(codec, encoded[0], average)
+            self._residuals.keep(place.attempt, chunk, np.subtract(lost, average, out=lost))
+        return encoded
 
     def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> ClosedSpan:
         """A span whose chunks are all closed; it is held here no longer."""

@@ -3,19 +3,28 @@
 Exact, and of the record alone: its spans name their reducers, its contributions the chunks that they are averaged in.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
+from msgspec import UNSET
 
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.log.records import Record
+from peer_agent.protocol.log.records import Contribution, Record
 from peer_agent.protocol.recipe import Codec
 
 
 def averaged_bytes(record: Record, codec_up: Codec) -> dict[PeerId, int]:
-    """By reducer: the encoded size of all chunks that were added. `codec_up`: of the gradients on their way."""
+    """By reducer: the encoded size of all chunks that were added. `codec_up`: of gradients that name no other."""
     grid = Grid(record.elements, record.chunk_elements)
-    added = _added(record, grid.chunks) * _sizes(grid, codec_up)
+    by_codec: dict[Codec, list[Contribution]] = {}
+    for contribution in record.contributions:
+        codec = codec_up if contribution.codec is UNSET else contribution.codec
+        by_codec.setdefault(codec, []).append(contribution)
+    added = np.zeros(grid.chunks, np.int64)
+    for codec, contributions in by_codec.items():
+        added += _added(contributions, grid.chunks) * _sizes(grid, codec)
     given: dict[PeerId, int] = {}
     for span in record.spans:
         reducer = PeerId(span.reducer)
@@ -23,10 +32,10 @@ def averaged_bytes(record: Record, codec_up: Codec) -> dict[PeerId, int]:
     return given
 
 
-def _added(record: Record, chunks: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """How many contributions are averaged in each chunk."""
+def _added(contributions: Iterable[Contribution], chunks: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """How many of them are averaged in each chunk."""
     edges = np.zeros(chunks + 1, np.int64)
-    for contribution in record.contributions:
+    for contribution in contributions:
         for part in contribution.included:
             edges[min(part.first, chunks)] += 1
             edges[min(part.stop, chunks)] -= 1

@@ -1,7 +1,7 @@
 """The checked, declarative description of a training job. Never code: all values have bounds, none names a file."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -9,8 +9,7 @@ from msgspec import Meta, Struct
 from peer_agent.protocol.errors import Fault, Problem
 
 Codec = Literal["fp32", "fp16", "int8", "int4"]
-# Nothing that encoding loses on the way down is sent later, as a contributor's residual is (rule 9): not four bits.
-CodecDown = Literal["fp32", "fp16", "int8"]
+LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw"]
 
 
@@ -54,8 +53,14 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mode: Literal["sync"] = "sync"
     staleness: Literal[0, 1] = 0  # steps that work may be old by design: 1 overlaps the round (rule 10)
     codec_up: Codec = "fp16"
-    codec_down: CodecDown = "fp16"
+    codec_down: Codec = "fp16"
+    contributors: Literal["all", "fast"] = "all"  # fast: whoever would hold up the others is left out for one round
+    codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+    def codecs_from(self, stated: Codec) -> tuple[Codec, ...]:
+        """What the plan may use in the place of a stated codec: that one, and then fewer and fewer bits."""
+        return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
     def tokens_in(self, samples: int) -> tuple[int, int]:
         """Fewest and most loss tokens in a unit: of a causal language model every token of a sample but the first,
@@ -63,6 +68,10 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """
         each = self.model.context - 1
         return (samples - 1) * each + 1, samples * each
+
+
+DEFAULT = Recipe()
+LATER = ("contributors", "codecs")  # values that agents of before do not know
 
 
 class OutOfBounds(Problem):
@@ -75,7 +84,17 @@ class OutOfBounds(Problem):
 
 def encode_recipe(recipe: Recipe) -> bytes:
     """Canonical JSON of a recipe."""
-    return msgspec.json.encode(recipe, order="deterministic")
+    return msgspec.json.encode(as_values(recipe))
+
+
+def as_values(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as plain values, in its own order.
+
+    What came later is there where it says something: older recipes keep their bytes, and older agents read the others.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(recipe)
+    usual = {name for name in LATER if values[name] == getattr(DEFAULT, name)}
+    return {name: value for name, value in values.items() if name not in usual}
 
 
 def parse_recipe(data: bytes | str) -> Recipe:

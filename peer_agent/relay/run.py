@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.reducer import Reduction, received_span
+from peer_agent.averaging.residuals import Residuals
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.outbox import Outbox
@@ -45,7 +46,8 @@ Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]
 Answer = e.Tell | e.GiveSpan | e.GiveRecords
 Check = e.KeepLeaves | e.AddChunk
 Write = e.WriteReceived | e.WriteSpan | e.Append | e.Discard | e.Forget | e.Scan
-Doing = e.Say | e.Follow | e.Begin | e.End | Check | e.CloseChunk | e.CutLink | e.CopySpan | e.KeepAverage | Write
+Bound = e.Begin | e.End | e.Settle
+Doing = e.Say | e.Follow | Bound | Check | e.CloseChunk | e.CutLink | e.CopySpan | e.KeepAverage | Write
 Speak = Callable[[], Awaitable[Any]]
 
 
@@ -82,6 +84,7 @@ class RelayedRun:
         keeper, self.state.gets_all = Keeper(index=index, appending=index), gets_all
         self.state.keeper, self.state.spare = (None, keeper) if gets_all else (keeper, None)
         self.reduction: Reduction | None = None
+        self.residuals = Residuals()
         self.received: dict[int, dict[int, bytes]] = {}  # averages of others: payloads by span and chunk
         self.outbox: Outbox | None = None
         self.prober = Prober(run, around.say)
@@ -249,10 +252,8 @@ class RelayedRun:
                 self.around.say(action.message)
             case e.Follow():
                 self.around.follow(self.run, action.listeners)
-            case e.Begin():
-                self._begin(action)
-            case e.End():
-                self._end(silent=action.silent)
+            case e.Begin() | e.End() | e.Settle():
+                self._begin_or_end(action)
             case e.KeepLeaves() | e.AddChunk():
                 return await self._check(action, payload)
             case e.CloseChunk():
@@ -270,8 +271,19 @@ class RelayedRun:
                 assert_never(action)
         return None
 
+    def _begin_or_end(self, action: Bound) -> None:
+        """An attempt begins or ends, or an update is made."""
+        match action:
+            case e.Begin():
+                self._begin(action)
+            case e.End():
+                self._end(silent=action.silent)
+            case e.Settle():
+                parts = ((span.attempt, span.first, span.stop) for span in action.spans)
+                self.residuals.commit(action.fence, action.step, parts)
+
     def _begin(self, action: e.Begin) -> None:
-        self.reduction, self.received = Reduction(action.plan), {}
+        self.reduction, self.received = Reduction(action.plan, self.residuals), {}
         self._beside(self._hear_early)
         self._limit = _message_bytes(action.plan)
         for link in self.links.values():
@@ -290,6 +302,7 @@ class RelayedRun:
     def _end(self, *, silent: bool) -> None:
         self.reduction, self.received = None, {}
         if silent:
+            self.residuals.void()
             self._end_outbox()
 
     def _end_outbox(self) -> None:

@@ -11,7 +11,7 @@ from peer_agent.simulation.world import World
 
 LOOK_S = 1.0
 OVERHEAD_S = 4.0  # of a usual round, beside computing: offers, chunks, the database, and the units under way
-REDUCE_S = 1.5  # of the slowest trainer's chunks, at a relay's usual pace
+REDUCE_S = 1.5  # of a trainer's chunks, at a relay's usual pace; longer where somebody's link is slower
 PATIENCE = 10.0  # usual times without a commit
 
 
@@ -58,7 +58,8 @@ def usual_round_s(world: World) -> float | None:
     able = [trainer for trainer in world.trainers.values() if _is_able(world, trainer)]
     if not relays or len(able) < world.recipe.minimum_trainers:
         return None
-    reduce_s = REDUCE_S / min(relay.pace for relay in relays)
+    slowest_s = max(REDUCE_S, world.grid.chunks / min(trainer.chunks_per_s for trainer in able))
+    reduce_s = slowest_s / min(relay.pace for relay in relays)
     return world.recipe.target_batch / sum(t.samples_per_s for t in able) + reduce_s + OVERHEAD_S
 
 

@@ -143,7 +143,7 @@ class Relay(Peer):
         if not self.world.reaches(slot.peer, self.peer):
             return
         before = self.sent[number]
-        after = min(float(len(chunks)), before + sender.chunks_per_s * self.pace * POLL_S)
+        after = min(float(len(chunks)), before + sender.chunks_of(slot.codec) * self.pace * POLL_S)
         self.sent[number] = after
         for chunk in chunks[int(before) : int(after)]:
             if sender.damaged:

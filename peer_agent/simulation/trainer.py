@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.letters import OpenedCommit, own_part
 from peer_agent.protocol.log.merkle import root_over
 from peer_agent.protocol.log.records import Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan
+from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
@@ -89,7 +91,7 @@ class Trainer(Peer):
         return {done.unit: done.base for done in self.core.done}
 
     @property
-    def cut(self) -> m.Cut | None:
+    def cut(self) -> m.Cut | m.SitOut | None:
         """Of the round that is open here."""
         return self.core.round.cut if self.core.round is not None else None
 
@@ -97,6 +99,10 @@ class Trainer(Peer):
     def weights(self) -> Ranges:
         """Loss tokens by chunk of everything that is here, new and carried."""
         return self.core.weights
+
+    def chunks_of(self, codec: Codec) -> float:
+        """Chunks a second over its link; it was drawn for halves."""
+        return self.chunks_per_s * encoded_size("fp16", 4096) / encoded_size(codec, 4096)
 
     def sends(self, plan: Plan, slot: m.Slot) -> bool:
         """Whether it is there to stream this slot of this plan."""
@@ -162,9 +168,8 @@ class Trainer(Peer):
                 self.say(action.message)  # type: ignore[arg-type]  # a trainer says nothing else to the site
             case e.Compute():
                 self._compute(action)
-            case e.Freeze():
-                self.averages.clear()
-                self.after(self.offer_delay_s, lambda: self._freeze(action))
+            case e.Freeze() | e.Hold():
+                self._open_round(action)
             case e.Load():
                 self.after(LOAD_S, lambda: self._load(action))
             case e.Apply():
@@ -209,6 +214,11 @@ class Trainer(Peer):
         fewest, most = self.world.recipe.tokens_in(action.unit.samples)
         tokens = fewest if not action.unit.start else most  # each epoch's first sample of a shard is a short one
         self.handle(e.Computed(action.job, NATS * tokens, tokens, base))
+
+    def _open_round(self, action: e.Freeze | e.Hold) -> None:
+        self.averages.clear()
+        if isinstance(action, e.Freeze):
+            self.after(self.offer_delay_s, lambda: self._freeze(action))
 
     def _freeze(self, action: e.Freeze) -> None:
         held = f"{self.core.accumulator} {self.core.done} {action.weights}"

@@ -43,6 +43,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     non_finite: float = 0.0
     even: bool = False  # all trainers equally fast
     staleness: Literal[0, 1] = 0
+    slow_links: int = 0  # trainers, of the first, whose links carry a tenth of the others'
+    contributors: Literal["all", "fast"] = "all"
+    codecs: Literal["stated", "plan"] = "stated"
 
     def recipe(self) -> Recipe:
         """The recipe of such a run."""
@@ -55,6 +58,8 @@ class Setting(Struct, frozen=True, kw_only=True):
             minimum_trainers=self.minimum_trainers,
             snapshot_every=self.snapshot_every,
             staleness=self.staleness,
+            contributors=self.contributors,
+            codecs=self.codecs,
         )
 
 
@@ -122,7 +127,7 @@ class World:
     def _trainer(self, number: int) -> Trainer:
         usual = self.setting.samples_per_s
         speed = usual if self.setting.even else usual * 2 ** self.chance.uniform(-1.5, 1.5)
-        pace = self.grid.chunks / self.chance.uniform(0.5, 1.5)
+        pace = self.grid.chunks / self.chance.uniform(0.5, 1.5) / (10 if number < self.setting.slow_links else 1)
         latency_s = self.chance.uniform(0.01, 0.1)
         peer = PeerId(name_of(self.seed, "trainer", number))
         return Trainer(self, peer, samples_per_s=speed, latency_s=latency_s, chunks_per_s=pace)

@@ -63,11 +63,15 @@ class Accumulation:
     def freeze(self, action: e.Freeze) -> Sending | None:
         """Add what was never offered to what is held, and encode that; in a thread. None where it is not finite."""
         try:
-            if self.accumulator.sending is None and self.trainer.units:
-                self.accumulator.add(self.trainer.take_sum().gradient_sum)
+            self.hold()
             return self.accumulator.offer(action.cut.codec, action.weights)
         except NotFinite:
             return None
+
+    def hold(self) -> None:
+        """Add what was never offered to what is held. Raises NotFinite where that is too much."""
+        if self.accumulator.sending is None and self.trainer.units:
+            self.accumulator.add(self.trainer.take_sum().gradient_sum)
 
     def release(self) -> None:
         """The round made no update: what was offered stays."""

@@ -228,7 +228,7 @@ class Agent:
                 self._tell(action)
             case e.Dial():
                 self.links.follow(action.listeners)
-            case e.Freeze() | e.Send() | e.Serve() | e.Release() | e.Settle():
+            case e.Freeze() | e.Hold() | e.Send() | e.Serve() | e.Release() | e.Settle():
                 self._carry_round(action)
             case e.Made():
                 self._made(action.record)
@@ -255,10 +255,13 @@ class Agent:
             case _:
                 assert_never(action)
 
-    def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.Release | e.Settle) -> None:
+    def _carry_round(self, action: e.Freeze | e.Hold | e.Send | e.Serve | e.Release | e.Settle) -> None:
         match action:
             case e.Freeze():
-                self._open_round(action)
+                self.jobs.add(self.jobs.freeze, action, self._open_round(action.cut))
+            case e.Hold():
+                self._open_round(action.cut)
+                self.jobs.add(self.jobs.change, action)
             case e.Send() if self.round is not None:
                 self._follow(self.round, action.plan)
             case e.Serve() if self.round is not None:
@@ -269,12 +272,12 @@ class Agent:
                 self.round = None
                 self.jobs.add(self.jobs.change, action)
 
-    def _open_round(self, action: e.Freeze) -> None:
+    def _open_round(self, cut: m.Cut | m.SitOut) -> OpenRound:
         greeting, recipe = self.core.greeting, self.core.recipe
         assert greeting is not None
         assert recipe is not None
-        self.round = OpenRound(action.cut, Assembly(grid_of(greeting.elements), recipe.codec_down))
-        self.jobs.add(self.jobs.freeze, action, self.round)
+        self.round = OpenRound(cut, Assembly(grid_of(greeting.elements), recipe.codec_down))
+        return self.round
 
     def _follow(self, round_: OpenRound, plan: OpenedPlan) -> None:
         slot = self.core.round.slot if self.core.round is not None else None

@@ -169,7 +169,9 @@ class Jobs:
         in_hand = self.agent.core.in_hand
         return in_hand is not None and in_hand.job == job
 
-    async def change(self, action: e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle) -> None:
+    async def change(
+        self, action: e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Hold | e.Release | e.Settle
+    ) -> None:
         """Change what is held, one change at a time."""
         _, accumulation = self._there()
         match action:
@@ -181,6 +183,8 @@ class Jobs:
                 accumulation.discard_held()
             case e.Renew():
                 accumulation.renew()
+            case e.Hold():
+                await asyncio.to_thread(accumulation.hold)
             case e.Release():
                 accumulation.release()
             case e.Settle():

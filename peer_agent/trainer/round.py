@@ -25,7 +25,7 @@ OPENS = 1000  # that wait to be served; as many as there can be relays
 class OpenRound:
     """The bytes of a round, from the cut to commit or void: ours on their way out, averaged ones as they come."""
 
-    def __init__(self, cut: m.Cut, assembly: Assembly) -> None:
+    def __init__(self, cut: m.Cut | m.SitOut, assembly: Assembly) -> None:
         self.cut, self.assembly = cut, assembly
         self.sending: Sending | None = None
         self.plan: m.PlanHead | None = None
@@ -40,7 +40,8 @@ class OpenRound:
 
     def is_of(self, record: RecordHead) -> bool:
         """Whether the record's averages are those that come in here."""
-        return (record.step, record.fence) == (self.cut.step + 1, self.cut.fence) and self.plan is not None
+        is_next = (record.step, record.fence) == (self.cut.step + 1, self.cut.fence)
+        return is_next and self.plan is not None and record.codec == self.assembly.codec
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
         """Take an attempt's averages from now on, and those that came before the plan; send what `slot` is asked."""
@@ -48,6 +49,8 @@ class OpenRound:
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived = time.monotonic(), {}
         self._reducers = {span.span: span.reducer for span in plan.spans}
+        if plan.codec_down != self.assembly.codec:  # the plan names another than the recipe; it holds for the round
+            self.assembly = Assembly(self.assembly.grid, plan.codec_down)
         self.assembly.follow(plan)
         frames, self._early_frames = self._early_frames, []
         for frame in frames:

@@ -17,7 +17,7 @@ from peer_agent.protocol.bandwidth.learning import Capacity, Direction
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.recipe import CodecDown, Model, Recipe
+from peer_agent.protocol.recipe import Codec, Model, Recipe
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rig.processes import cpu_s, peak_mb
@@ -41,7 +41,7 @@ class Made(Struct, frozen=True, eq=False):
     """The rounds that were made: over which links, by whom, and what the kernel counted before and after them."""
 
     setup: Setup
-    codec: CodecDown
+    codec: Codec
     rates: Rates
     coordinator: Coordinator
     peers: dict[str, PeerId]  # by name
@@ -67,7 +67,7 @@ def program_of(peer: Peer, place: tuple[str, str, str], address: str, elements: 
     return ("contributor", *place, str(elements), str(UNIT_S), *([address] if peer.reachable else []))
 
 
-def recipe_of(found: Setup, codec: CodecDown) -> Recipe:
+def recipe_of(found: Setup, codec: Codec) -> Recipe:
     """A batch to which every trainer gives one unit."""
     trainers = sum(peer.role == "trainer" for peer in found.peers)
     return Recipe(
@@ -81,7 +81,7 @@ def recipe_of(found: Setup, codec: CodecDown) -> Recipe:
     )
 
 
-async def measure(found: Setup, codec: CodecDown, rounds: int) -> Figures:
+async def measure(found: Setup, codec: Codec, rounds: int) -> Figures:
     """Calibrate, warm up, and make so many rounds."""
     with emulated(found) as network, tempfile.TemporaryDirectory() as folder:
         rates = await asyncio.to_thread(calibrated, network)
@@ -201,7 +201,7 @@ def named(direction: Direction, peers: dict[str, PeerId]) -> str:
     return next(name for name, peer in peers.items() if peer == direction[0]) + f" {direction[1]}"
 
 
-def _measured(found: Setup, codec: CodecDown, rounds: int) -> Figures:
+def _measured(found: Setup, codec: Codec, rounds: int) -> Figures:
     if reason := reason_against():
         return {"left_out": reason}
     return asyncio.run(measure(found, codec, rounds))
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.averaging", description=__doc__)
     parser.add_argument("--setup", choices=sorted(SETUPS), default="homes")
     parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")
-    parser.add_argument("--codec", choices=get_args(CodecDown), default="fp16")
+    parser.add_argument("--codec", choices=get_args(Codec), default="fp16")
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args(arguments)
     found = setup(wanted.setup, wanted.scale)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -74,6 +75,13 @@ def test_it_is_what_each_chunk_counted_by_itself_would_give(case: Any, codec: Co
 def test_two_contributions_in_all_of_three_chunks(codec: Codec, size: int) -> None:
     everywhere = [[(0, 3)], [(0, 3)]]
     assert averaged_bytes(record(Grid(25, 10), [(ANN, 0, 3)], everywhere), codec) == {ANN: 2 * size}
+
+
+def test_each_contribution_counts_in_its_own_codec() -> None:
+    mixed = record(Grid(25, 10), [(ANN, 0, 3)], [[(0, 3)], [(0, 2)]])
+    small = replace(mixed.contributions[1], codec="int8")
+    given = averaged_bytes(replace(mixed, contributions=(mixed.contributions[0], small)), "fp16")
+    assert given == {ANN: 2 * 25 + 3 * 2 + 20 + 2 * 4}
 
 
 def test_who_reduced_two_spans_is_credited_with_both() -> None:

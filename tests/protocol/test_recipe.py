@@ -27,6 +27,25 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
     assert parse_recipe(b"{}") == Recipe()
 
 
+BEFORE = (  # as agents and sites wrote the usual recipe that knew of no further values
+    b'{"objective":"causal_lm","model":{"family":"gpt2","layers":2,"width":64,"heads":4,"context":64},'
+    b'"optimizer":{"name":"lamb","learning_rate":0.01,"beta1":0.9,"beta2":0.98,"epsilon":1e-6,"weight_decay":0.01,'
+    b'"clip_norm":1.0,"warmup_steps":10,"decay":"cosine","final_ratio":0.1},"vocab":2048,"target_batch":48,'
+    b'"micro_batch":4,"target_steps":1000,"minimum_trainers":1,"snapshot_every":20,"mode":"sync","staleness":0,'
+    b'"codec_up":"fp16","codec_down":"fp16","seed":0}'
+)
+
+
+def test_values_that_came_later_are_left_out_where_they_say_nothing() -> None:
+    """Older recipes keep their bytes, and agents that know of no such value still join."""
+    assert encode_recipe(Recipe()) == BEFORE
+    assert parse_recipe(BEFORE) == Recipe()
+    for changed in (Recipe(contributors="fast"), Recipe(codecs="plan"), Recipe(contributors="fast", codecs="plan")):
+        assert encode_recipe(changed) != BEFORE
+        assert parse_recipe(encode_recipe(changed)) == changed
+    assert b"codecs" not in encode_recipe(Recipe(contributors="fast"))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -48,7 +67,8 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
         '{"staleness": 2}',
         '{"mode": "local"}',
         '{"codec_up": "zip"}',
-        '{"codec_down": "int4"}',
+        '{"contributors": "some"}',
+        '{"codecs": "int4"}',
         '{"seed": -1}',
         '{"code": "import os"}',
         '{"model": {"path": "/etc/passwd"}}',
@@ -99,8 +119,15 @@ def test_any_value_is_within_bounds_or_refused(fields: dict[str, object]) -> Non
     assert recipe == "E301" or parsed(encode_recipe(recipe)) == recipe
 
 
-def test_gradients_may_have_four_bits_on_their_way_up() -> None:
-    assert parse_recipe('{"codec_up": "int4"}').codec_up == "int4"
+def test_gradients_and_averages_may_have_four_bits() -> None:
+    recipe = parse_recipe('{"codec_up": "int4", "codec_down": "int4"}')
+    assert (recipe.codec_up, recipe.codec_down) == ("int4", "int4")
+
+
+def test_what_the_plan_may_use_in_the_place_of_a_codec() -> None:
+    assert Recipe().codecs_from("fp16") == ("fp16",)
+    assert Recipe(codecs="plan").codecs_from("fp32") == ("fp32", "fp16", "int8", "int4")
+    assert Recipe(codecs="plan").codecs_from("int8") == ("int8", "int4")
 
 
 def test_parameters_of_a_small_model() -> None:

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.update_log import UpdateLog
@@ -12,11 +13,13 @@ from peer_agent.network.link import LinkLost
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.relay.run import _compute
 from tests.agent.scripted_site import (
     OTHER_RELAY,
     PATIENCE_S,
+    RELAY,
     TRAINER,
     planned,
 )
@@ -28,7 +31,7 @@ from tests.averaging.rounds import (
     sealed,
 )
 from tests.protocol.identities import SITE_PUBLIC
-from tests.relay.scenes import greeting, heard, offers, plan, run_of_a_relay, settled
+from tests.relay.scenes import commit_of, greeting, heard, offers, plan, run_of_a_relay, settled
 
 
 class Silent:
@@ -85,6 +88,36 @@ async def test_each_receiver_has_the_uplink_for_what_the_plan_gives_us_to_averag
     assert run.outbox is not None
     assert run.outbox.planned == chunks * encoded_size(attempt.codec_down, attempt.chunk_elements) > 0
     await run.close()
+
+
+async def test_what_its_encoding_lost_is_kept_until_the_commit_and_forgotten_at_a_void(tmp_path: Path) -> None:
+    """And only of what the record says that it averaged."""
+    run, sendings = run_of_a_relay(tmp_path, []), offers()
+    attempt = plan_of(sendings, codec_down="int4", reducers=(RELAY, OTHER_RELAY))
+    spans, _ = averaged(attempt, sendings)
+    for ends in (m.Void(run=RUN, step=7, fence=3, attempt=1, round=9, reason="a test"), None):
+        made = replace(attempt, attempt=1 if ends else 2, spans=tuple(_of(attempt, 1 if ends else 2)))
+        await run.handle(heard(planned(made)))
+        assert run.reduction is not None
+        for slot, sending in enumerate(sendings):
+            assert run.reduction.leaves(slot, pack_leaves(sending.leaves)) is None
+            for chunk in (0, 1):
+                assert run.reduction.add(slot, chunk, sending.payloads[chunk]) is None
+        for chunk in (0, 1):
+            run.reduction.close(chunk, 201)
+        assert len(run.residuals._open) == 2
+        if ends is not None:
+            await run.handle(heard(ends))
+            assert (run.residuals._open, run.residuals._kept) == ({}, {})
+    record = replace(record_of(made, spans), attempt=2)
+    await run.handle(heard(commit_of(sealed(record))))
+    assert sorted(run.residuals._kept) == [0, 1]
+    await settled(run)
+    await run.close()
+
+
+def _of(attempt: m.Plan, number: int) -> list[m.PlannedSpan]:
+    return [replace(span, attempt=number) for span in attempt.spans]
 
 
 async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: Path) -> None:

@@ -155,3 +155,23 @@ def tokens_of(sending: Sending) -> int:
 
 async def ignore(*_: object) -> None:
     """What relays say does not matter here."""
+
+
+async def test_work_of_a_round_without_us_is_in_the_sum_of_the_next() -> None:
+    """What is held is not thrown away with the sum of the next step's (rule 30)."""
+    recipe = small_recipe()
+    sums = []
+    for holds in (False, True):
+        trainer = Trainer(Replica(recipe), RUN, some_shards())
+        work = Accumulation(trainer, grid_of(trainer.replica.layout.elements), asyncio.Lock())
+        for job, start in enumerate((0, 8)):
+            await work.compute(e.Compute(job, Unit(0, 0, start, start + 8)), lambda _: True)
+            work.keep()
+            if holds and not job:
+                work.hold()
+                assert not trainer.units
+        work.hold()
+        work.close()
+        sums.append(work.accumulator._sum.copy())
+    np.testing.assert_allclose(sums[1], sums[0], rtol=1e-4, atol=1e-5)
+    assert abs(sums[0]).max() > 0

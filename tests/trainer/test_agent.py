@@ -140,6 +140,19 @@ async def test_words_of_a_host_that_is_gone_are_not_heeded(tmp_path: Path) -> No
         assert (again.undone, again.fence) == (lease.units, 2)
 
 
+async def test_a_round_without_this_machine_is_told_of_and_followed(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        place = {"step": 0, "fence": 1, "attempt": 1, "round": 1}
+        await scene.site.says(m.SitOut(run=RUN, reason="its link is slow", **place), REHELLO)
+        assert (await scene.site.hears(m.Hello)).in_doubt == (m.InDoubt(0, 1, 1),)
+        assert "made without this machine: its link is slow" in scene.words.getvalue()
+        assert scene.agent.round is not None, "it takes the averages"
+        await scene.site.says(m.Void(run=RUN, reason="a test", **place), REHELLO)
+        assert (await scene.site.hears(m.Hello)).in_doubt == ()
+        assert scene.agent.round is None
+
+
 async def test_a_site_that_knows_less_is_followed_after_one_numbered_sentence(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()

@@ -14,7 +14,7 @@ from peer_agent.protocol.wire import HEADER, Frame, Kind
 from peer_agent.trainer import round as trainer_round
 from peer_agent.trainer.round import OpenRound, contribute
 from tests.agent.scripted_site import PATIENCE_S
-from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of, record_of
+from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, averaged, contributor, frame, plan_of, record_of
 
 
 class Taking:
@@ -150,6 +150,22 @@ def test_once_all_averages_are_here_it_says_under_which_root_and_how_they_came()
         for peer in (RELAY, OTHER_RELAY)
     }
     assert all(0 <= arrival.first_s <= arrival.last_s for arrival in gathered.arrivals)
+
+
+def test_averages_are_taken_in_the_codec_that_the_plan_names() -> None:
+    """What came before the plan too; a record that names another codec is of another round (rule 14)."""
+    sending = contributor(1, 100).offer("fp32")
+    made = plan_of([sending], codec_down="int8")
+    spans, payloads = averaged(made, [sending])
+    round_, _ = a_round()
+    early, *others = [frame(made, int(chunk >= 2), chunk, 0, payloads[chunk], Kind.AVERAGE) for chunk in GRID]
+    assert not round_.keep_chunk(early)
+    round_.follow(made, 0)
+    assert all(round_.keep_chunk(each) for each in others)
+    record = record_of(made, spans)
+    assert round_.assembly.missing(record) == []
+    assert round_.is_of(record)
+    assert not round_.is_of(replace(record, codec="fp16"))
 
 
 async def test_a_reducer_gets_what_it_has_not_and_nothing_twice() -> None:

@@ -27,6 +27,7 @@ from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, relie
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
+from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
 from peer_agent.protocol.coordinator.round.measuring import take_arrivals
@@ -182,7 +183,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 def _move(state: RunState) -> list[e.Command]:
     """Whatever can move by itself."""
     match state.phase:
-        case Phase.ACCUMULATE if may_cut(state):
+        case Phase.ACCUMULATE if may_cut(state) and choose_at_cut(state):
             return cut(state) + _move(state)
         case Phase.OFFER:
             return close_offers(state)
@@ -223,5 +224,7 @@ def _sweep(state: RunState) -> list[e.Command]:
     weigh_absence(state)
     recount_all(state)
     look_at_reach(state)
+    if state.recipe.contributors == "fast" and state.phase is Phase.ACCUMULATE:
+        choose_anew(state)
     deal(state)
     return commands + look_at_votes(state) + look_at_hashes(state) + probe(state)

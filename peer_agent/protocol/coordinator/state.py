@@ -6,6 +6,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from peer_agent.protocol.bandwidth.learning import Capacity, Direction, Flow
+from peer_agent.protocol.coordinator.chosen import Chosen
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.credentials import Role
@@ -14,7 +15,7 @@ from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
 from peer_agent.protocol.plan import Limit, Outline
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.recipe import Codec, Recipe
 
 DIVERGED = 4  # units not finite at one step, from every trainer
 NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
@@ -49,6 +50,7 @@ class Conduct(Struct):
     out_until: int = 0  # the last round it sits out
     out_to: float = 0.0  # and when it is back at the earliest
     out_since: float = 0.0
+    left_out: int = 0  # updates running that were made without it, since its link would have held up the others
     proven: int = 0  # most samples of one of its contributions
     nudge_s: float = 0.0  # of work without a delivery after which it is asked for a hello; 0: not set yet
 
@@ -80,6 +82,7 @@ class Member(Struct):
     probed: int = 0  # how often its link was measured
     reserve: float = 0.0  # the part of its uplink that its household keeps, by its own word
     uplink_told: float = 0.0  # bytes per second that it was told to keep to; 0: no limit
+    told_slow: bool = False  # that averages come to it more slowly than steps are made
     stands_in: bool = False  # no relay keeps the log, so that this member's word has to do
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when
@@ -149,6 +152,9 @@ class Round(Struct):
     waiting: set[PeerId]  # waited for, and not answered yet
     cut_at: float
     deadline: float
+    codec_down: Codec
+    codecs: dict[PeerId, Codec]  # of those asked
+    left_out: dict[PeerId, str] = field(default_factory=dict)  # of this round, and why
     repeat_at: float = 0.0  # when what may have been lost is said again
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
@@ -276,6 +282,7 @@ class RunState(Struct, kw_only=True):
     outline: Outline | None = None  # the last plan as people see it
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # what links are known to carry
+    chosen: Chosen | None = None  # None: nothing was compared yet
     probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number
     probe_number: int = 0  # the last
     voided: Void | None = None  # the last, and who has not been seen to know of it

@@ -210,4 +210,12 @@ LINKS: dict[str, Entry] = {
         "The round is made again; if it comes again, tell the operator.",
         means="Nothing of it was applied, and nothing was lost.",
     ),
+    "E231": Entry(
+        "Connection too slow for this run",
+        Severity.MEDIUM,
+        "Averages come to this machine more slowly than steps are made, one in {step_s} seconds, so it falls behind.",
+        "Use a faster connection; or leave, and help as an auxiliary: `manyhands join ADDRESS --auxiliary` averages\n"
+        "for the others as far as its connection allows, and computes nothing.",
+        means="It catches up from the log where it can, and its work counts whenever it has.",
+    ),
 }

@@ -100,6 +100,7 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     # Of the units those that were computed one step before the others (rule 10). Not there at all where there are none,
     # so that agents that do not know of it read every record of a run with staleness 0.
     stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] | UnsetType = UNSET
+    codec: Codec | UnsetType = UNSET  # of its gradient, where that is not what the recipe says
 
 
 class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

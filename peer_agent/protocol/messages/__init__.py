@@ -50,6 +50,7 @@ from peer_agent.protocol.messages.to_peer import (
     Rehello,
     Reload,
     Shard,
+    SitOut,
     Slot,
     Snapshot,
     Snapshotted,
@@ -103,6 +104,7 @@ TO_PEER = (
     | Lease
     | AccumulatorRevoked
     | Cut
+    | SitOut
     | Planned
     | Probe
     | Uplink
@@ -177,6 +179,7 @@ __all__ = [
     "Report",
     "Seconds",
     "Shard",
+    "SitOut",
     "Slot",
     "SlotRefused",
     "Snapshot",

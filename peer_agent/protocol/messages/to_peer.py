@@ -108,6 +108,17 @@ class Cut(Attempted, frozen=True, kw_only=True):
     chunk_elements: Medium
 
 
+class SitOut(Attempted, frozen=True, kw_only=True):
+    """Instead of a cut: this round is made without the peer, whose link would hold up the others (rule 30).
+
+    It offers nothing, takes the averages, and keeps what it holds: that is first in the next round. Said in runs alone
+    whose recipe says `contributors: fast`, which older agents do not join.
+    """
+
+    round: Count
+    reason: Text
+
+
 class Slot(Struct, frozen=True, kw_only=True):
     """One contributor: its place in the frames, its weight, what it committed to, how it is scaled (rule 12)."""
 

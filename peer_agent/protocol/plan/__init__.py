@@ -6,7 +6,7 @@ average an element at two places.
 """
 
 from peer_agent.protocol.plan.comparison import Candidate
-from peer_agent.protocol.plan.contributors import Choice, choose
+from peer_agent.protocol.plan.contributors import PATIENCE, Choice, choose
 from peer_agent.protocol.plan.outline import Bottleneck, Outline, Participant, outline_of
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party
 from peer_agent.protocol.plan.program import Kind
@@ -18,6 +18,7 @@ QUORUM_PERCENT = 70  # of a batch's samples, and of each chunk's planned tokens;
 
 __all__ = [
     "NO_LIMITS",
+    "PATIENCE",
     "QUORUM_PERCENT",
     "SPAN_BYTES",
     "Bottleneck",

@@ -17,7 +17,7 @@ from peer_agent.protocol.plan.comparison import Candidate, Codecs, Comparison
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.solve import Shares, solve
 
-PATIENCE = 3  # rounds running that somebody is left out at most
+PATIENCE = 1  # rounds running that somebody is left out at most: what it has is carried once (rule 10)
 MOST_CELLS = 1 << 13  # choices times peers that are compared at once; of more choices, every so many-th
 MOST_SOLVED = 4  # choices that are looked at with the limits that links have together
 ALIKE = 1.01  # a choice this much slower than the fastest may be preferred to it
@@ -48,7 +48,7 @@ def choose(
     """Who contributes, so that steps of `batch` samples follow one another as fast as may be.
 
     With staleness 1 samples are computed during the exchange, else before it. `others` reduce or receive. Whoever was
-    left out three rounds running contributes. Within 10 % of the best of all choices where only own links limit.
+    left out of the last round contributes. Within 10 % of the best of all choices where only own links limit.
     Raises ValueError as `solve`, without candidates, and for one without a codec.
     """
     if not candidates or not all(candidate.up_bytes for candidate in candidates):

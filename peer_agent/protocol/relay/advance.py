@@ -114,9 +114,16 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
             return _snapshotted(state, message.keep_after, now)
         case m.State():
             return _stand(state, message, now)
-        case m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.Reload() | m.Notice() | m.Probe() | m.Uplink():
-            return []  # for those who compute, and for the links
-    assert_never(message)
+        case _:
+            return _pass_over(message)
+
+
+def _pass_over(
+    message: m.Lease | m.AccumulatorRevoked | m.Cut | m.SitOut | m.Reload | m.Notice | m.Probe | m.Uplink,
+) -> list[e.Action]:
+    """What is for those who compute, and for the links."""
+    del message
+    return []
 
 
 def _snapshotted(state: RelayState, keep_after: int, now: float) -> list[e.Action]:
@@ -152,6 +159,8 @@ def _follow(state: RelayState, listeners: tuple[m.Listener, ...]) -> list[e.Acti
 def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]:
     place = Place(max(state.fence, commit.fence), commit.record.step, 0)
     actions = reducing.committed(state.reducer, place) if state.reducer is not None else []
+    if state.reducer is not None:
+        actions.append(e.Settle(commit.record.fence, commit.record.step, commit.record.spans))
     return actions + (keeping.commit(state, state.keeper, commit, now) if state.keeper is not None else [])
 
 

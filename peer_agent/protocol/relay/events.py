@@ -203,6 +203,14 @@ class End(Struct, frozen=True):
     silent: bool
 
 
+class Settle(Struct, frozen=True):
+    """The update that makes `step` is committed, of these spans, averaged in attempts of this fence."""
+
+    fence: int
+    step: int
+    spans: tuple[SpanEntry, ...]
+
+
 class KeepLeaves(Struct, frozen=True):
     """See whether these are the leaves under the slot's root, and keep them: LeavesKept or ChunkRefused."""
 
@@ -312,6 +320,7 @@ Action = (
     | Tell
     | Begin
     | End
+    | Settle
     | KeepLeaves
     | AddChunk
     | CloseChunk

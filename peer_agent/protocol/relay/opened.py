@@ -68,6 +68,7 @@ Opened = (
     | m.Lease
     | m.AccumulatorRevoked
     | m.Cut
+    | m.SitOut
     | m.Probe
     | m.Uplink
     | OpenPlan

@@ -95,7 +95,7 @@ def _is_of_now(state: TrainerState, fence: int) -> bool:
 def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
     """Everything that can be said to a trainer."""
     match message:
-        case m.Greeting() | m.Lease() | m.Cut() | m.Void():
+        case m.Greeting() | m.Lease() | m.Cut() | m.SitOut() | m.Void():
             return _hear_host(state, message, seed) if _is_of_now(state, message.fence) else []
         case m.Rehello() | m.AccumulatorRevoked() | m.Snapshotted() | m.Reload() | m.Listeners():
             return _hear_standing(state, message, seed)
@@ -111,7 +111,9 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
     assert_never(message)
 
 
-def _hear_host(state: TrainerState, message: m.Greeting | m.Lease | m.Cut | m.Void, seed: int) -> list[e.Action]:
+def _hear_host(
+    state: TrainerState, message: m.Greeting | m.Lease | m.Cut | m.SitOut | m.Void, seed: int
+) -> list[e.Action]:
     """What only the newest host may say."""
     match message:
         case m.Greeting():
@@ -120,6 +122,8 @@ def _hear_host(state: TrainerState, message: m.Greeting | m.Lease | m.Cut | m.Vo
             return work.take_lease(state, message)
         case m.Cut():
             return rounds.take_cut(state, message)
+        case m.SitOut():
+            return rounds.take_sit_out(state, message)
         case m.Void():
             return rounds.take_void(state, message)
     assert_never(message)

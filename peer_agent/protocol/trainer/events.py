@@ -263,6 +263,12 @@ class Freeze(Struct, frozen=True):
     weights: Ranges
 
 
+class Hold(Struct, frozen=True):
+    """The round is made without us: move the sum of this step's gradients to what is held from earlier ones."""
+
+    cut: m.SitOut
+
+
 class Send(Struct, frozen=True):
     """Take this attempt's averages; where it has a slot of ours, be ready to stream it to whoever is served."""
 
@@ -330,6 +336,7 @@ Action = (
     | DiscardHeld
     | Renew
     | Freeze
+    | Hold
     | Send
     | Serve
     | Release

@@ -215,10 +215,18 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
         actions += give_up_held(state)
     actions += _arrive(state, Cause.APPLIED)
     if not is_whole or has_too_old(state):
-        return [*actions, *start_over(state, Cause.REVOKED, seed)]
+        return [*actions, *_given_back(state), *start_over(state, Cause.REVOKED, seed)]
     if state.hello_due and state.is_at_head:
         return [*actions, *hello(state), *work(state)]
     return [*actions, *report(state, at_once=state.phase is not Phase.APPLYING), *work(state)]
+
+
+def _given_back(state: TrainerState) -> list[Action]:
+    """Why work is in vain, where it was left out of one update too many (rule 10)."""
+    if not has_too_old(state):
+        return []
+    reason = "it was left out of two updates, and is too old for the next"
+    return [Tell(f"{state.samples} samples that were computed here go back to the others: {reason}.")]
 
 
 def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:

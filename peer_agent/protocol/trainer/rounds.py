@@ -8,6 +8,7 @@ from peer_agent.protocol.trainer.events import (
     Freeze,
     Frozen,
     Gathered,
+    Hold,
     OpenHeard,
     Overflowed,
     Release,
@@ -29,16 +30,33 @@ def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
     """Say what is held with the last finished micro-batch, digest first (rule 1). What comes after it waits."""
     if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
         return []
-    actions = let_go(state)
-    pause(state)
-    keep_fresh(state)
+    actions = _stop(state)
     state.jobs += 1
     state.round = Round(cut, cut.attempt, state.jobs)
     move(state, Cause.CUT, Phase.FREEZE)
     return [*actions, Freeze(state.jobs, cut, state.held), *work(state)]
 
 
-def _is_new(state: TrainerState, cut: m.Cut) -> bool:
+def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
+    """Offer nothing to this round. What is held stays, and is older by a step in the next one (rules 10 and 30)."""
+    if ignores(state, Cause.LEFT_OUT) or message.step != state.step or not _is_new(state, message):
+        return []
+    actions = _stop(state)
+    state.round = Round(message, message.attempt, 0)
+    move(state, Cause.LEFT_OUT, Phase.OFFER)
+    told = Tell(f"This round is made without this machine: {message.reason}. What it has goes into the next one.")
+    return [*actions, Hold(message), told, *work(state)]
+
+
+def _stop(state: TrainerState) -> list[Action]:
+    """At the last finished micro-batch, as far as this round goes."""
+    actions = let_go(state)
+    pause(state)
+    keep_fresh(state)
+    return actions
+
+
+def _is_new(state: TrainerState, cut: m.Cut | m.SitOut) -> bool:
     round_ = state.round
     return round_ is None or (cut.fence, cut.attempt) > (round_.cut.fence, round_.attempt)
 

@@ -24,7 +24,7 @@ class Phase(StrEnum):
     LACKING = "lacking"  # nobody has the bytes of the next record
     ACCUMULATE = "accumulate"  # at the head
     FREEZE = "freeze"  # it was cut
-    OFFER = "offer"  # it has offered
+    OFFER = "offer"  # it has offered, or is left out of the round
     REDUCE = "reduce"  # there is a plan
     GONE = "gone"
 
@@ -50,9 +50,9 @@ class Done(Struct, frozen=True):
 class Round(Struct):
     """From the cut to commit or void. Attempts may follow one another on the same offer."""
 
-    cut: m.Cut
+    cut: m.Cut | m.SitOut
     attempt: int
-    freeze: int  # its job
+    freeze: int  # its job; 0: nothing is offered
     offer: m.Offer | None = None
     plan: OpenedPlan | None = None
     is_gathered: bool = False  # all averages of the attempt are here

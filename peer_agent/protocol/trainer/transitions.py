@@ -24,6 +24,7 @@ class Cause(StrEnum):
     LEASED = "units are leased"
     RESULT = "a unit is computed"
     CUT = "a cut at this step"
+    LEFT_OUT = "a round at this step is made without us"
     FROZEN = "what is held is encoded"
     OVERFLOWED = "what is held is not finite"
     PLANNED = "a plan of this round"
@@ -66,6 +67,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_same(Cause.LEASED, *PRESENT),
     **_same(Cause.RESULT, *PRESENT),
     **_to(Cause.CUT, (P.ACCUMULATE, *ROUND), P.FREEZE),
+    **_to(Cause.LEFT_OUT, (P.ACCUMULATE, *ROUND), P.OFFER),
     **_to(Cause.FROZEN, (P.FREEZE,), P.OFFER),
     **_to(Cause.OVERFLOWED, ROUND, *FREE),
     **_to(Cause.PLANNED, ROUND, P.REDUCE),
@@ -94,6 +96,7 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.LEASED: BEFORE,  # without a state it holds nothing: the hello after loading says so
     Cause.RESULT: BEFORE,  # nothing is in hand
     Cause.CUT: (*BEFORE, *BEHIND),  # the round goes on without us
+    Cause.LEFT_OUT: (*BEFORE, *BEHIND),
     Cause.FROZEN: (*BEFORE, *BEHIND, P.ACCUMULATE, P.OFFER, P.REDUCE),  # too late for the plan
     Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze finds it again
     Cause.PLANNED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # we offered nothing; the log will have it

@@ -8,6 +8,7 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router
 
+from peer_agent.protocol.recipe import as_values
 from runs import selectors
 from runs.ledger import standings
 from runs.ledger.averaged import averaged_lines
@@ -125,7 +126,9 @@ def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:
         "parameters": run.elements,
         "codec_up": recipe.codec_up,
         "codec_down": recipe.codec_down,
-        "recipe": msgspec.to_builtins(recipe),
+        "contributors": recipe.contributors,
+        "codecs": recipe.codecs,
+        "recipe": as_values(recipe),
         "data_bytes": TOKEN_BYTES * (run.dataset.tokens or 0),
     }
 

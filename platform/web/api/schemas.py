@@ -47,6 +47,8 @@ class RunOut(Schema):
     parameters: int
     codec_up: str
     codec_down: str
+    contributors: str
+    codecs: str
     recipe: dict[str, Any]
     data_bytes: int
 

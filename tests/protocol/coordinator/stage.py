@@ -3,7 +3,7 @@
 The peers here say exactly what they are told to say; nothing of them is computed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -64,9 +64,12 @@ class Stage:
         steps: int = 1000,
         snapshot_every: int = 1000,
         staleness: Literal[0, 1] = 0,
+        values: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> None:
+        """`values`: further ones of the recipe."""
         recipe = Recipe(
+            **(values or {}),
             staleness=staleness,
             model=Model(context=CONTEXT),
             target_batch=batch,

@@ -1,13 +1,15 @@
 """While nothing moves there is a reason, and it names who is waited for."""
 
+from typing import Any
+
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.standing import STILL_S, name_all
 from peer_agent.protocol.coordinator.state import Phase
 from tests.protocol.coordinator.stage import Stage, Trainer
 
 
-def two(*, steps: int = 1000) -> tuple[Stage, list[Trainer]]:
-    stage = Stage(batch=24, steps=steps)
+def two(**recipe: Any) -> tuple[Stage, list[Trainer]]:
+    stage = Stage(batch=24, **recipe)
     stage.relay()
     trainers = [stage.trainer("laptop", "ann"), stage.trainer("tower", "bob")]
     stage.commit()

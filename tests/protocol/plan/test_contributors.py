@@ -106,13 +106,13 @@ def test_a_codec_is_only_taken_by_who_may() -> None:
         assert {number for who, number in choice.codecs.items() if who != peer(2)} <= {0}
 
 
-def test_who_was_left_out_three_rounds_running_contributes() -> None:
+def test_who_was_left_out_of_the_last_round_contributes() -> None:
     candidates = homes(1.0, 1.0, 1.0, 0.01)
-    waited = [replace(candidates[3], rounds_left_out=rounds) for rounds in (2, 3)]
+    waited = [replace(candidates[3], rounds_left_out=rounds) for rounds in (0, 1)]
     choices = [choose([*candidates[:3], last], [RELAY], 1.0, batch=30, staleness=1) for last in waited]
     assert [choice.left_out for choice in choices] == [(peer(3),), ()]
     assert choices[1].step_s == 100.0
-    both = [replace(c, rounds_left_out=3, up_bytes=(1.0, 0.5)) for c in candidates]
+    both = [replace(c, rounds_left_out=1, up_bytes=(1.0, 0.5)) for c in candidates]
     assert choose(both, [RELAY], 1.0, batch=1, staleness=1).left_out == ()
 
 

@@ -73,7 +73,10 @@ def test_after_a_record_that_does_not_follow_the_next_ones_are_asked_for_again()
 
 def test_a_commit_of_an_older_host_is_true_all_the_same() -> None:
     relay = Stage().join(step=0, fence=9)
-    assert appends(relay.hear(commit_of(1, fence=3))) == [1]
+    actions = relay.hear(commit_of(1, fence=3))
+    assert appends(actions) == [1]
+    (settled,) = [action for action in actions if isinstance(action, e.Settle)]
+    assert (settled.fence, settled.step, len(settled.spans)) == (3, 1, 2), "what was averaged then is in the update"
 
 
 # What lies elsewhere

@@ -53,6 +53,8 @@ class TestReading:
             "parameters": run.elements,
             "codec_up": run.parsed_recipe.codec_up,
             "codec_down": run.parsed_recipe.codec_down,
+            "contributors": "all",
+            "codecs": "stated",
             "recipe": json.loads(run.recipe),
             "data_bytes": 2000,
         }

@@ -4,6 +4,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import call_voters
 from peer_agent.protocol.coordinator.agreement.snapshots import elect, is_due
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.choosing import settle_choice
 from peer_agent.protocol.coordinator.round.outlining import end_outline
 from peer_agent.protocol.coordinator.round.recording import record_of
 from peer_agent.protocol.coordinator.round.voiding import void
@@ -68,6 +69,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     before = state.index
     settle_leases(state, record, round_.slots)
     close_round(state, round_)
+    settle_choice(state, round_)
     state.index, state.step = record.index, record.step
     state.digest = digest_of(event.sealed)
     state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0

@@ -1,11 +1,13 @@
 """From the cut to the plan: who is asked, which offers are taken, how long they are waited for."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.chosen import Chosen, stated
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
+from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
 from peer_agent.protocol.coordinator.round.screening import scales_of
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
@@ -14,15 +16,16 @@ from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Member, Phase,
 from peer_agent.protocol.coordinator.workers.conduct import is_asked, missed, recount, recount_all, struck, usual_s
 from peer_agent.protocol.coordinator.workers.settlement import end_leases
 from peer_agent.protocol.errors import Fault
-from peer_agent.protocol.identifiers import AccumulatorId
+from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.plan import QUORUM_PERCENT
+from peer_agent.protocol.recipe import Codec
 
 LATE_ROUNDS = 5  # doublings of the wait while rounds are void for want of offers: slow machines need it
 
 
 def may_cut(state: RunState) -> bool:
     """Whether those who can be counted on have the batch."""
-    if state.awake_samples < state.recipe.target_batch or state.phase is not Phase.ACCUMULATE:
+    if state.phase is not Phase.ACCUMULATE or contributed(state) < state.recipe.target_batch:
         return False
     if awaits_replicas(state):
         return False
@@ -31,8 +34,10 @@ def may_cut(state: RunState) -> bool:
 
 def cut(state: RunState) -> list[Command]:
     """The target batch is reached: everyone stops at the last finished micro-batch and says what it holds."""
-    asked = [member for member in state.ready() if is_asked(state, member.conduct)]
-    waited_for = {member.peer for member in asked if member.counted[1] and _may_offer(member)}
+    chosen = state.chosen or stated(state.recipe)
+    able = [member for member in state.ready() if is_asked(state, member.conduct)]
+    asked = [member for member in able if member.peer not in chosen.left_out]
+    waited_for = {member.peer for member in asked if member.counted[1] and may_offer(member)}
     state.rounds += 1
     state.attempt += 1
     wait_s = offer_s(state)
@@ -44,31 +49,55 @@ def cut(state: RunState) -> list[Command]:
         waiting=waited_for,
         cut_at=state.now,
         deadline=state.now + wait_s,
+        codec_down=chosen.codec_down,
+        left_out={member.peer: chosen.left_out[member.peer] for member in able if member not in asked},
+        codecs={member.peer: chosen.codecs.get(member.peer, state.recipe.codec_up) for member in asked},
         repeat_at=state.now + wait_s / 2,
     )
     enter(state, Why.FULL)
     leave_behind(state)
     state.started, state.is_lifted, state.moved_at = True, False, state.now
     recount_all(state)
-    return [Send(tuple(member.peer for member in asked), _cut_of(state, state.round))]
+    return [*_cuts(state, state.round, state.round.codecs), *_leave_out(state, state.round, chosen)]
 
 
-def _may_offer(member: Member) -> bool:
-    """Whether it is expected to hold something: also where it has worked before and reported nothing since.
+def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
+    """Who is left out is told why; once also that it can never keep up, where that is so (rule 14)."""
+    commands: list[Command] = []
+    for peer, reason in round_.left_out.items():
+        said = m.SitOut(
+            run=state.run,
+            step=state.step,
+            fence=state.fence,
+            attempt=round_.attempt,
+            round=round_.number,
+            reason=reason,
+        )
+        commands.append(Send((peer,), said))
+        member = state.members[peer]
+        if peer in chosen.cannot_follow and not member.told_slow:
+            member.told_slow = True
+            fault = Fault.of("E231", step_s=f"{chosen.step_s:.0f}")
+            commands.append(Send((peer,), m.Notice(run=state.run, code=fault.code, text=fault.text)))
+    return commands
 
-    What it did since its last report would be a step old in the next update, which would then not be exact.
-    """
-    return bool(member.done or member.carried or member.conduct.pace)
+
+def _cuts(state: RunState, round_: Round, peers: Iterable[PeerId]) -> list[Command]:
+    """The cut to each of these in its own codec (rule 14)."""
+    by_codec: dict[Codec, list[PeerId]] = {}
+    for peer in peers:
+        by_codec.setdefault(round_.codecs[peer], []).append(peer)
+    return [Send(tuple(those), _cut_of(state, round_, codec)) for codec, those in by_codec.items()]
 
 
-def _cut_of(state: RunState, round_: Round) -> m.Cut:
+def _cut_of(state: RunState, round_: Round, codec: Codec) -> m.Cut:
     return m.Cut(
         run=state.run,
         step=state.step,
         fence=state.fence,
         attempt=round_.attempt,
         round=round_.number,
-        codec=state.recipe.codec_up,
+        codec=codec,
         chunk_elements=state.grid.chunk_elements,
     )
 
@@ -139,7 +168,7 @@ def repeat_cut(state: RunState) -> list[Command]:
     if state.phase is not Phase.OFFER or round_ is None or state.now < round_.repeat_at or not round_.waiting:
         return []
     round_.repeat_at = round_.deadline
-    return [Send(tuple(sorted(round_.waiting)), _cut_of(state, round_))]
+    return _cuts(state, round_, sorted(round_.waiting))
 
 
 def close_offers(state: RunState) -> list[Command]:
@@ -160,7 +189,12 @@ def close_offers(state: RunState) -> list[Command]:
     scales = scales_of([offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers])
     round_.slots = tuple(
         m.Slot(
-            peer=peer, weights=offer.weights, root=offer.root, norm=offer.norm, codec=state.recipe.codec_up, scale=scale
+            peer=peer,
+            weights=offer.weights,
+            root=offer.root,
+            norm=offer.norm,
+            codec=round_.codecs[peer],
+            scale=scale,
         )
         for (peer, offer), scale in zip(offers, scales, strict=True)
     )

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.learning import WAYS, budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -76,7 +78,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         chunk_elements=state.grid.chunk_elements,
         slots=round_.slots,
         spans=tuple(kept) + tuple(spans),
-        codec_down=state.recipe.codec_down,
+        codec_down=round_.codec_down,
         **_timing(state, shares),
     )
 
@@ -99,26 +101,25 @@ def _timing(state: RunState, shares: Shares) -> dict[str, float]:
 
 
 def _shares(state: RunState, round_: Round, reducers: Sequence[Member]) -> Shares:
-    up = encoded_size(state.recipe.codec_up, state.elements)
-    contributors = {slot.peer for slot in round_.slots}
+    up = {slot.peer: encoded_size(slot.codec, state.elements) for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
-    sizes = {peer: up if peer in contributors else 0 for peer in contributors | here.keys()}
-    parties = [_party(state, peer, here.get(peer), size) for peer, size in sizes.items()]
-    return solve(parties, encoded_size(state.recipe.codec_down, state.elements))
+    gone = [Party(peer=peer, up_bytes=up[peer], is_volunteer=True) for peer in up.keys() - here.keys()]
+    parties = [party_of(state, member, up.get(peer, 0)) for peer, member in here.items()]
+    if state.recipe.contributors == "fast":
+        parties = [replace(party, is_awaited=party.peer in round_.persons) for party in parties]
+    return solve([*parties, *gone], encoded_size(round_.codec_down, state.elements))
 
 
-def _party(state: RunState, peer: PeerId, member: Member | None, up_bytes: int) -> Party:
-    """Relays reduce, trainers receive; who has left sends what it offered, once it is back, and receives nothing."""
-    if member is None:
-        return Party(peer=peer, up_bytes=up_bytes, is_volunteer=True)
+def party_of(state: RunState, member: Member, up_bytes: int = 0) -> Party:
+    """Relays reduce, trainers receive. Who has left sends what it offered once it is back, and receives nothing."""
     return Party(
-        peer=peer,
+        peer=member.peer,
         up_bytes=up_bytes,
         receives=member.trains,
         may_reduce=state.may_reduce(member),
         is_volunteer=member.trains,
         upload_bps=upload_bps(state, member),
-        download_bps=budget_bps(state.capacities, (peer, "down")),
+        download_bps=budget_bps(state.capacities, (member.peer, "down")),
     )
 
 

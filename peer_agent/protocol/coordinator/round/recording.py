@@ -30,7 +30,7 @@ def record_of(state: RunState, round_: Round) -> Record:
         previous=state.digest,
         elements=state.elements,
         chunk_elements=state.grid.chunk_elements,
-        codec=state.recipe.codec_down,
+        codec=round_.codec_down,
         spans=tuple(spans),
         scalars=scalars_of(
             state.recipe, step=state.step + 1, sum_squares=sum(span.sum_squares for span in spans), tokens=tokens
@@ -88,6 +88,7 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
             included=ranges[slot],
             clipped=entry.scale != 1.0,
             stale=_stale(state, round_.offers[entry.peer]),
+            codec=UNSET if entry.codec == state.recipe.codec_up else entry.codec,
         )
         for slot, entry in enumerate(round_.slots)
         if credit[slot]

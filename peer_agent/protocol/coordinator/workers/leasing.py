@@ -16,14 +16,24 @@ HELLO_S = 5.0  # so long nothing is leased to somebody who was asked what it hol
 
 
 def deal(state: RunState) -> None:
-    """Share the batch among those who are counted on. Whoever has delivered nothing yet is expected to make a unit."""
+    """Share the batch among those who are counted on. Whoever has delivered nothing yet is expected to make a unit.
+
+    Who is left out of the next round is expected to make as much, for its time, for the one after it.
+    """
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
-    present = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
+    here = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
+    left_out = state.chosen.left_out if state.chosen is not None else {}
+    present = [member for member in here if member.peer not in left_out]
     paced = [member for member in present if member.conduct.pace]
     for member in state.members.values():
         member.share = unit
     rest = float(max(batch - unit * (len(present) - len(paced)), unit))
     for member, share in _limited(state, paced, rest, GROWTH * batch / max(len(present), 1)):
+        member.share = max(unit, math.ceil(share / unit) * unit)
+    spared = [member for member in here if member.peer in left_out and member.conduct.pace]
+    together = sum(member.conduct.pace for member in paced)
+    for member in spared:
+        share = min(batch * member.conduct.pace / together if together else batch, batch)
         member.share = max(unit, math.ceil(share / unit) * unit)
 
 
@@ -93,7 +103,8 @@ def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> in
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(for_later(state, member) + unit, max(batch, unit))
-    quota = math.ceil(HEADROOM * share / unit) * unit
+    rounds = 1 + member.conduct.left_out  # what it was left out with lies there too
+    quota = math.ceil(HEADROOM * share * rounds / unit) * unit
     return max(quota, batch) if state.is_lifted else quota
 
 

@@ -66,6 +66,20 @@ WORDS: tuple[tuple[str, str, str, str, str], ...] = (
         "Staleness",
         "1: machines compute on while averages travel. Faster where links are slow, a little less exact.",
     ),
+    (
+        "contributors",
+        "contributors",
+        DETAILS,
+        "Contributors",
+        "With fast, a machine whose link is too slow sits out every other round; its work is kept for the next.",
+    ),
+    (
+        "codecs",
+        "codecs",
+        DETAILS,
+        "Codecs",
+        "With plan, slow links send fewer bits than is said above; with stated, everybody sends as said.",
+    ),
     ("seed", "seed", DETAILS, "Seed", "Fixes the first parameters."),
 )
 

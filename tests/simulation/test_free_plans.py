@@ -1,0 +1,95 @@
+"""Worlds in which the plan chooses codecs and leaves out slow links: nobody is stuck, and nothing counts twice."""
+
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.simulation.simulate import simulate
+from peer_agent.simulation.world import Setting, World
+from tests.simulation.checked_world import checked_world, run_to, state, trainers
+from tests.simulation.weathers import all_at_once
+
+Contributors = Literal["all", "fast"]
+Codecs = Literal["stated", "plan"]
+FREE: list[tuple[Contributors, Codecs]] = [("all", "plan"), ("fast", "stated"), ("fast", "plan")]
+ELEMENTS = 80 * 16384
+
+
+def two_slow(contributors: Contributors, codecs: Codecs, **more: int) -> World:
+    """Four with links of about a second for a vector, two with ten; these are known after three rounds."""
+    setting = {"trainers": 6, "slow_links": 2, "steps": 60, "elements": ELEMENTS, **more}
+    world, _ = checked_world(even=True, contributors=contributors, codecs=codecs, thorough=False, **setting)
+    assert world.run_steps(3, 900)
+    return world
+
+
+def seconds_of(world: World, steps: int = 10) -> float:
+    begun = world.clock.now
+    assert world.run_steps(steps, 900)
+    return world.clock.now - begun
+
+
+@pytest.mark.parametrize(("seed", "contributors", "codecs"), [(n, *free) for n, free in enumerate(FREE)])
+def test_runs_in_bad_weather_are_sound(seed: int, contributors: Contributors, codecs: Codecs) -> None:
+    """Nobody stuck, no sample twice, all credit given, every replica at the head, no lease lost."""
+    setting = Setting(trainers=6, relays=2, steps=40, seed=seed, slow_links=2, contributors=contributors, codecs=codecs)
+    figures = simulate(setting, all_at_once())
+    assert figures.is_sound, (figures.reasons, figures.crash)
+
+
+@pytest.mark.parametrize(("contributors", "codecs"), FREE)
+def test_steps_follow_one_another_faster_than_as_stated(contributors: Contributors, codecs: Codecs) -> None:
+    stated = seconds_of(two_slow("all", "stated"))
+    assert seconds_of(two_slow(contributors, codecs)) < 0.8 * stated
+
+
+def test_who_was_left_out_is_at_the_head_and_in_every_other_update() -> None:
+    world = two_slow("fast", "stated")
+    slow = [trainer.peer for trainer in trainers(world)[:2]]
+    assert world.run_steps(12, 900)
+    records = world.database.records[-12:]
+    for peer in slow:
+        included = [any(entry.peer == peer for entry in record.contributions) for record in records]
+        assert 4 <= sum(included) <= 8
+        assert not any(not a and not b for a, b in pairwise(included)), "never twice running"
+    run_to(world, Phase.ACCUMULATE)
+    world.wait(1.0)
+    assert all(trainer.core.index >= world.database.index - 1 for trainer in trainers(world))
+
+
+def test_only_steps_of_fresh_work_are_exact() -> None:
+    """Whoever was left out brings units of the step before."""
+    world = two_slow("fast", "stated")
+    base: dict[int, set[int]] = {}
+
+    class Watch:
+        def before(self, host: object, event: e.Event, now: float) -> None:
+            del host, now
+            if isinstance(event, e.Received) and isinstance(event.message, m.Offer):
+                old = {event.message.step - done.base for done in event.message.units}
+                base.setdefault(event.message.step + 1, set()).update(old)
+
+        def after(self, *_: object) -> None:
+            pass
+
+        persisted = after
+
+    world.observers.append(Watch())
+    assert world.run_steps(10, 900)
+    records = world.database.records[-9:]
+    assert {age for record in records for age in base[record.step]} == {0, 1}, "carried once, and no more"
+    assert all(record.exact == (base[record.step] == {0}) for record in records)
+    assert {record.exact for record in records} == {True, False}
+
+
+def test_a_run_in_which_all_links_are_as_slow_leaves_out_nobody() -> None:
+    world = two_slow("fast", "stated", slow_links=0)
+    for trainer in trainers(world):
+        trainer.chunks_per_s = 4.0
+    assert world.run_steps(8, 900)
+    assert all(len(record.contributions) == 6 for record in world.database.records[-3:])
+    assert state(world).void_rounds == 0
