@@ -50,7 +50,7 @@ def cut(state: RunState) -> list[Command]:
         cut_at=state.now,
         deadline=state.now + wait_s,
         codec_down=chosen.codec_down,
-        left_out={member.peer: chosen.left_out[member.peer] for member in able if member not in asked},
+        left_out={member.peer: chosen.left_out[member.peer] for member in able if member.peer in chosen.left_out},
         codecs={member.peer: chosen.codecs.get(member.peer, state.recipe.codec_up) for member in asked},
         repeat_at=state.now + wait_s / 2,
     )
