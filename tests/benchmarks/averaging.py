@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -20,8 +21,13 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import CodecDown, Model, Recipe
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
+from tests.benchmarks.rivals.against import Engine, compared
+from tests.benchmarks.rivals.costs import Cost, spent_s
+from tests.benchmarks.rivals.place import WARM_UP, Counted, Place, end_all
+from tests.benchmarks.rivals.plans import Solve, planned_by
+from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Rival
 from tests.emulation.calibration import calibrated
-from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy, processor_time, traffic
+from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy
 from tests.emulation.floor import floor_s
 from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
@@ -29,10 +35,18 @@ from tests.emulation.network import Network
 from tests.emulation.setups import SETUPS, Peer, Rates, Setup, setup
 
 RIG = "tests.benchmarks.rig"
-WARM_UP = 3  # rounds
 SAMPLES = 4  # of each trainer in a round
 UNIT_S = 0.2  # in which each computes them
-PATIENCE_S = 600.0
+SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "sent_bytes", "cpu_busy", "is_valid")
+
+
+class Asked(Struct, frozen=True, eq=False):
+    """Rounds over these links, in this codec, so many, and beside whom."""
+
+    setup: Setup
+    codec: CodecDown
+    rounds: int
+    against: tuple[Rival, ...]
 
 
 class Made(Struct, frozen=True, eq=False):
@@ -43,14 +57,18 @@ class Made(Struct, frozen=True, eq=False):
     rates: Rates
     coordinator: Coordinator
     peers: dict[str, PeerId]  # by name
-    before: dict[str, Traffic]
-    after: dict[str, Traffic]
-    cpu_busy: float
+    before: Counted
+    after: Counted
 
 
 def peer_of(number: int, peer: Peer) -> PeerId:
     """Relays after all others, so that ids tell them apart."""
     return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
+
+
+def ids_of(found: Setup) -> dict[str, PeerId]:
+    """Of everybody, by name."""
+    return {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
 
 
 def program_of(peer: Peer, place: tuple[str, str, str], address: str, elements: int) -> tuple[str, ...]:
@@ -77,30 +95,61 @@ def recipe_of(found: Setup, codec: CodecDown) -> Recipe:
     )
 
 
-async def measure(found: Setup, codec: CodecDown, rounds: int) -> Figures:
-    """Calibrate, warm up, and make so many rounds."""
-    with emulated(found) as network, tempfile.TemporaryDirectory() as folder:
-        rates = await asyncio.to_thread(calibrated, network)
-        coordinator = Coordinator(recipe_of(found, codec), found.elements)
-        control = await coordinator.listen(network.host_address)
-        peers = _start(network, Path(folder), control)
+def measure(asked: Asked) -> Figures:
+    """Calibrate, warm up, and make so many rounds; then the rivals, one after another, over the same links."""
+    with emulated(asked.setup) as network, tempfile.TemporaryDirectory() as folder:
+        rates = calibrated(network)
+        place = Place(network, Path(folder), rates, asked.codec, asked.rounds)
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                await coordinator.reach(WARM_UP)
-                before, began = traffic(network), time.monotonic()
-                busy = processor_time()
-                await coordinator.reach(WARM_UP + rounds)
-                after, busy_part = traffic(network), cpu_busy(busy, processor_time())
-            say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
-            return _figures(Made(found, codec, rates, coordinator, peers, before, after, busy_part))
+            figures = figures_of(rounds_of(place, asked.setup))
+        except TimeoutError:  # the others are worth knowing all the same
+            figures = {"setup": asked.setup.name, "left_out": f"no {asked.rounds} rounds in {place.patience_s:.0f} s"}
+        if asked.against:
+            figures["against"] = compared(place, asked.against, figures, engine_of(place), ids_of(asked.setup))
+        return figures
+
+
+def engine_of(place: Place) -> Engine:
+    """Our own engine with another plan, as a rival."""
+
+    def engine(setup: Setup, solve: Solve) -> Figures:
+        made = rounds_of(place, setup, solve)
+        figures = figures_of(made)
+        shown = {name: value for name, value in figures.items() if name in SHOWN}
+        return {"round_s": figures["round_s_median"], "peak_mb": figures["peak_mb"]["trainer"]} | shown
+
+    return engine
+
+
+def rounds_of(place: Place, setup: Setup, solve: Solve | None = None) -> Made:
+    """Rounds of our engine in those namespaces, with its own plan or another. Nothing of it is left."""
+    with planned_by(solve), tempfile.TemporaryDirectory(dir=place.folder) as folder:
+        try:
+            return asyncio.run(_rounds(place, setup, Path(folder)))
         finally:
-            await coordinator.close()
+            end_all(place.network)
 
 
-def _start(network: Network, folder: Path, control: str) -> dict[str, PeerId]:
-    """Every peer as a process in its place; their ids by name."""
-    found = network.setup
-    peers = {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
+async def _rounds(place: Place, setup: Setup, folder: Path) -> Made:
+    network, rounds = place.network, place.rounds
+    coordinator = Coordinator(recipe_of(setup, place.codec), setup.elements)
+    control = await coordinator.listen(network.host_address)
+    peers = _start(network, setup, folder, control)
+    try:
+        async with asyncio.timeout(place.patience_s):
+            await coordinator.reach(WARM_UP)
+            before, began = Counted.now(network), time.monotonic()
+            await coordinator.reach(WARM_UP + rounds)
+            after = Counted.now(network)
+        say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
+        return Made(setup, place.codec, place.rates, coordinator, peers, before, after)
+    finally:
+        await coordinator.close()
+
+
+def _start(network: Network, found: Setup, folder: Path, control: str) -> dict[str, PeerId]:
+    """Every peer of a set-up as a process in its place; their ids by name."""
+    peers = ids_of(found)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
         place = (str(folder / peer.name), peers[peer.name], control)
@@ -109,13 +158,16 @@ def _start(network: Network, folder: Path, control: str) -> dict[str, PeerId]:
     return peers
 
 
-def _figures(run: Made) -> Figures:
+def figures_of(run: Made) -> Figures:
+    """What is published of them."""
     found, codec, coordinator, peers = run.setup, run.codec, run.coordinator, run.peers
     grid = grid_of(found.elements)
     wire = sum(encoded_size(codec, grid.length(chunk)) for chunk in grid)
     steps = [timed for step, timed in sorted(coordinator.steps.items()) if step >= WARM_UP and timed.committed_at]
     round_s, floor = median(timed.round_s for timed in steps), floor_s(found, run.rates, wire, wire)
-    moved = {name: run.after[name] - run.before[name] for name in peers}
+    moved = {name: run.after.traffic[name] - run.before.traffic[name] for name in peers}
+    busy = cpu_busy(run.before.busy, run.after.busy)
+    sent = sum(each.up.bytes for each in moved.values())
     return {
         "setup": found.name,
         "scale": found.scale,
@@ -130,8 +182,11 @@ def _figures(run: Made) -> Figures:
         "rounds_s": [timed.round_s for timed in steps],
         "cut_to_plan_s": median(timed.planned_at - timed.cut_at for timed in steps),
         "planned_s": median(timed.planned_s for timed in steps),
-        "cpu_busy": run.cpu_busy,
-        "is_valid": run.cpu_busy <= MOST_BUSY,
+        "cpu_busy": busy,
+        "is_valid": busy <= MOST_BUSY,
+        "cpu_s_per_gb": spent_s(run.before.costs, run.after.costs) / (sent / 1e9),
+        "peak_mb": _peaks(found, run.after.costs),
+        "sent_bytes": sent / len(steps),
         "rounds_ok": sum(_is_ok(timed, found) for timed in steps),
         "rounds_void": coordinator.state.void_rounds,
         "per_peer_up_bytes": {name: each.up.bytes / len(steps) for name, each in moved.items()},
@@ -146,6 +201,14 @@ def _is_ok(timed: Timed, found: Setup) -> bool:
     """Everybody was in it everywhere, and everybody has it."""
     trainers = sum(peer.role == "trainer" for peer in found.peers)
     return timed.exact and timed.slots == trainers == len(timed.held_at)
+
+
+def _peaks(found: Setup, spent: dict[str, Cost]) -> dict[str, float]:
+    """The most memory of any one in each role."""
+    return {
+        role: max(spent[peer.name].peak_mb for peer in found.peers if peer.role == role)
+        for role in sorted({peer.role for peer in found.peers})
+    }
 
 
 def _relay_bytes(found: Setup, moved: dict[str, Traffic], rounds: int) -> dict[str, float]:
@@ -167,22 +230,41 @@ def _errors(known: dict[Direction, Capacity], peers: dict[str, PeerId], rates: R
     return errors
 
 
-def _measured(found: Setup, codec: CodecDown, rounds: int) -> Figures:
+def _measured(asked: Asked) -> Figures:
     if reason := reason_against():
-        return {"left_out": reason}
-    return asyncio.run(measure(found, codec, rounds))
+        return {"setup": asked.setup.name, "left_out": reason}
+    return measure(asked)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures."""
+    """Print the figures, a line for each set-up."""
+    for asked in jobs_of(parser().parse_args(arguments)):
+        publish("averaging", partial(_measured, asked))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """What may be asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.averaging", description=__doc__)
     parser.add_argument("--setup", choices=sorted(SETUPS), default="homes")
     parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")
     parser.add_argument("--codec", choices=get_args(CodecDown), default="fp16")
     parser.add_argument("--rounds", type=int, default=5)
-    wanted = parser.parse_args(arguments)
-    found = setup(wanted.setup, wanted.scale)
-    return publish("averaging", lambda: _measured(found, wanted.codec, wanted.rounds))
+    parser.add_argument("--against", choices=RIVALS, action="append", default=[], help="may be given several times")
+    sizes = parser.add_mutually_exclusive_group()
+    for size in SIZES:
+        sizes.add_argument(f"--{size}", dest="size", action="store_const", const=size, help="set-ups, rivals, rounds")
+    return parser
+
+
+def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
+    """One set-up as asked for, or all of a size."""
+    if wanted.size is None:
+        found = setup(wanted.setup, wanted.scale)
+        return [Asked(found, wanted.codec, wanted.rounds, tuple(dict.fromkeys(wanted.against)))]
+    return [
+        Asked(setup(job.setup, wanted.scale), wanted.codec, job.rounds, job.against) for job in AVERAGING[wanted.size]
+    ]
 
 
 if __name__ == "__main__":
