@@ -22,7 +22,7 @@ from peer_agent.protocol.recipe import CodecDown, Model, Recipe
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rivals.against import Engine, compared
-from tests.benchmarks.rivals.costs import Cost, spent_s
+from tests.benchmarks.rivals.costs import spent_s
 from tests.benchmarks.rivals.place import WARM_UP, Counted, Place, end_all
 from tests.benchmarks.rivals.plans import Solve, planned_by
 from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Rival
@@ -113,10 +113,10 @@ def engine_of(place: Place) -> Engine:
     """Our own engine with another plan, as a rival."""
 
     def engine(setup: Setup, solve: Solve) -> Figures:
-        made = rounds_of(place, setup, solve)
-        figures = figures_of(made)
+        figures = figures_of(rounds_of(place, setup, solve))
         shown = {name: value for name, value in figures.items() if name in SHOWN}
-        return {"round_s": figures["round_s_median"], "peak_mb": figures["peak_mb"]["trainer"]} | shown
+        peak = max(figures["peak_mb"][peer.name] for peer in setup.peers if peer.role == "trainer")
+        return {"round_s": figures["round_s_median"], "peak_mb": peak} | shown
 
     return engine
 
@@ -185,7 +185,8 @@ def figures_of(run: Made) -> Figures:
         "cpu_busy": busy,
         "is_valid": busy <= MOST_BUSY,
         "cpu_s_per_gb": spent_s(run.before.costs, run.after.costs) / (sent / 1e9),
-        "peak_mb": _peaks(found, run.after.costs),
+        "cpu_s": {name: spent.cpu_s - run.before.costs[name].cpu_s for name, spent in run.after.costs.items()},
+        "peak_mb": {name: spent.peak_mb for name, spent in run.after.costs.items()},
         "sent_bytes": sent / len(steps),
         "rounds_ok": sum(_is_ok(timed, found) for timed in steps),
         "rounds_void": coordinator.state.void_rounds,
@@ -201,14 +202,6 @@ def _is_ok(timed: Timed, found: Setup) -> bool:
     """Everybody was in it everywhere, and everybody has it."""
     trainers = sum(peer.role == "trainer" for peer in found.peers)
     return timed.exact and timed.slots == trainers == len(timed.held_at)
-
-
-def _peaks(found: Setup, spent: dict[str, Cost]) -> dict[str, float]:
-    """The most memory of any one in each role."""
-    return {
-        role: max(spent[peer.name].peak_mb for peer in found.peers if peer.role == role)
-        for role in sorted({peer.role for peer in found.peers})
-    }
 
 
 def _relay_bytes(found: Setup, moved: dict[str, Traffic], rounds: int) -> dict[str, float]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.plan import Party, Shares
+from peer_agent.protocol.plan import Limit, Party, Shares
 from peer_agent.protocol.plan.program import program_of
+from peer_agent.protocol.plan.solve import MOST_NAMED, ROUNDING
 from tests.emulation.setups import Rates, Setup
 
 Solve = Callable[[Sequence[Party], float], Shares]
@@ -36,12 +37,16 @@ def parameter_server(server: PeerId) -> Solve:
 
 
 def equal(parties: Sequence[Party], down_bytes: float, chosen: Sequence[PeerId]) -> Shares:
-    """Equal shares for those chosen, and the time that takes on what is known of the links."""
+    """Equal shares for those chosen, the time that takes on what is known of the links, and which of them take it."""
     program = program_of(parties, down_bytes)
     if not chosen:
         raise ValueError("nobody may reduce")
-    shares = tuple(1.0 / len(chosen) if peer in chosen else 0.0 for peer in program.reducers)
-    return Shares(program.reducers, shares, program.duration_s(np.array(shares)))
+    shares = np.array([1.0 / len(chosen) if peer in chosen else 0.0 for peer in program.reducers])
+    duration_s, times = program.duration_s(shares), program.times(shares)
+    longest = np.flatnonzero((times > 0) & (times >= duration_s * (1 - ROUNDING)))
+    rows = [program.rows[row] for row in longest][:MOST_NAMED]
+    limits = tuple(Limit(row.kind, row.peers, 1.0 / len(rows)) for row in rows)
+    return Shares(program.reducers, tuple(shares.tolist()), duration_s, limits)
 
 
 def best_connected(setup: Setup, rates: Rates) -> str:

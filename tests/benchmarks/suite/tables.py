@@ -82,8 +82,10 @@ def rival_cells(against: Figures, name: str) -> Cells:
 def cost_rows(runs: list[Figures]) -> Iterable[Cells]:
     """Processor seconds and memory, ours and theirs."""
     for run in averaging(runs):
-        for role, peak in run["peak_mb"].items():
-            yield [run["setup"], f"Manyhands, {role}", shown(run["cpu_s_per_gb"]), shown(peak)]
+        kinds = {name.rpartition("-")[0] for name in run["peak_mb"]}  # a peer is called by its kind and a number
+        for kind in sorted(kinds):
+            peak = max(peak for name, peak in run["peak_mb"].items() if name.startswith(f"{kind}-"))
+            yield [run["setup"], f"Manyhands, {kind}", shown(run["cpu_s_per_gb"]), shown(peak)]
         against = run.get("against", {})
         for name, called in RIVALS.items():
             if f"{name}_cpu_s_per_gb" in against:

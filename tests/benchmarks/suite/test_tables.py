@@ -22,7 +22,7 @@ RUN: dict[str, Any] = {
     "is_valid": True,
     "learned_bandwidth_error": {"trainer-1 up": 0.02, "trainer-4 down": -0.11},
     "cpu_s_per_gb": 9.5,
-    "peak_mb": {"trainer": 400.0},
+    "peak_mb": {"trainer-1": 300.0, "trainer-2": 400.0, "relay-1": 90.0},
     "against": {
         "hivemind_best_s": 15.3,
         "ratio_to_hivemind_best": 1.7,
@@ -53,8 +53,9 @@ def test_rivals_that_were_left_out_say_why() -> None:
     assert found["equal butterfly"] == ["–", "–", NOT_MEASURED]
 
 
-def test_costs_are_of_each_role_and_of_each_rival() -> None:
+def test_costs_are_of_the_largest_of_each_kind_and_of_each_rival() -> None:
     assert rows("costs", RUN) == [
+        ["four", "Manyhands, relay", "9.5", "90"],
         ["four", "Manyhands, trainer", "9.5", "400"],
         ["four", "hivemind 1.1.12, tuned", "23.1", "1100"],
     ]
