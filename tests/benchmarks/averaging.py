@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, NoReturn, get_args
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rivals.against import Engine, compared
 from tests.benchmarks.rivals.costs import spent_s
+from tests.benchmarks.rivals.environment import Unavailable
 from tests.benchmarks.rivals.place import WARM_UP, Counted, Place, end_all
 from tests.benchmarks.rivals.plans import Solve, planned_by
 from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Rival
@@ -102,8 +103,9 @@ def measure(asked: Asked) -> Figures:
         place = Place(network, Path(folder), rates, asked.codec, asked.rounds)
         try:
             figures = figures_of(rounds_of(place, asked.setup))
-        except TimeoutError:  # the others are worth knowing all the same
-            figures = {"setup": asked.setup.name, "left_out": f"no {asked.rounds} rounds in {place.patience_s:.0f} s"}
+        except (TimeoutError, Unavailable) as trouble:  # the others are worth knowing all the same
+            reason = str(trouble) or f"no {asked.rounds} rounds in {place.patience_s:.0f} s"
+            figures = {"setup": asked.setup.name, "left_out": reason}
         if asked.against:
             figures["against"] = compared(place, asked.against, figures, engine_of(place), ids_of(asked.setup))
         return figures
@@ -135,16 +137,39 @@ async def _rounds(place: Place, setup: Setup, folder: Path) -> Made:
     coordinator = Coordinator(recipe_of(setup, place.codec), setup.elements)
     control = await coordinator.listen(network.host_address)
     peers = _start(network, setup, folder, control)
+    watching = asyncio.create_task(_end_of_any(network, setup))
     try:
         async with asyncio.timeout(place.patience_s):
-            await coordinator.reach(WARM_UP)
+            await _unless(watching, coordinator.reach(WARM_UP))
             before, began = Counted.now(network), time.monotonic()
-            await coordinator.reach(WARM_UP + rounds)
+            await _unless(watching, coordinator.reach(WARM_UP + rounds))
             after = Counted.now(network)
         say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
         return Made(setup, place.codec, place.rates, coordinator, peers, before, after)
     finally:
+        watching.cancel()
         await coordinator.close()
+
+
+async def _end_of_any(network: Network, setup: Setup) -> NoReturn:
+    """Wait until a process of somebody's has ended, which none does by itself. Raises Unavailable."""
+    while True:
+        await asyncio.sleep(1.0)
+        gone = [peer.name for peer in setup.peers if network[peer.name].started[-1].poll() is not None]
+        if gone:
+            raise Unavailable(f"ended too early: {', '.join(gone)}")
+
+
+async def _unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
+    """The work, or the error that comes before its end."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            watching.result()
+        working.result()
+    finally:
+        working.cancel()
 
 
 def _start(network: Network, found: Setup, folder: Path, control: str) -> dict[str, PeerId]:

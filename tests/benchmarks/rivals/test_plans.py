@@ -66,6 +66,8 @@ def test_the_best_connected_is_a_relay_or_else_whoever_has_the_best_link() -> No
     links = (*peers("one", (1, 300, 20)), *peers("two", (1, 50, 60)), *peers("hidden", (1, 900, 900), reachable=False))
     uneven = Setup("uneven", links, 1, "one-1", 1.0)
     assert best_connected(uneven, uneven.nominal()) == "two-1"
+    narrow = Setup("narrow", (*links, *peers("relay", (1, 30, 30), role="relay")), 1, "one-1", 1.0)
+    assert best_connected(narrow, narrow.nominal()) == "relay-1"
 
 
 def test_coordinators_plan_so_within_the_block_alone() -> None:
