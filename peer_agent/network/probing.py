@@ -35,6 +35,7 @@ class Prober:
         self.run, self._say, self._clock = run, say, clock
         self._probes = Probes()
         self._sending: set[asyncio.Task[None]] = set()
+        self._answers: dict[int, Connection] = {}  # by number: who is sent to when it has sent all
 
     def hear(self, probe: m.Probe, link: Connection | None) -> None:
         """The coordinator wants this machine's link to another measured; the one that dialled begins."""
@@ -46,13 +47,21 @@ class Prober:
             self._start(link, probe.number, m.Probing(run=self.run, number=probe.number))
 
     def begun(self, peer: PeerId, probing: m.Probing, link: Connection) -> None:
-        """The other end sends from now on; so does this one, where that is expected."""
+        """The other end sends from now on, and this one when that is done, where it is expected.
+
+        One way after the other: both at once, a slow link's acknowledgements wait for what it carries.
+        """
         if is_expected(self._probes, peer, probing.number, self._clock()):
-            self._start(link, probing.number, None)
+            self._answers = {number: to for number, to in self._answers.items() if number in self._probes.open}
+            self._answers[probing.number] = link
 
     def frame_came(self, peer: PeerId, frame: Frame) -> None:
         """One more frame of the other end."""
-        came = frame_came(self._probes, peer, frame, self._clock())
+        now = self._clock()
+        is_last = frame.slot == LAST and is_expected(self._probes, peer, frame.step, now)
+        came = frame_came(self._probes, peer, frame, now)
+        if is_last and (link := self._answers.pop(frame.step, None)) is not None:
+            self._start(link, frame.step, None)
         if came is not None:
             size, seconds = came
             self._say(m.Probed(run=self.run, number=frame.step, size=size, seconds=seconds))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 from peer_agent.network.link import Connection, LinkLost, Refused
-from peer_agent.network.uplink import UPLINK, Uplink, batches, size_of
+from peer_agent.network.uplink import UPLINK, Bucket, Uplink, batches, size_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
@@ -40,20 +40,26 @@ async def send_chunks(
     chunks: Mapping[PeerId, Sequence[Frame]],
     *,
     first: Mapping[PeerId, Message] | None = None,
+    pace: float = 0.0,
     patience_s: float = PATIENCE_S,
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
     """Send every reducer its chunks, after what is to be said `first`. Returns who was lost on the way, and how.
 
-    Each reducer has its own writer. One that does not take its next batch within `patience_s` goes on at its own
-    pace and no longer has a say in the order. Cancelling stops after the batch in hand.
+    `pace`: bytes per second of all together, 0 for as fast as they go. Each reducer has its own writer. One that does
+    not take its next batch within `patience_s` goes on at its own pace and no longer has a say in the order.
+    Cancelling stops after the batch in hand.
     """
+    bucket, loop = Bucket(), asyncio.get_running_loop()
+    bucket.pace(pace, loop.time())
     said = first or {}
     lanes = {peer: _Lane(connections[peer], frames, said.get(peer), uplink) for peer, frames in chunks.items()}
     async with asyncio.TaskGroup() as writers:
         for lane in lanes.values():
             writers.create_task(lane.run())
-        for peer, _ in interleave({peer: lane.sizes for peer, lane in lanes.items()}):
+        for peer, index in interleave({peer: lane.sizes for peer, lane in lanes.items()}):
+            await asyncio.sleep(max(bucket.free_at() - loop.time(), 0.0))
+            bucket.take(lanes[peer].sizes[index], loop.time())
             await lanes[peer].grant(patience_s)
     return {peer: lane.lost for peer, lane in lanes.items() if lane.lost is not None}
 

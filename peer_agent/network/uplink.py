@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-BATCH_BYTES = 128 * 1024  # that go out at once: two of the smallest chunks. More would be out of reach of a `drop`
 CREDIT_S = 0.05  # of the rate that a pause saves up
 Body = TypeVar("Body", bound=Message | Frame)
 
@@ -113,7 +113,10 @@ def size_of(body: Message | Frame) -> int:
 
 
 def batch(bodies: Sequence[Body], start: int) -> Sequence[Body]:
-    """What goes out at once from `start` on: up to `BATCH_BYTES`, but at least one; nothing at the end."""
+    """What goes out at once from `start` on: up to `BATCH_BYTES`, but at least one; nothing at the end.
+
+    More would be out of reach of a `drop`.
+    """
     size, stop = 0, start
     while stop < len(bodies) and (stop == start or size + size_of(bodies[stop]) <= BATCH_BYTES):
         size += size_of(bodies[stop])

@@ -1,23 +1,27 @@
 """Until when a chunk is waited for (rule 8): relative to the plan and to the other slots, never to a fixed time.
 
 Everybody's streams last about as long as the plan does, so the k-th of a reducer's n chunks is planned to come after
-k/n of its time. From then on, or from when enough of the others have sent that chunk, whichever is later, it is waited
-for during a part of the plan's time: sigma, which follows from how late chunks came in the rounds before. Where all are
-late, by a slow reducer or a wrong plan, nobody is. Seconds are counted from when the plan came.
+k/n of its time, and the chunks of a batch with the last of them. From then on, or from when enough of the others have
+sent that chunk, whichever is later, it is waited for during a part of the plan's time: sigma, which follows from how
+late chunks came in the rounds before. Where all are late, by a slow reducer or a wrong plan, nobody is. Seconds are
+counted from when the plan came.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
+from peer_agent.protocol.recipe import Codec
 
 LEAST_SIGMA = 0.05
 MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
 DEVIATIONS = 4.0  # medians of what differs from the median
 SHORTEST_S = 2.0  # a plan of less is over before anybody could be called late
+BATCH_BYTES = 128 * 1024  # of chunks that go to one reducer at once: two of the smallest in float32
 LEAST_S = 0.75  # in which machines and home networks may pause
 
 Seconds = NDArray[np.float64]
@@ -47,12 +51,17 @@ def waiting_s(plan: PlanHead) -> float:
     return max(LEAST_S, plan.sigma * plan.duration_s)
 
 
-def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds) -> Seconds:
+def batch_chunks(codecs: Iterable[Codec], chunk_elements: int) -> int:
+    """How many chunks may go out at once, at most: the first of them comes when the last does."""
+    return max((BATCH_BYTES // encoded_size(codec, chunk_elements) for codec in codecs), default=1) or 1
+
+
+def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds, batch: int = 1) -> Seconds:
     """When chunks close without whoever has not sent them: of the `count` of a reducer those at these places.
 
     `enough_s`: when enough of the others had sent each. Where that took longer than the plan, sigma is a part of that.
     """
-    planned_s = coming_s(plan) * (places + 1) / count
+    planned_s = coming_s(plan) * np.minimum((places // batch + 1) * batch, count) / count
     waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
     due: Seconds = np.maximum(planned_s, enough_s) + waiting_s
     return due

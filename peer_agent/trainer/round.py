@@ -10,6 +10,7 @@ from peer_agent.averaging.contributor import Sending
 from peer_agent.network.sender import send_chunks
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import Arrived, arrivals_of, count
+from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import RecordHead
@@ -140,7 +141,19 @@ async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
 async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]) -> None:
     connections = {peer: links.open[peer] for peer in ready if peer in links.open}
     frames = {peer: _frames(round_, peer, set(ready[peer].received)) for peer in connections}
-    await send_chunks(connections, frames, first=dict.fromkeys(connections, _leaves(round_)))
+    first = dict.fromkeys(connections, _leaves(round_))
+    await send_chunks(connections, frames, first=first, pace=_pace(*round_.material()[:2]))
+
+
+def _pace(sending: Sending, plan: m.PlanHead) -> float:
+    """Bytes per second at which our chunks go: 0 is as fast as they can.
+
+    Who is far ahead of the plan fills the ways into the reducers, where those who are slow by plan would come too late.
+    """
+    if not plan.pace or not plan.duration_s:
+        return 0.0
+    chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
+    return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / coming_s(plan)
 
 
 def _leaves(round_: OpenRound) -> m.Leaves:

@@ -38,6 +38,7 @@ class Machine:
     def __init__(self, partner: PeerId, link: Connection) -> None:
         self.partner, self.link = partner, link
         self.said: list[m.Probed] = []
+        self.came = 0
         self.prober = Prober(RUN, self.said.append, Clock())  # type: ignore[arg-type]
         self.receiving = asyncio.create_task(self._receive())
 
@@ -46,6 +47,7 @@ class Machine:
             while True:
                 body = await self.link.receive()
                 if isinstance(body, Frame):
+                    self.came += 1
                     self.prober.frame_came(self.partner, body)
                 elif isinstance(body, m.Probing):
                     self.prober.begun(self.partner, body, self.link)
@@ -72,6 +74,20 @@ async def test_both_ends_say_what_came_of_the_other() -> None:
         assert probed.number == 3
         assert probed.size > 0
         assert probed.seconds > 0
+    here.abort()
+    await asyncio.gather(ann.receiving, bob.receiving)
+
+
+async def test_one_sends_after_the_other() -> None:
+    """Both at once, a slow link's acknowledgements wait behind what it carries."""
+    here, there = own_link()
+    ann, bob = Machine(BOB, here), Machine(ANN, there)
+    bob.told(3, begins=False)
+    ann.told(3, begins=True)
+    await bob.says()
+    assert ann.came == 0, "bob has all of ann's frames, and sent none before"
+    await ann.says()
+    assert ann.came > 1
     here.abort()
     await asyncio.gather(ann.receiving, bob.receiving)
 

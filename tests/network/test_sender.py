@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.sender import interleave, send_chunks
-from peer_agent.network.uplink import BATCH_BYTES
+from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from peer_agent.network.outbox import Outbox
 from peer_agent.network.sender import send_chunks, send_frames
-from peer_agent.network.uplink import BATCH_BYTES, CREDIT_S, Bucket, Stream, Uplink, batch, batches
+from peer_agent.network.uplink import CREDIT_S, Bucket, Stream, Uplink, batch, batches
+from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame, Kind
 from tests.network.loopback import frame
@@ -308,3 +309,33 @@ def test_a_batch_is_full_or_all_there_is_and_never_nothing() -> None:
     assert batch(large, 0) == large[:1]
     assert batch(large, 1) == large[1:]
     assert batch(large, 2) == []
+
+
+class Dated:
+    """A link that takes everything at once, and notes when."""
+
+    def __init__(self, name: str, sent: Sent) -> None:
+        self.name, self.sent = name, sent
+
+    async def send(self, *bodies: Frame) -> None:
+        now = asyncio.get_running_loop().time()
+        self.sent.extend((now, self.name, len(body.payload)) for body in bodies)
+
+
+def test_a_contributor_keeps_to_its_pace_and_to_the_proportion_of_its_reducers() -> None:
+    async def story() -> None:
+        sent = Sent()
+        connections: Any = {PeerId(name * 32): Dated(name, sent) for name in "ab"}
+        chunks = {
+            peer: [frame(chunk, size=SIZE) for chunk in range(count)]
+            for peer, count in zip(connections, (90, 30), strict=True)
+        }
+        assert await send_chunks(connections, chunks, pace=RATE) == {}
+        whole_s = 120 * SIZE / RATE
+        for part in (0.25, 0.5, 1.0):
+            until = part * whole_s
+            assert sent.by("a", until) == pytest.approx(0.75 * RATE * until, abs=RATE * CREDIT_S + 3 * BATCH_BYTES)
+            assert sent.by("b", until) == pytest.approx(0.25 * RATE * until, abs=RATE * CREDIT_S + 3 * BATCH_BYTES)
+        assert sent[-1][0] == pytest.approx(whole_s, abs=CREDIT_S + 2 * BATCH_BYTES / RATE)
+
+    play(story())

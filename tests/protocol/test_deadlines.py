@@ -10,10 +10,12 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.deadlines import (
+    BATCH_BYTES,
     LEAST_S,
     LEAST_SIGMA,
     MOST_SIGMA,
     SHORTEST_S,
+    batch_chunks,
     coming_s,
     due_s,
     lateness,
@@ -144,3 +146,20 @@ def test_at_most_three_tenths_of_the_tokens_are_ever_late(slots: list[tuple[floa
     late = lateness(PLAN, 100.0, came, tokens)
     assert min(late) == 0.0
     assert 100 * sum(t for t, each in zip(tokens, late, strict=True) if each) <= 30 * sum(tokens)
+
+
+# Batches
+
+
+def test_as_many_chunks_go_out_at_once_as_fit_and_at_least_one() -> None:
+    assert batch_chunks({"fp32"}, BATCH_BYTES // 8) == 2
+    assert batch_chunks({"fp32", "fp16"}, BATCH_BYTES // 8) == 3, "those of whom most fit: two bytes and an exponent"
+    assert batch_chunks({"fp32"}, BATCH_BYTES) == 1
+    assert batch_chunks(set(), BATCH_BYTES) == 1
+
+
+def test_a_chunk_is_planned_to_come_when_its_batch_has_come() -> None:
+    places = np.arange(6)
+    due = due_s(PLAN, places, 6, np.zeros(6), batch=4)
+    assert due.tolist() == pytest.approx([100 * 4 / 6 + 10] * 4 + [110.0] * 2)
+    assert due_s(PLAN, places, 6, np.zeros(6)).tolist() == pytest.approx([100 * n / 6 + 10 for n in range(1, 7)])

@@ -11,6 +11,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import leaf_of, root_of, root_over
 from peer_agent.protocol.wire import HEADER, Frame, Kind
+from peer_agent.trainer import round as trainer_round
 from peer_agent.trainer.round import OpenRound, contribute
 from tests.agent.scripted_site import PATIENCE_S
 from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, contributor, frame, plan_of, record_of
@@ -78,6 +79,31 @@ async def test_reducers_that_open_together_are_served_together_whoever_takes_not
         assert isinstance(await links[OTHER_RELAY].taken.get(), m.Leaves)
     sending.cancel()
     await asyncio.wait([sending])
+
+
+@pytest.mark.parametrize(("pace", "duration_s", "seconds"), [(0.0, 10.0, 0.0), (1.25, 10.0, 8.0), (1.25, 0.0, 0.0)])
+async def test_it_goes_by_the_pace_of_its_plan(
+    pace: float, duration_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything that is still to be averaged in so many seconds, however much of it one reducer asks for."""
+    round_, plan = a_round()
+    kept = tuple(replace(span, root="0" * 64) if span.reducer == OTHER_RELAY else span for span in plan.spans)
+    paces = asyncio.Queue[float]()
+
+    async def send_chunks(*_: object, pace: float, **__: object) -> None:
+        paces.put_nowait(pace)
+
+    monkeypatch.setattr(trainer_round, "send_chunks", send_chunks)
+    for spans, part in ((plan.spans, 1.0), (kept, 0.5)):
+        round_.follow(replace(plan, pace=pace, duration_s=duration_s, spans=spans), 0)
+        sending = asyncio.create_task(contribute(round_, Links({RELAY: Taking()})))  # type: ignore[arg-type]
+        round_.serve(RELAY, opening(plan))
+        async with asyncio.timeout(PATIENCE_S):
+            got = await paces.get()
+        assert round_.sending is not None
+        size = sum(map(len, round_.sending.payloads))
+        assert got == pytest.approx(size / seconds if seconds else 0.0, rel=0.05), part
+        sending.cancel()
 
 
 def test_what_comes_before_its_plan_is_kept_and_no_more_than_that() -> None:

@@ -1,13 +1,14 @@
-"""Idle links are measured once, before rounds show what they carry: one at a time for each peer (rule 31)."""
+"""Idle links are measured before rounds show what they carry: a few times, one at a time for each peer (rule 31)."""
 
 from collections.abc import Iterator
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import WAYS, Flow, learn_probe
+from peer_agent.protocol.bandwidth.learning import FASTER, WAYS, Flow, learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunState
 
+MOST_PROBES = 3  # of one member while one host drives the run; what the other end listens to is not counted
 IDLE_UNTIL = 0.7  # of the batch: beyond, the next round is too near
 
 
@@ -27,12 +28,26 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
     for member in state.ready():
         if not listeners:
             return
-        if member.peer in busy or member.probed or not _is_to_be_measured(state, member):
+        if member.peer in busy or member.probed >= MOST_PROBES or not _is_to_be_measured(state, member):
             continue
-        found = next((p for p in listeners if p.peer in member.reaches and p is not member), None)
-        if found is not None:
-            listeners = [p for p in listeners if p not in (found, member)]
+        able = [
+            p for p in listeners if p.peer in member.reaches and p is not member and _may_show_all(state, member, p)
+        ]
+        if able:
+            found = max(able, key=lambda listener: _least_bps(state, listener))
+            busy |= {member.peer, found.peer}
+            listeners = [p for p in listeners if p.peer not in busy]
             yield member, found
+
+
+def _may_show_all(state: RunState, member: Member, listener: Member) -> bool:
+    """Whether this end is known to carry more than what is known of the other, or nothing is known of either."""
+    return not member.probed or _least_bps(state, listener) >= FASTER * _least_bps(state, member)
+
+
+def _least_bps(state: RunState, member: Member) -> float:
+    known = (state.capacities.get((member.peer, way)) for way in WAYS)
+    return min(capacity.bps if capacity is not None else 0.0 for capacity in known)
 
 
 def _is_to_be_measured(state: RunState, member: Member) -> bool:
@@ -42,7 +57,7 @@ def _is_to_be_measured(state: RunState, member: Member) -> bool:
 
 def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
     state.probe_number += 1
-    member.probed = True
+    member.probed += 1
     state.probes[state.probe_number] = LinkProbe(member.peer, listener.peer, state.now)
     return [
         Send((mine.peer,), m.Probe(run=state.run, number=state.probe_number, partner=other.peer, begins=begins))

@@ -76,7 +76,7 @@ class Member(Struct):
     may_keep: bool = False
     reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
     measures: bool = False  # it knows what a probe is: it has said whom it reaches
-    probed: bool = False  # its link was measured once
+    probed: int = 0  # how often its link was measured
     stands_in: bool = False  # no relay keeps the log, so that this member's word has to do
     log_index: int = -1
     resent_to: int = -1  # the last index it was sent, and when
@@ -191,7 +191,8 @@ class Measured(Struct):
     plan: Plan
     planned_at: float
     told: set[tuple[PeerId, bool]] = field(default_factory=set)  # and whether as one who holds all averages
-    flows: list[Flow] = field(default_factory=list)
+    gradients: list[Flow] = field(default_factory=list)
+    averages: list[Flow] = field(default_factory=list)
 
 
 class LinkProbe(Struct):

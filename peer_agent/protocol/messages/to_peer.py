@@ -146,6 +146,7 @@ class PlanHead(Struct, frozen=True, kw_only=True):
     codec_down: Codec
     duration_s: Wait  # T of the plan; 0 where no bandwidth is known
     sigma: Annotated[float, Meta(ge=0, le=1)] = 0.0  # of T, for which a chunk is waited for (rule 8); 0: for ever
+    pace: Annotated[float, Meta(ge=0, le=16)] = 0.0  # times the plan's, at which gradients go; 0: as fast as they can
 
 
 class Plan(PlanHead, frozen=True, kw_only=True):

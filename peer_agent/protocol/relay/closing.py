@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from peer_agent.protocol.deadlines import due_s
+from peer_agent.protocol.deadlines import batch_chunks, due_s
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlanHead, PlannedSpan, Slot
 from peer_agent.protocol.plan import QUORUM_PERCENT
@@ -22,6 +22,7 @@ class Coverage:
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
+        self._codecs = {slot.codec for slot in slots}
         self._column = {chunk: column for column, chunk in enumerate(self.chunks)}
         self._planned = _planned_tokens(slots, np.array(self.chunks, np.int64))
         self._received = np.zeros(self._planned.shape, np.bool_)
@@ -67,7 +68,8 @@ class Coverage:
         if not plan.sigma:
             return []
         places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
-        due = due_s(plan, places, len(self.chunks), self._enough_s[places])
+        batch = batch_chunks(self._codecs, plan.chunk_elements)
+        due = due_s(plan, places, len(self.chunks), self._enough_s[places], batch)
         late = places[due <= since_plan_s]
         self._awaited[late] = 0
         return self._close(late.tolist())

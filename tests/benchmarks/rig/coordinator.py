@@ -6,6 +6,7 @@ Not responsible for what a site is: people, pages, claims. Whoever proves a cred
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -14,6 +15,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 
 from peer_agent.network.link import Connection, LinkLost, Refused, socket_options
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import Capacity, Direction
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
@@ -39,6 +41,7 @@ class Timed(Struct):
     held_at: dict[PeerId, float] = field(default_factory=dict)  # when each trainer said that it has all averages
     slots: int = 0
     exact: bool = False
+    told: str = ""  # of its plan
 
     @property
     def round_s(self) -> float:
@@ -67,7 +70,8 @@ class Coordinator:
         self.entries: list[tuple[Entry, Record]] = []
         self.steps: dict[int, Timed] = {}
         self.notes: list[str] = []
-        self.committed = asyncio.Event()
+        self.shown_by: dict[Direction, PeerId] = {}  # who was at the other end when an idle link was measured last
+        self._moved_on = asyncio.Event()
         self._words: dict[PeerId, asyncio.Queue[m.Message]] = {}
         self._server: Server
 
@@ -85,10 +89,10 @@ class Coordinator:
         await self._server.wait_closed()
 
     async def reach(self, step: int) -> None:
-        """Until so many steps are committed."""
-        while self.state.step < step:
-            self.committed.clear()
-            await self.committed.wait()
+        """Until so many steps are committed, and everybody who contributed to the last has its averages."""
+        while self.state.step < step or len(self.steps[step - 1].held_at) < self.steps[step - 1].slots:
+            self._moved_on.clear()
+            await self._moved_on.wait()
 
     # --- links --------------------------------------------------------------------------------------------------
 
@@ -119,9 +123,24 @@ class Coordinator:
         if isinstance(body, m.Hello):
             self.handle(e.Joined(credential.peer, credential.person, credential.peer, credential.role, body))
             return
-        if isinstance(body, m.Arrivals) and body.holds and body.step in self.steps:
-            self.steps[body.step].held_at[credential.peer] = time.monotonic()
+        self._note_held(credential.peer, body)
+        if isinstance(body, m.Probed) and (probe := self.state.probes.get(body.number)) is not None:
+            other = probe.listener if credential.peer == probe.member else probe.member
+            self.shown_by |= {(credential.peer, "down"): other, (other, "up"): credential.peer}
         self.handle(e.Received(credential.peer, body))
+
+    def _note_held(self, peer: PeerId, body: m.TO_SITE) -> None:
+        """It has all averages: said at once, or by the report after the step where that was committed before."""
+        match body:
+            case m.Arrivals() if body.holds:
+                step = body.step
+            case m.Report():
+                step = body.step - 1
+            case _:
+                return
+        if step in self.steps:
+            self.steps[step].held_at.setdefault(peer, time.monotonic())
+            self._moved_on.set()
 
     async def _tick(self) -> None:
         while True:
@@ -170,6 +189,7 @@ class Coordinator:
     def _announce(self, command: e.Announce) -> None:
         plan, timed = command.plan, self.steps[command.plan.step]
         timed.planned_at, timed.planned_s, timed.slots = time.monotonic(), plan.duration_s, len(plan.slots)
+        timed.told = _told(plan, self.state.capacities)
         sealed = seal_plan(SITE_KEY, plan)
         self._say(command.keepers, planned_whole(sealed))
         for peer in command.peers:
@@ -181,13 +201,23 @@ class Coordinator:
         timed = self.steps[record.step - 1]
         timed.committed_at, timed.exact = time.monotonic(), record.exact
         self._later(e.Persisted("committed", entry))
-        asyncio.get_running_loop().call_soon(self.committed.set)
+        asyncio.get_running_loop().call_soon(self._moved_on.set)
 
     def _resend(self, command: e.Resend) -> None:
         for entry, record in self.entries[command.first - 1 : command.first - 1 + command.count]:
             letters = CommitLetters(entry, record)
             fence = self.state.fence
             self._say((command.peer,), letters.whole(fence) if command.whole else letters.to(command.peer, fence))
+
+
+def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:
+    """What a plan rests on, for whoever looks into a run: chunks by reducer, what links carry in Mb/s (+: at least)."""
+    chunks = Counter[PeerId]()
+    for span in plan.spans:
+        chunks[span.reducer] += span.stop - span.first
+    shares = ", ".join(f"{peer[-2:]} {count}" for peer, count in sorted(chunks.items()))
+    links = ", ".join(f"{p[-2:]} {way} {c.bps * 8e-6:.1f}{'+' * c.is_floor}" for (p, way), c in sorted(known.items()))
+    return f"sigma {plan.sigma:.2f}, pace {plan.pace:g}; {shares} | {links}"
 
 
 async def _speak(link: Connection, words: asyncio.Queue[m.Message]) -> None:

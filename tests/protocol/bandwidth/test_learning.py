@@ -145,3 +145,67 @@ def test_a_budget_leaves_the_household_its_part() -> None:
     known = {(peer("a"), "up"): Capacity(100.0, is_floor=False, measured_at=0)}
     assert budget_bps(known, (peer("a"), "up"), 0.2) == pytest.approx(80)  # type: ignore[arg-type]
     assert budget_bps(known, (peer("a"), "down"), 0.2) == 0  # type: ignore[arg-type]
+
+
+# --- what was asked of a flow
+
+
+def paced(sender: str, receiver: str, seconds: float, asked_s: float, size: int = VECTOR) -> Flow:
+    """A gradient that was to come in so many seconds."""
+    return Flow(peer(sender), peer(receiver), size, 0.0, seconds, asked_s, in_step=True)
+
+
+def test_what_came_as_asked_lowers_nothing_and_is_no_measure() -> None:
+    """A plan asks little of a fast link, round after round."""
+    known = {direction: Capacity(100 * MBPS, is_floor=True, measured_at=0) for direction in links(a=(1, 1), r=(1, 1))}
+    for number in range(20):
+        learn(known, [paced("a", "r", 1.7, 1.6)], number)  # 94 Mb/s
+    assert mbps(known, "a") == mbps(known, "r", "down") == 100
+    assert known[peer("a"), "up"].is_floor
+    assert not known[peer("a"), "up"].is_tried
+
+
+def test_what_took_longer_than_asked_was_tried_and_is_measured_where_the_other_end_had_room() -> None:
+    known: dict[Direction, Capacity] = {
+        (peer("a"), "up"): Capacity(10 * MBPS, is_floor=True, measured_at=0),
+        (peer("r"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0),
+    }
+    learn(known, [paced("a", "r", 16.5, 12.8)], 1)
+    assert mbps(known, "a") == pytest.approx(9.8, rel=0.01)
+    assert (known[peer("a"), "up"].is_tried, known[peer("a"), "up"].is_floor) == (True, False)
+    assert (known[peer("r"), "down"].is_tried, known[peer("r"), "down"].is_floor) == (False, True)
+
+
+def test_where_both_ends_carried_all_that_is_known_nobody_knows_which_was_full() -> None:
+    known = {direction: Capacity(10 * MBPS, is_floor=True, measured_at=0) for direction in links(a=(1, 1), r=(1, 1))}
+    for number in range(5):
+        learn(known, [paced("a", "r", 16.3, 12.8)], number)
+    assert known[peer("a"), "up"].is_floor
+    assert known[peer("r"), "down"].is_floor
+    assert known[peer("a"), "up"].is_tried, "but more was asked, and did not come"
+
+
+def test_what_carried_more_after_all_is_to_be_tried_anew() -> None:
+    known = {direction: Capacity(10 * MBPS, True, 0, is_tried=True) for direction in links(a=(1, 1), r=(1, 1))}
+    learn(known, [paced("a", "r", 12.8, 12.8)], 1)
+    assert mbps(known, "a") == pytest.approx(12.5)
+    assert not known[peer("a"), "up"].is_tried
+
+
+def test_without_a_pace_nothing_is_called_tried() -> None:
+    known = {direction: Capacity(10 * MBPS, is_floor=True, measured_at=0) for direction in links(a=(1, 1), r=(1, 1))}
+    learn(known, [paced("a", "r", 16.3, 0.0)], 1)
+    assert not known[peer("a"), "up"].is_tried
+
+
+def test_who_keeps_step_with_a_full_receiver_is_not_taken_for_slow() -> None:
+    """A contributor's chunks go to all its reducers in step: the slowest of them sets the pace."""
+    true = links(a=(200, 200), r=(200, 200), s=(10, 10))
+    known = believed(true)
+    flows = [paced("a", "r", 16.0, 2.0, 8 * VECTOR // 10), paced("a", "s", 16.0, 2.0)]
+    for number in range(5):
+        learn(known, flows, number)
+    assert mbps(known, "a") == 200
+    assert mbps(known, "r", "down") == 200
+    learn(known, [paced("a", "r", 16.0, 2.0, 8 * VECTOR // 10), paced("a", "s", 16.0, 16.0)], 9)
+    assert mbps(known, "a") < 200 or mbps(known, "r", "down") < 200, "of the second as much came as was asked"

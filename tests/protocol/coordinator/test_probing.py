@@ -3,9 +3,10 @@
 import math
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import Capacity, Flow, learn_probe
+from peer_agent.protocol.bandwidth.learning import WAYS, Capacity, Flow, learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S
-from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, probe
+from peer_agent.protocol.coordinator.events import Send
+from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, MOST_PROBES, probe
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.stage import RUN, Stage, peer_of, sent
@@ -34,7 +35,7 @@ def probes(stage: Stage) -> list[tuple[PeerId, int]]:
     ]
 
 
-def test_one_at_a_time_and_each_once() -> None:
+def test_one_at_a_time_and_each_a_few_times_where_nobody_answers() -> None:
     stage = speaking("ann", "bob")
     stage.wait(2)
     ((first, number),) = probes(stage)
@@ -44,8 +45,9 @@ def test_one_at_a_time_and_each_once() -> None:
         stage.say(peer, m.Probed(run=RUN, number=number, size=1_000_000, seconds=1.0))
     stage.wait(2)
     assert [peer for peer, _ in probes(stage)] == [first, *set(stage.trainers).difference([first])]
-    stage.wait(3 * EXPECTED_S)
-    assert len(probes(stage)) == 2
+    stage.wait(2 * MOST_PROBES * EXPECTED_S)
+    assert [number for _, number in probes(stage)[1:]] == [2, 3, 4]
+    assert len({peer for peer, _ in probes(stage)[1:]}) == 1, "who showed what its link to the relay carries is done"
 
 
 def test_what_both_ends_say_is_learned_and_nobody_elses_word() -> None:
@@ -114,3 +116,29 @@ def test_a_link_is_known_to_the_end_where_the_other_end_carries_more() -> None:
     held = {(RELAY, "down"): Capacity(2e6, False, 0), (peer_of("ann"), "up"): Capacity(1.1e6, True, 0)}
     learn_probe(held, flow, 1)  # type: ignore[arg-type]
     assert held[peer_of("ann"), "up"] == Capacity(1.1e6, is_floor=False, measured_at=0), "so much, and no more"
+
+
+def test_after_the_first_measure_the_other_end_is_one_that_is_faster_and_the_fastest() -> None:
+    """Else nobody knows which of the two it was that carried no more."""
+    stage = speaking("ann")
+    ann = peer_of("ann")
+    eve, fred = others = [stage.relay(name) for name in ("eve", "fred")]
+    for other in others:
+        stage.say(other, m.Reaches(run=RUN, listeners=()))
+    stage.say(ann, m.Reaches(run=RUN, listeners=(RELAY, *others)))
+    stage.state.members[ann].probed = 1
+    for way in WAYS:
+        stage.state.capacities[ann, way] = Capacity(1e6, is_floor=True, measured_at=0)
+        for other, bps in zip((RELAY, eve, fred), (1.1e6, 3e6, 5e6), strict=True):
+            stage.state.capacities[other, way] = Capacity(bps, is_floor=True, measured_at=0)
+    assert partners(stage, ann) == [fred]
+    for other in others:
+        stage.state.capacities[other, "up"].bps = 1.1e6
+    assert partners(stage, ann) == [], "an equal one shows nothing new"
+
+
+def partners(stage: Stage, peer: PeerId) -> list[PeerId]:
+    """With whom its link would be measured now."""
+    stage.state.probes.clear()
+    said = [each.message for each in probe(stage.state) if isinstance(each, Send) and each.peers == (peer,)]
+    return [message.partner for message in said if isinstance(message, m.Probe)]

@@ -1,9 +1,11 @@
 """When a chunk closes, and who is in it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from peer_agent.protocol import deadlines
 from peer_agent.protocol.deadlines import LEAST_S
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import Weight
@@ -12,6 +14,12 @@ from tests.protocol.relay.stage import TOKENS, plan_of
 
 PLAN = plan_of().plan
 IN_TIME = plan_of(duration_s=40.0, sigma=0.1).plan  # a chunk each ten seconds, and four to wait
+
+
+@pytest.fixture(autouse=True)
+def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks go out one at a time."""
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
 
 
 def coverage() -> Coverage:
@@ -162,3 +170,13 @@ def _enough_at(came: dict[tuple[int, int], float], chunk: int) -> float:
         if tokens >= 700:
             return at
     raise AssertionError("there were never enough")
+
+
+def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reducer of few chunks gets them all at once, and late by plan."""
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 128 * 1024)
+    here = Coverage(IN_TIME.slots, IN_TIME.spans)
+    for slot in (0, 2):
+        here.add(slot, 0, 5.0)
+    assert here.close_late(IN_TIME, 43.9) == [], "four chunks in 40 seconds, and four to wait"
+    assert [each.chunk for each in here.close_late(IN_TIME, 44.1)] == [0]

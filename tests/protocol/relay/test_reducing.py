@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.log.merkle import LEAF
@@ -18,6 +19,12 @@ from tests.protocol.relay.stage import CHUNK, OTHER, RUN, SENDERS, Stage, frame,
 
 PLAN = plan_of()
 LEAVES = bytes(4 * LEAF.size)
+
+
+@pytest.fixture(autouse=True)
+def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks go out one at a time."""
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
 
 
 def opened(plan: Any = PLAN) -> Stage:

@@ -120,7 +120,8 @@ def _latenesses(
     first = [each.first_s if each is not None else float("inf") for each in came]
     last = [each.last_s if each is not None else float("inf") for each in came]
     count = max(share.chunks for share in shares)
-    begun = deadlines.lateness(plan, whole_s / count, first, tokens)
+    batch = min(deadlines.batch_chunks({slot.codec for slot in plan.slots}, plan.chunk_elements), count)
+    begun = deadlines.lateness(plan, whole_s * batch / count, first, tokens)
     ended = deadlines.lateness(plan, whole_s, last, tokens)
     for share, arrival, *late in zip(shares, came, begun, ended, strict=True):
         is_whole = arrival is not None and arrival.size >= share.bytes

@@ -4,12 +4,16 @@ How many bytes there can be follows from the plan, so that a receiver can be wro
 counts from the next plan on.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import Capacity, Direction, Flow, learn
+from peer_agent.protocol.bandwidth.learning import SHORTEST_S, Capacity, Direction, Flow, learn
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.state import Measured, Member, RunState
+from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.wire import HEADER
@@ -25,7 +29,8 @@ def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
     if measured is None or said in measured.told or not _is_of(measured.plan, message):
         return
     measured.told.add(said)
-    measured.flows += _flows(measured.plan, member.peer, message.arrivals, state.now - measured.planned_at)
+    flows = _flows(measured.plan, member.peer, message.arrivals, state.now - measured.planned_at)
+    (measured.averages if message.holds else measured.gradients).extend(flows)
 
 
 def _is_of(plan: m.Plan, message: m.Arrivals) -> bool:
@@ -70,9 +75,27 @@ def learn_links(state: RunState) -> None:
     """Before a plan is made: what the attempt before it has shown."""
     if state.measured is None:
         return
-    learn(state.capacities, state.measured.flows, state.rounds)
+    learn(state.capacities, _as_asked(state.measured), state.rounds)
     state.measured = None
     _forget_old(state.capacities)
+
+
+def _as_asked(measured: Measured) -> Iterator[Flow]:
+    """The flows of an attempt, with the time in which each was to come.
+
+    Gradients by the plan's pace; averages in the time in which gradients came to their reducer. Of one that says
+    nothing that is not known: then they came in time.
+    """
+    plan = measured.plan
+    asked_s = coming_s(plan) / plan.pace if plan.pace else 0.0
+    closing: dict[PeerId, tuple[float, float]] = {}
+    for flow in measured.gradients:
+        first_s, last_s = closing.get(flow.receiver, (0.0, 0.0))
+        closing[flow.receiver] = max(first_s, flow.first_s), max(last_s, flow.last_s)
+        yield replace(flow, asked_s=asked_s, in_step=True)
+    for flow in measured.averages:
+        first_s, last_s = closing.get(flow.sender, (0.0, math.inf))
+        yield replace(flow, asked_s=max(last_s - first_s, SHORTEST_S))
 
 
 def _forget_old(capacities: dict[Direction, Capacity]) -> None:

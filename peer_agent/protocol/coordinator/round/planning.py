@@ -3,17 +3,22 @@
 from collections.abc import Iterable, Sequence
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import budget_bps
+from peer_agent.protocol.bandwidth.learning import WAYS, budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
+from peer_agent.protocol.deadlines import MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
 from peer_agent.protocol.plan import Party, Shares, solve, spans_of
 
+AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
+FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
+START_S = 0.2  # from the plan to the first chunk
+FRAMING = 1.01  # times the bytes of chunks: their headers, leaves, TLS
 REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
 SLOW_ROUNDS = 5  # doublings of that while rounds are void because nothing moved
 
@@ -68,9 +73,25 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         slots=round_.slots,
         spans=tuple(kept) + tuple(spans),
         codec_down=state.recipe.codec_down,
-        duration_s=shares.duration_s,
-        sigma=sigma_of(state, shares.duration_s),
+        **_timing(state, shares),
     )
+
+
+def _timing(state: RunState, shares: Shares) -> dict[str, float]:
+    """The plan's time, and how exactly it is kept to.
+
+    Where a link that limits it may carry more than was seen of it, gradients go further ahead of it, and chunks are
+    waited for as long as in a first round.
+    """
+    duration_s = shares.duration_s and START_S + FRAMING * shares.duration_s
+    sigma = sigma_of(state, duration_s)
+    known = [
+        state.capacities.get((limit.peers[0], way)) for limit in shares.limits for way in WAYS if way == limit.kind
+    ]
+    is_known = all(each is not None and (each.is_tried or not each.is_floor) for each in known)
+    if not sigma or is_known:
+        return {"duration_s": duration_s, "sigma": sigma, "pace": AHEAD_OF_PLAN if sigma else 0.0}
+    return {"duration_s": duration_s, "sigma": MOST_SIGMA, "pace": FAR_AHEAD}
 
 
 def _shares(state: RunState, round_: Round, reducers: Sequence[Member]) -> Shares:

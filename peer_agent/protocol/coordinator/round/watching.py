@@ -12,7 +12,7 @@ from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
-from peer_agent.protocol.deadlines import coming_s, waiting_s
+from peer_agent.protocol.deadlines import batch_chunks, coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
 STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped; or before a reducer is done without
@@ -20,7 +20,7 @@ LEAST_STALL_S = 1.0  # the same of a slot where rounds are short
 STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
 WAIT = 4.0  # times what the others took, before what is slow is waited for no more
 HEARD_S = 3.0  # of a reducer that the senders are ahead of: it says each second how far it is
-STILL_CHUNKS = 2.0  # or the time in which so many chunks of each slot are planned to come there
+STILL_BATCHES = 2.0  # or the time in which so many batches of each slot are planned to come there
 HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
 
 
@@ -126,8 +126,15 @@ def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
     """How long nothing may come at these where the plan's time is known; 0 where it is not."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
-    chunk_s = max(coming_s(round_.plan) / count for peer, count in chunks_of(round_).items() if peer in reducers)
-    return max(HEARD_S, waiting_s(round_.plan), STILL_CHUNKS * chunk_s)
+    return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
+
+
+def _still_s(round_: Round, reducer: PeerId) -> float:
+    """For how long nothing of a slot may come to it by plan, as chunks go in batches; 0 where that is not known."""
+    if round_.plan is None or not round_.plan.sigma:
+        return 0.0
+    batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
+    return coming_s(round_.plan) * min(1.0, STILL_BATCHES * batch / chunks_of(round_)[reducer])
 
 
 def _ahead_s(round_: Round, reducer: PeerId) -> float:
@@ -154,8 +161,8 @@ def _least_s(state: RunState, round_: Round) -> float:
 
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
     """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
-    least_s = _least_s(state, round_)
     for reducer, expected in chunks_of(round_).items():
+        least_s = max(_least_s(state, round_), _still_s(round_, reducer))
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
         last = round_.reported.get(reducer, round_.planned_at)
         if len(slots) < 2 or all(moved.chunks >= expected or last - moved.at < least_s for moved in slots.values()):

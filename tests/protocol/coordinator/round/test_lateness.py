@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.learning import Capacity
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.state import ROUNDS_KEPT, Late, Phase
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
@@ -17,6 +19,14 @@ from tests.protocol.coordinator.stage import ELEMENTS, TOKENS, Stage, Trainer, n
 HALF = 2 * ELEMENTS  # bytes of the vector in fp16
 EVERYBODY = (0, 1, 2, 3)
 OTHERS = (0, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks go out one at a time, and a plan's time is that of its bytes alone: round figures."""
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(planning, "START_S", 0.0)
+    monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def timed(*relays: dict[str, object], people: int = 4, duration_s: float = 10.0) -> tuple[Stage, list[Trainer], PeerId]:

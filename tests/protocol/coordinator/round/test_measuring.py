@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.round.measuring import MOST_KNOWN, planned_sizes
+from peer_agent.protocol.bandwidth.learning import Flow
+from peer_agent.protocol.coordinator.round.measuring import MOST_KNOWN, _as_asked, planned_sizes
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, reducing
@@ -112,3 +114,29 @@ def test_links_that_were_measured_longest_ago_are_forgotten() -> None:
     next_plan(stage)
     assert len(stage.state.capacities) == MOST_KNOWN
     assert (trainers[0].peer, "up") in stage.state.capacities
+
+
+def flows_of(stage: Stage, pace: float, duration_s: float) -> list[Flow]:
+    """Of a round in which two sent to the relay, the second from one second on for four, and the second received."""
+    assert stage.state.measured is not None
+    plan = stage.state.measured.plan
+    stage.state.measured.plan = replace(plan, pace=pace, duration_s=duration_s)
+    first, second, relay = plan.slots[0].peer, plan.slots[1].peer, plan.spans[0].reducer
+    stage.wait(9)
+    tell(stage, relay, m.Arrival(first, HALF, 0.5, 3.0), m.Arrival(second, HALF, 1.0, 5.0))
+    tell(stage, second, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
+    return list(_as_asked(stage.state.measured))
+
+
+def test_gradients_are_asked_for_by_the_plans_pace_and_averages_as_gradients_came() -> None:
+    stage, *_ = reducing()
+    *gradients, average = flows_of(stage, pace=1.25, duration_s=5.0)
+    assert [(flow.asked_s, flow.in_step) for flow in gradients] == [(4.0, True)] * 2
+    assert (average.asked_s, average.in_step) == (4.0, False), "from the second's first chunk to its last"
+    assert [flow.is_held_up for flow in (*gradients, average)] == [False, False, True]
+
+
+def test_without_a_pace_gradients_come_as_fast_as_they_can() -> None:
+    stage, *_ = reducing()
+    *gradients, _ = flows_of(stage, pace=0.0, duration_s=5.0)
+    assert [flow.is_held_up for flow in gradients] == [True, True]

@@ -3,10 +3,22 @@
 import pytest
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import WAYS
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.round.planning import REDUCE_S, _missing, patience_s
+from peer_agent.protocol.coordinator.round.planning import (
+    AHEAD_OF_PLAN,
+    FAR_AHEAD,
+    FRAMING,
+    REDUCE_S,
+    START_S,
+    _missing,
+    make_plan,
+    patience_s,
+)
+from peer_agent.protocol.coordinator.state import Late
+from peer_agent.protocol.deadlines import MOST_SIGMA
 from tests.protocol.coordinator.scenes import CHUNKS, reducing
-from tests.protocol.coordinator.stage import Stage, peer_of, sent
+from tests.protocol.coordinator.stage import ELEMENTS, Stage, peer_of, sent
 
 # --- what is held
 
@@ -78,6 +90,36 @@ def test_a_round_is_given_four_times_what_its_links_take_beyond_its_patience() -
     took = stage.round.plan.duration_s
     assert took > 100
     assert stage.round.deadline - stage.round.planned_at == pytest.approx(REDUCE_S + 4 * took)
+
+
+@pytest.mark.parametrize(
+    ("is_floor", "is_tried", "pace", "sigma"),
+    [(False, False, AHEAD_OF_PLAN, 0.05), (True, True, AHEAD_OF_PLAN, 0.05), (True, False, FAR_AHEAD, MOST_SIGMA)],
+)
+def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
+    is_floor: bool, is_tried: bool, pace: float, sigma: float
+) -> None:
+    """Else gradients go far ahead of it, so that the next one knows more."""
+    stage, trainers, (relay,) = reducing({}, bps=(1000,))
+    stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
+    for way in WAYS:
+        known = stage.state.capacities[relay, way]
+        known.is_floor, known.is_tried = is_floor, is_tried
+    new = make_plan(stage.state, stage.round, stage.state.reducers())
+    assert (new.pace, new.sigma) == (pace, sigma)
+
+
+def test_a_plan_without_a_time_has_no_pace() -> None:
+    stage, *_ = reducing()
+    assert stage.round.plan is not None
+    assert (stage.round.plan.duration_s, stage.round.plan.pace) == (0.0, 0.0)
+
+
+def test_a_plans_time_is_that_of_its_bytes_and_of_what_is_beside_them() -> None:
+    stage, trainers, _ = reducing({}, bps=(1000,))
+    assert stage.round.plan is not None
+    bytes_s = len(trainers) * 2 * ELEMENTS / 1000
+    assert stage.round.plan.duration_s == pytest.approx(START_S + FRAMING * bytes_s, rel=1e-4)
 
 
 @pytest.mark.parametrize(("void", "times"), [(0, 1), (1, 2), (3, 8), (5, 32), (9, 32)])

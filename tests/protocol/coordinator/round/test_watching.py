@@ -5,14 +5,25 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.round.planning import REDUCE_S
 from peer_agent.protocol.coordinator.round.watching import HANG_S, HEARD_S, STALL_S, _standing_s
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import CHUNKS, chunks_arrive, progress, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, sent
+
+
+@pytest.fixture(autouse=True)
+def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks go out one at a time, and a plan's time is that of its bytes alone: round figures."""
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(planning, "START_S", 0.0)
+    monkeypatch.setattr(planning, "FRAMING", 1.0)
+
 
 # --- stalls
 
