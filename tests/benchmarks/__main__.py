@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.benchmarks.rig.figures import say
 from tests.benchmarks.suite.runner import lines_of
 from tests.benchmarks.suite.sizes import JOBS, MINUTES, Job, Size
+from tests.emulation.kernel.interruptions import ended_by_signals
 from tests.emulation.network import ROOT
 
 FIGURES = ROOT / "var" / "benchmarks"
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str]) -> int:
     size: Size = parser.parse_args(arguments).size or "usual"
     say(f"at most {MINUTES[size]} minutes: {', '.join(job.name for job in JOBS[size])}")
     FIGURES.mkdir(parents=True, exist_ok=True)
-    failed = list(published(JOBS[size], FIGURES / f"{size}.jsonl"))
+    with ended_by_signals():
+        failed = list(published(JOBS[size], FIGURES / f"{size}.jsonl"))
     say(f"figures are in {(FIGURES / f'{size}.jsonl').relative_to(ROOT)}")
     say(f"failed: {', '.join(failed)}" if failed else "all done")
     return 1 if failed else 0

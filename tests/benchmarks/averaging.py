@@ -119,7 +119,8 @@ def engine_of(place: Place) -> Engine:
         figures = figures_of(rounds_of(place, setup, solve))
         shown = {name: value for name, value in figures.items() if name in SHOWN}
         peak = max(figures["peak_mb"][peer.name] for peer in setup.peers if peer.role == "trainer")
-        return {"round_s": figures["round_s_median"], "peak_mb": peak} | shown
+        partial_rounds = place.rounds - figures["rounds_ok"]
+        return {"round_s": figures["round_s_median"], "rounds_partial": partial_rounds, "peak_mb": peak} | shown
 
     return engine
 
