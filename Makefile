@@ -33,10 +33,8 @@ lint: setup ## style, types, import arrows, generated docs
 e2e: setup ## only the journeys with real processes and a real browser
 	$(BIN)/python -m pytest -n 2 --dist loadscope tests/end_to_end
 
-bench: setup ## measure speed; prints one JSON line per benchmark
-	for name in $$(ls tests/benchmarks | sed -n 's/^\([a-z][a-z0-9_]*\)\.py$$/\1/p'); do \
-		$(BIN)/python -m tests.benchmarks.$$name || exit 1; \
-	done
+bench: setup ## measure speed, within an hour (SIZE=--quick ten minutes, SIZE=--full three hours)
+	$(BIN)/python -m tests.benchmarks $(SIZE)
 
 format: setup ## rewrite the code in house style
 	$(BIN)/ruff check --fix .

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from scripts import setup
 
 ROOT = Path(__file__).resolve().parent.parent
+RIVALS = "tests/benchmarks/rivals/requirements.txt"
 NOT_OURS = {".git", ".venv", ".hypothesis", "var", "node_modules", "build", "dist"}
 BINARY = {".png", ".woff2", ".ico", ".safetensors", ".pyc"}
 # A letter in brackets, or this line would find itself.
@@ -76,7 +77,7 @@ def test_no_file_names_a_package_registry() -> None:
 # Requirements
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "tests/requirements.txt"])
+@pytest.mark.parametrize("name", ["requirements.txt", "tests/requirements.txt", RIVALS])
 def test_requirements_are_exact(name: str) -> None:
     assert [str(wanted) for wanted in pinned(name).values() if not is_exact(wanted)] == []
 

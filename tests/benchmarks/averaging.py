@@ -7,9 +7,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, NoReturn, get_args
 
 from msgspec import Struct
 
@@ -20,9 +21,14 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Codec, Model, Recipe
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
-from tests.benchmarks.rig.processes import cpu_s, peak_mb
+from tests.benchmarks.rivals.against import Engine, compared
+from tests.benchmarks.rivals.costs import spent_s
+from tests.benchmarks.rivals.environment import Unavailable
+from tests.benchmarks.rivals.place import WARM_UP, Counted, Place, end_all
+from tests.benchmarks.rivals.plans import Solve, planned_by
+from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Rival
 from tests.emulation.calibration import calibrated
-from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy, processor_time, traffic
+from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy
 from tests.emulation.floor import floor_s
 from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
@@ -30,11 +36,19 @@ from tests.emulation.network import Network
 from tests.emulation.setups import SETUPS, Peer, Rates, Setup, setup
 
 RIG = "tests.benchmarks.rig"
-WARM_UP = 3  # rounds
 SAMPLES = 4  # of each trainer in a round
 UNIT_S = 2.5  # in which each computes them
-PATIENCE_S = 600.0
 AS_FAST = 0.95  # of it: no slower, but for what measuring leaves
+SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "sent_bytes", "cpu_busy", "is_valid")
+
+
+class Asked(Struct, frozen=True, eq=False):
+    """Rounds over these links, in this codec, so many, and beside whom."""
+
+    setup: Setup
+    codec: Codec
+    rounds: int
+    against: tuple[Rival, ...]
 
 
 class Made(Struct, frozen=True, eq=False):
@@ -45,16 +59,18 @@ class Made(Struct, frozen=True, eq=False):
     rates: Rates
     coordinator: Coordinator
     peers: dict[str, PeerId]  # by name
-    before: dict[str, Traffic]
-    after: dict[str, Traffic]
-    cpu_busy: float
-    cpu_s: dict[str, float]  # that each process used meanwhile
-    peak_mb: dict[str, float]  # memory since it began
+    before: Counted
+    after: Counted
 
 
 def peer_of(number: int, peer: Peer) -> PeerId:
     """Relays after all others, so that ids tell them apart."""
     return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
+
+
+def ids_of(found: Setup) -> dict[str, PeerId]:
+    """Of everybody, by name."""
+    return {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
 
 
 def program_of(peer: Peer, place: tuple[str, str, str], address: str, elements: int) -> tuple[str, ...]:
@@ -81,56 +97,115 @@ def recipe_of(found: Setup, codec: Codec) -> Recipe:
     )
 
 
-async def measure(found: Setup, codec: Codec, rounds: int) -> Figures:
-    """Calibrate, warm up, and make so many rounds."""
-    with emulated(found) as network, tempfile.TemporaryDirectory() as folder:
-        rates = await asyncio.to_thread(calibrated, network)
-        coordinator = Coordinator(recipe_of(found, codec), found.elements)
-        control = await coordinator.listen(network.host_address)
-        peers, pids = _start(network, Path(folder), control)
+def measure(asked: Asked) -> Figures:
+    """Calibrate, warm up, and make so many rounds; then the rivals, one after another, over the same links."""
+    with emulated(asked.setup) as network, tempfile.TemporaryDirectory() as folder:
+        rates = calibrated(network)
+        place = Place(network, Path(folder), rates, asked.codec, asked.rounds)
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                await coordinator.reach(WARM_UP)
-                before, began = traffic(network), time.monotonic()
-                busy, used = processor_time(), {name: cpu_s(pid) for name, pid in pids.items()}
-                await coordinator.reach(WARM_UP + rounds)
-                after, busy_part = traffic(network), cpu_busy(busy, processor_time())
-            say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
-            costs = {name: cpu_s(pid) - used[name] for name, pid in pids.items()}
-            peaks = {name: peak_mb(pid) for name, pid in pids.items()}
-            return _figures(Made(found, codec, rates, coordinator, peers, before, after, busy_part, costs, peaks))
-        except TimeoutError:
-            say(f"at step {coordinator.state.step}: " + "; ".join(coordinator.notes[-20:]))
-            raise
+            figures = figures_of(rounds_of(place, asked.setup))
+        except (TimeoutError, Unavailable) as trouble:  # the others are worth knowing all the same
+            reason = str(trouble) or f"no {asked.rounds} rounds in {place.patience_s:.0f} s"
+            figures = {"setup": asked.setup.name, "left_out": reason}
+        if asked.against:
+            figures["against"] = compared(place, asked.against, figures, engine_of(place), ids_of(asked.setup))
+        return figures
+
+
+def engine_of(place: Place) -> Engine:
+    """Our own engine with another plan, as a rival."""
+
+    def engine(setup: Setup, solve: Solve) -> Figures:
+        figures = figures_of(rounds_of(place, setup, solve))
+        shown = {name: value for name, value in figures.items() if name in SHOWN}
+        peak = max(figures["peak_mb"][peer.name] for peer in setup.peers if peer.role == "trainer")
+        partial_rounds = place.rounds - figures["rounds_ok"]
+        return {"round_s": figures["round_s_median"], "rounds_partial": partial_rounds, "peak_mb": peak} | shown
+
+    return engine
+
+
+def rounds_of(place: Place, setup: Setup, solve: Solve | None = None) -> Made:
+    """Rounds of our engine in those namespaces, with its own plan or another. Nothing of it is left."""
+    with planned_by(solve), tempfile.TemporaryDirectory(dir=place.folder) as folder:
+        try:
+            return asyncio.run(_rounds(place, setup, Path(folder)))
         finally:
-            for step, timed in sorted(coordinator.steps.items()):
-                said = f"{timed.slots} slots, {len(timed.held_at)} hold it, exact {timed.exact}"
-                say(f"step {step}: took {timed.round_s:.2f} s, planned {timed.planned_s:.2f}, {said}; {timed.told}")
-            await coordinator.close()
+            end_all(place.network)
 
 
-def _start(network: Network, folder: Path, control: str) -> tuple[dict[str, PeerId], dict[str, int]]:
-    """Every peer as a process in its place; their ids, and those of their processes, by name."""
-    pids = {}
-    found = network.setup
-    peers = {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
+async def _rounds(place: Place, setup: Setup, folder: Path) -> Made:
+    network, rounds = place.network, place.rounds
+    coordinator = Coordinator(recipe_of(setup, place.codec), setup.elements)
+    control = await coordinator.listen(network.host_address)
+    peers = _start(network, setup, folder, control)
+    watching = asyncio.create_task(_end_of_any(network, setup))
+    try:
+        async with asyncio.timeout(place.patience_s):
+            await _unless(watching, coordinator.reach(WARM_UP))
+            before, began = Counted.now(network), time.monotonic()
+            await _unless(watching, coordinator.reach(WARM_UP + rounds))
+            after = Counted.now(network)
+        say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
+        return Made(setup, place.codec, place.rates, coordinator, peers, before, after)
+    except TimeoutError:
+        say(f"at step {coordinator.state.step}: " + "; ".join(coordinator.notes[-20:]))
+        raise
+    finally:
+        watching.cancel()
+        tell_steps(coordinator)
+        await coordinator.close()
+
+
+def tell_steps(coordinator: Coordinator) -> None:
+    """What became of each step, for whoever looks on."""
+    for step, timed in sorted(coordinator.steps.items()):
+        said = f"{timed.slots} slots, {len(timed.held_at)} hold it, exact {timed.exact}"
+        say(f"step {step}: took {timed.round_s:.2f} s, planned {timed.planned_s:.2f}, {said}; {timed.told}")
+
+
+async def _end_of_any(network: Network, setup: Setup) -> NoReturn:
+    """Wait until a process of somebody's has ended, which none does by itself. Raises Unavailable."""
+    while True:
+        await asyncio.sleep(1.0)
+        gone = [peer.name for peer in setup.peers if network[peer.name].started[-1].poll() is not None]
+        if gone:
+            raise Unavailable(f"ended too early: {', '.join(gone)}")
+
+
+async def _unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
+    """The work, or the error that comes before its end."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            watching.result()
+        working.result()
+    finally:
+        working.cancel()
+
+
+def _start(network: Network, found: Setup, folder: Path, control: str) -> dict[str, PeerId]:
+    """Every peer of a set-up as a process in its place; their ids by name."""
+    peers = ids_of(found)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
         place = (str(folder / peer.name), peers[peer.name], control)
         program = program_of(peer, place, network[peer.name].address, found.elements)
-        module = f"{RIG}.{program[0]}"
-        process = network[peer.name].python("-m", module, *program[1:], env=environment, stdin=subprocess.PIPE)
-        pids[peer.name] = process.pid
-    return peers, pids
+        network[peer.name].python("-m", f"{RIG}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
+    return peers
 
 
-def _figures(run: Made) -> Figures:
+def figures_of(run: Made) -> Figures:
+    """What is published of them."""
     found, codec, coordinator, peers = run.setup, run.codec, run.coordinator, run.peers
     grid = grid_of(found.elements)
     wire = sum(encoded_size(codec, grid.length(chunk)) for chunk in grid)
     steps = [timed for step, timed in sorted(coordinator.steps.items()) if step >= WARM_UP and timed.committed_at]
     round_s, floor = median(timed.round_s for timed in steps), floor_s(found, run.rates, wire, wire)
-    moved = {name: run.after[name] - run.before[name] for name in peers}
+    moved = {name: run.after.traffic[name] - run.before.traffic[name] for name in peers}
+    busy = cpu_busy(run.before.busy, run.after.busy)
+    sent = sum(each.up.bytes for each in moved.values())
     return {
         "setup": found.name,
         "scale": found.scale,
@@ -145,11 +220,12 @@ def _figures(run: Made) -> Figures:
         "rounds_s": [timed.round_s for timed in steps],
         "cut_to_plan_s": median(timed.planned_at - timed.cut_at for timed in steps),
         "planned_s": median(timed.planned_s for timed in steps),
-        "cpu_busy": run.cpu_busy,
-        "cpu_s_per_gb": sum(run.cpu_s.values()) / (sum(each.up.bytes for each in moved.values()) / 1e9),
-        "cpu_s": run.cpu_s,
-        "peak_mb": run.peak_mb,
-        "is_valid": run.cpu_busy <= MOST_BUSY,
+        "cpu_busy": busy,
+        "is_valid": busy <= MOST_BUSY,
+        "cpu_s_per_gb": spent_s(run.before.costs, run.after.costs) / (sent / 1e9),
+        "cpu_s": {name: spent.cpu_s - run.before.costs[name].cpu_s for name, spent in run.after.costs.items()},
+        "peak_mb": {name: spent.peak_mb for name, spent in run.after.costs.items()},
+        "sent_bytes": sent / len(steps),
         "rounds_ok": sum(_is_ok(timed, found) for timed in steps),
         "rounds_void": coordinator.state.void_rounds,
         "per_peer_up_bytes": {name: each.up.bytes / len(steps) for name, each in moved.items()},
@@ -201,22 +277,41 @@ def named(direction: Direction, peers: dict[str, PeerId]) -> str:
     return next(name for name, peer in peers.items() if peer == direction[0]) + f" {direction[1]}"
 
 
-def _measured(found: Setup, codec: Codec, rounds: int) -> Figures:
+def _measured(asked: Asked) -> Figures:
     if reason := reason_against():
-        return {"left_out": reason}
-    return asyncio.run(measure(found, codec, rounds))
+        return {"setup": asked.setup.name, "left_out": reason}
+    return measure(asked)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures."""
+    """Print the figures, a line for each set-up."""
+    for asked in jobs_of(parser().parse_args(arguments)):
+        publish("averaging", partial(_measured, asked))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """What may be asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.averaging", description=__doc__)
     parser.add_argument("--setup", choices=sorted(SETUPS), default="homes")
     parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")
     parser.add_argument("--codec", choices=get_args(Codec), default="fp16")
     parser.add_argument("--rounds", type=int, default=5)
-    wanted = parser.parse_args(arguments)
-    found = setup(wanted.setup, wanted.scale)
-    return publish("averaging", lambda: _measured(found, wanted.codec, wanted.rounds))
+    parser.add_argument("--against", choices=RIVALS, action="append", default=[], help="may be given several times")
+    sizes = parser.add_mutually_exclusive_group()
+    for size in SIZES:
+        sizes.add_argument(f"--{size}", dest="size", action="store_const", const=size, help="set-ups, rivals, rounds")
+    return parser
+
+
+def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
+    """One set-up as asked for, or all of a size."""
+    if wanted.size is None:
+        found = setup(wanted.setup, wanted.scale)
+        return [Asked(found, wanted.codec, wanted.rounds, tuple(dict.fromkeys(wanted.against)))]
+    return [
+        Asked(setup(job.setup, wanted.scale), wanted.codec, job.rounds, job.against) for job in AVERAGING[wanted.size]
+    ]
 
 
 if __name__ == "__main__":

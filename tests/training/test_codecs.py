@@ -1,9 +1,9 @@
-"""What fewer bits cost a model: the short version of `python -m tests.benchmarks.codecs`."""
+"""What fewer bits cost a model: the short version of `python -m tests.benchmarks.training.codecs`."""
 
 import pytest
 
 from peer_agent.protocol.recipe import Codec
-from tests.benchmarks.codecs import heldout_loss
+from tests.benchmarks.training.codecs import heldout_loss
 
 STEPS = 30
 

@@ -22,7 +22,7 @@ def publish(name: str, measure: Callable[[], Figures]) -> int:
         "load_before": before,
         "load_after": os.getloadavg()[0],
     }
-    print(json.dumps(_rounded(about | figures)))
+    print(json.dumps(_rounded(about | figures)), flush=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """What fewer bits cost: the held-out loss after 200 steps on real text, with gradients and averages in each codec.
 
 Two trainers and a reducer as they ship, without sockets: accumulators with what they carry, sums, residuals of the
-averages. `python -m tests.benchmarks.codecs`; the last line is one JSON object.
+averages. `python -m tests.benchmarks.training.codecs`; the last line is one JSON object.
 """
 
 import argparse

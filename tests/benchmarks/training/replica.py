@@ -100,7 +100,7 @@ def _of_model(shape: Model, repeats: int) -> Figures:
 
 def main(arguments: list[str]) -> int:
     """Print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.replica", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.training.replica", description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     wanted = parser.parse_args(arguments)
     return publish("replica", lambda: measure(wanted.repeats))

@@ -1,0 +1,51 @@
+"""hivemind's own virtual environment, under `var/`: made once, and again when its requirements change."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.emulation.network import ROOT
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+PATIENCE_S = 900.0
+STAMP = "requirements.sha256"
+LAST_LINES = 3
+
+
+class Unavailable(RuntimeError):
+    """There is no such rival here; the words say why."""
+
+
+def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirements: Path = REQUIREMENTS) -> Path:
+    """The environment's Python. Raises Unavailable where it cannot be made."""
+    python, stamp = folder / "bin" / "python", folder / STAMP
+    wanted = hashlib.sha256(f"{sys.version}\0{folder}\0{requirements.read_text()}".encode()).hexdigest()
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    _done([sys.executable, "-m", "venv", str(folder)])
+    _done([str(python), "-m", "pip", "install", "--no-input", "--requirement", str(requirements)])
+    stamp.write_text(wanted)
+    return python
+
+
+def clean_environment() -> dict[str, str]:
+    """What a rival's processes see: nothing of ours on the path, one thread for arithmetic."""
+    ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    return {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
+
+
+def _done(command: Sequence[str]) -> None:
+    """Run it; raises Unavailable with its last words."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as trouble:
+        raise Unavailable(str(trouble)) from trouble
+    if done.returncode:
+        raise Unavailable(" ".join((done.stderr or done.stdout).split("\n")[-1 - LAST_LINES :]).strip())

@@ -1,0 +1,102 @@
+"""`python -m tests.benchmarks.rivals.hivemind_peer JSON`: hivemind's DecentralizedAverager, in its own environment.
+
+What is asked: index, contributors, group (all who take part), elements, address (where it listens), role, initial (whom
+to dial first), best (tuned as well as it goes, or as it comes), codec, bandwidth (Mb/s).
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import hivemind
+import torch
+from hivemind.compression import Float16Compression, NoCompression
+
+from tests.benchmarks.rivals.program import converse
+from tests.benchmarks.rivals.values import Vector
+
+TENSORS = 10
+MATCHMAKING_S = 15.0  # of `best`, as hivemind's optimizer has it; the averager's own is 5
+PATIENCE_S = 90.0  # until a group is found
+BEST_PART = 1 << 21  # bytes; 1 << 19 without a word
+
+
+class Hivemind:
+    """The averager, and the clock around its all-reduce: finding a group is not part of that."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        size = asked["elements"] // TENSORS
+        sizes = [size] * (TENSORS - 1) + [asked["elements"] - size * (TENSORS - 1)]
+        self.tensors = [torch.zeros(size) for size in sizes]
+        self.times = torch.zeros(2, dtype=torch.float64)
+        self.times.share_memory_()  # type: ignore[no-untyped-call]
+        watch(hivemind.DecentralizedAverager, self.times)
+        self.group = asked["group"]
+        self.dht = hivemind.DHT(
+            initial_peers=asked["initial"] or None,
+            host_maddrs=[f"/ip4/{asked['address']}/tcp/0"],
+            client_mode=asked["role"] == "client",
+            nat_port_map=False,
+            start=True,
+        )
+        self.averager = hivemind.DecentralizedAverager(
+            self.tensors,
+            self.dht,
+            prefix="benchmark",
+            target_group_size=self.group,
+            auxiliary=asked["role"] == "auxiliary",
+            allow_state_sharing=False,
+            start=True,
+            **(best(asked) if asked["best"] else {}),
+        )
+
+    def vectors(self) -> Sequence[Vector]:
+        return [tensor.numpy() for tensor in self.tensors]
+
+    def average(self) -> dict[str, Any]:
+        self.times.zero_()
+        try:
+            met = self.averager.step(timeout=PATIENCE_S)
+        except Exception as trouble:  # noqa: BLE001 (whatever it is, the round is lost and the next one may not be)
+            return {"failed": repr(trouble)}
+        began, ended = self.times.tolist()
+        return {"began": began, "ended": ended, "group": len(met or ())}
+
+    def close(self) -> None:
+        self.averager.shutdown()
+        self.dht.shutdown()
+
+
+def best(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a person who has measured would set."""
+    compression = {"fp16": Float16Compression, "fp32": NoCompression}[asked["codec"]]()
+    return {
+        "compression": compression,
+        "bandwidth": asked["bandwidth"],
+        "part_size_bytes": BEST_PART,
+        "min_matchmaking_time": MATCHMAKING_S,
+    }
+
+
+def watch(averager: Any, times: torch.Tensor) -> None:
+    """Write down when an all-reduce begins and ends: it runs in a process that is forked from this one."""
+    inner = averager._aggregate_with_group
+
+    async def aggregate(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not times[0]:  # another attempt goes on where the first began
+            times[0] = time.monotonic()
+        met = await inner(self, *arguments, **named)
+        times[1] = time.monotonic()
+        return met
+
+    averager._aggregate_with_group = aggregate
+
+
+def build(asked: dict[str, Any]) -> tuple[Hivemind, dict[str, Any]]:
+    """The first one is dialled by the others."""
+    made = Hivemind(asked)
+    return made, {"addresses": [str(address) for address in made.dht.get_visible_maddrs()]}
+
+
+if __name__ == "__main__":
+    converse(build)

@@ -1,0 +1,62 @@
+"""Who sits where in a rival's rounds, and which rivals a set-up can have."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.rivals.rounds import Seat
+from tests.emulation.network import Network
+from tests.emulation.setups import MBIT, Peer, Rates, Setup
+
+PROGRAMS = "tests.benchmarks.rivals"
+
+
+def reason_against_gloo(setup: Setup, codec: str) -> str:
+    """Why gloo makes no round there; empty where it does."""
+    if not all(peer.reachable for peer in setup.peers):
+        return "all have to reach each other"
+    if codec not in {"fp16", "fp32"}:
+        return f"it has no {codec}"
+    return ""
+
+
+def gloo(network: Network, codec: str, folder: Path) -> list[Seat]:
+    """Trainers alone: others have nothing to give, and a ring would wait for them."""
+    trainers = [peer for peer in network.setup.peers if peer.role == "trainer"]
+    command = (sys.executable, "-m", f"{PROGRAMS}.gloo_peer")
+    common = common_of(network.setup, codec) | {"folder": str(folder)}
+    return [Seat(peer.name, command, common | {"index": index}) for index, peer in enumerate(trainers)]
+
+
+def hivemind(network: Network, codec: str, python: Path, rates: Rates, *, best: bool) -> list[Seat]:
+    """Everybody; whom the others dial first is first: the log's keeper, since all reach it."""
+    setup = network.setup
+    trainers = [peer.name for peer in setup.peers if peer.role == "trainer"]
+    seats = []
+    for peer in sorted(setup.peers, key=lambda peer: peer.name != setup.keeper):
+        asked = common_of(setup, codec) | {
+            "index": trainers.index(peer.name) if peer.name in trainers else 0,
+            "group": len(setup.peers),
+            "address": network[peer.name].address,
+            "role": role_of(peer),
+            "initial": [],
+            "is_dialled": peer.name == setup.keeper,
+            "best": best,
+            "bandwidth": rates.up[peer.name] / MBIT,  # its program is solved to digits that bytes do not have
+        }
+        command = (str(python), "-m", f"{PROGRAMS}.hivemind_peer")
+        seats.append(Seat(peer.name, command, asked, contributes=peer.role == "trainer"))
+    return seats
+
+
+def common_of(setup: Setup, codec: str) -> dict[str, Any]:
+    """What every peer of a rival has to know."""
+    trainers = sum(peer.role == "trainer" for peer in setup.peers)
+    return {"contributors": trainers, "elements": setup.elements, "codec": codec}
+
+
+def role_of(peer: Peer) -> str:
+    """In hivemind's words: who is behind NAT is a client, who has no values of its own an auxiliary."""
+    if peer.role != "trainer":
+        return "auxiliary"
+    return "node" if peer.reachable else "client"

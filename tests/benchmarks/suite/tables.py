@@ -1,0 +1,149 @@
+"""`python -m tests.benchmarks.suite.tables FILE... [--write docs/benchmarks.md]`: figures of runs as rows of tables.
+
+The page has a line `<!-- NAME -->` before each table and `<!-- end -->` after it; what is between them is written anew.
+A table without figures says so, whatever it said before.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Figures = dict[str, Any]
+Cells = list[str]
+Table = tuple[Cells, Callable[[list[Figures]], Iterable[Cells]]]  # headings, and rows of the runs
+
+NOT_MEASURED = "not measured yet"
+MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+RIVALS = {
+    "hivemind_default": "hivemind 1.1.12, as it comes",
+    "hivemind_best": "hivemind 1.1.12, tuned",
+    "gloo": "gloo",
+    "butterfly": "equal butterfly",
+    "parameter_server": "one parameter server",
+}
+
+
+def shown(value: Any) -> str:
+    """A number in three digits; what there is not is a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)
+
+
+def cells(run: Figures, *names: str) -> Cells:
+    """Figures of a run by name."""
+    return [shown(run.get(name)) for name in names]
+
+
+def averaging(runs: Iterable[Figures]) -> list[Figures]:
+    """Those of `averaging` that got to their end."""
+    return [run for run in runs if run.get("benchmark") == "averaging" and "round_s_median" in run]
+
+
+def time_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Round time beside both floors."""
+    for run in averaging(runs):
+        raw = run["round_s_median"] / run["raw_floor_s"]
+        names = ("setup", "scale", "codec", "round_s_median", "floor_s", "ratio")
+        yield [*cells(run, *names), shown(raw), *cells(run, "cpu_busy", "is_valid")]
+
+
+def bandwidth_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """The largest error of what was learned."""
+    for run in averaging(runs):
+        if errors := run["learned_bandwidth_error"]:
+            worst = max(errors, key=lambda name: abs(errors[name]))
+            yield [run["setup"], str(len(errors)), shown(float(errors[worst])), worst]
+
+
+def rival_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Each rival beside our round of the same run."""
+    for run in averaging(runs):
+        if "against" in run:
+            ours = shown(run["round_s_median"])
+            for name, called in RIVALS.items():
+                yield [run["setup"], ours, called, *rival_cells(run["against"], name)]
+
+
+def rival_cells(against: Figures, name: str) -> Cells:
+    """Seconds, ratio, rounds that averaged a part alone, or why there is nothing."""
+    if (seconds := against.get(f"{name}_s")) is None:
+        return ["–", "–", against.get("left_out", {}).get(name, NOT_MEASURED)]
+    partial = against.get(f"{name}_rounds_partial")
+    return [shown(seconds), shown(against.get(f"ratio_to_{name}")), shown(partial)]
+
+
+def cost_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Processor seconds and memory, ours and theirs."""
+    for run in averaging(runs):
+        kinds = {name.rpartition("-")[0] for name in run["peak_mb"]}  # a peer is called by its kind and a number
+        for kind in sorted(kinds):
+            peak = max(peak for name, peak in run["peak_mb"].items() if name.startswith(f"{kind}-"))
+            yield [run["setup"], f"Manyhands, {kind}", shown(run["cpu_s_per_gb"]), shown(peak)]
+        against = run.get("against", {})
+        for name, called in RIVALS.items():
+            if f"{name}_cpu_s_per_gb" in against:
+                yield [run["setup"], called, *cells(against, f"{name}_cpu_s_per_gb", f"{name}_peak_mb")]
+
+
+def plan_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """What a plan takes, by the number of peers."""
+    for run in (run for run in runs if run.get("benchmark") == "plan" and "closed_form_ms" in run):
+        for count in run["closed_form_ms"]:
+            yield [count, *(shown(run[name].get(count)) for name in ("closed_form_ms", "all_pairs_ms", "choose_ms"))]
+
+
+def delayed_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """The set-ups with a round-trip time."""
+    return time_rows([run for run in runs if str(run.get("setup", "")).endswith("-rtt")])
+
+
+TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "to raw rates", "cpu_busy", "valid"]
+TABLES: dict[str, Table] = {
+    "round-times": (TIMES, time_rows),
+    "bandwidths": (["set-up", "links", "largest error", "of"], bandwidth_rows),
+    "rivals": (["set-up", "ours, s", "beside", "s", "times ours", "rounds partly averaged"], rival_rows),
+    "costs": (["set-up", "who", "processor s per GB sent", "peak memory of a peer, MB"], cost_rows),
+    "plan-times": (["peers", "closed form, ms", "every pair limited, ms", "choosing contributors, ms"], plan_rows),
+    "round-trips": (TIMES, delayed_rows),
+}
+
+
+def table(name: str, runs: list[Figures]) -> str:
+    """One table in Markdown."""
+    headings, rows_of = TABLES[name]
+    found = list(rows_of(runs))
+    if not found:
+        return f"{NOT_MEASURED}\n"
+    lines = [headings, ["---"] * len(headings), *found]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def filled(page: str, runs: list[Figures]) -> str:
+    """The page with its tables written anew. Raises KeyError for a table that nobody knows."""
+    return MARKED.sub(lambda found: found[1] + table(found["name"], runs) + found[3], page)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print all tables, or write them into a page."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.suite.tables", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, help="lines of JSON, as benchmarks print them")
+    parser.add_argument("--write", type=Path, help="the page whose tables are written anew")
+    asked = parser.parse_args(arguments)
+    lines = (line for file in asked.files for line in file.read_text().splitlines())
+    runs = [json.loads(line) for line in lines if line.startswith("{")]
+    if asked.write is None:
+        print("\n".join(f"{name}\n\n{table(name, runs)}" for name in TABLES))
+    else:
+        asked.write.write_text(filled(asked.write.read_text(), runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""The benchmark of averaging waits for rounds no longer than there is somebody to make them."""
+
+import asyncio
+import subprocess
+import sys
+from typing import NoReturn
+
+import pytest
+
+from tests.benchmarks import averaging
+from tests.benchmarks.rivals.environment import Unavailable
+from tests.emulation.namespaces import on_loopback
+from tests.emulation.setups import Setup, peers
+
+TWO = Setup("two", peers("trainer", (2, 50, 50)), 1000, "trainer-1", 1.0)
+
+
+async def nobody_ends() -> NoReturn:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_work_that_is_done_is_not_held_up_by_who_watches() -> None:
+    watching = asyncio.create_task(nobody_ends())
+    await averaging._unless(watching, asyncio.sleep(0))
+    assert not watching.done()
+    watching.cancel()
+
+
+async def test_who_has_ended_ends_the_wait_and_is_named() -> None:
+    with on_loopback(TWO) as network:
+        lasting = network["trainer-1"].start(sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE)
+        network["trainer-2"].start(sys.executable, "-S", "-c", "").wait()
+        watching = asyncio.create_task(averaging._end_of_any(network, TWO))
+        with pytest.raises(Unavailable, match=r"early: trainer-2$"):
+            await averaging._unless(watching, asyncio.sleep(30))
+        assert lasting.poll() is None

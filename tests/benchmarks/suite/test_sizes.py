@@ -1,0 +1,51 @@
+"""Every size fits into its minutes, and none forgets a benchmark."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import averaging
+from tests.benchmarks.suite import runner
+from tests.benchmarks.suite.sizes import AVERAGING, JOBS, MINUTES, SIZES, Size
+from tests.emulation.setups import SETUPS
+
+HERE = Path(runner.__file__).parents[1]
+MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
+MODULES |= {f"training.{path.stem}" for path in (HERE / "training").glob("[a-z]*.py")}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_budgets_fit_into_the_minutes_that_are_promised(size: Size) -> None:
+    assert sum(job.budget_s for job in JOBS[size]) <= 60 * MINUTES[size]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_of_it_is_there_and_nothing_twice(size: Size) -> None:
+    names = [job.name for job in JOBS[size]]
+    assert len(names) == len(set(names))
+    assert set(names) <= MODULES
+    if size != "quick":
+        assert set(names) == MODULES
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_averaging_is_asked_for_its_own_size_and_finds_its_setups(size: Size) -> None:
+    job = next(job for job in JOBS[size] if job.name == "averaging")
+    asked = averaging.jobs_of(averaging.parser().parse_args(list(job.arguments)))
+    assert [(each.setup.name, each.against, each.rounds) for each in asked] == [
+        (each.setup, each.against, each.rounds) for each in AVERAGING[size]
+    ]
+    assert {each.setup for each in AVERAGING[size]} <= SETUPS.keys()
+
+
+def test_the_full_size_has_every_setup_and_hivemind_where_it_is_asked_for() -> None:
+    assert {each.setup for each in AVERAGING["full"]} == SETUPS.keys()
+    assert {each.setup for each in AVERAGING["full"] if "hivemind" in each.against} == {"A", "four", "homes"}
+
+
+def test_what_is_asked_for_by_hand_is_one_setup_and_each_rival_once() -> None:
+    rivals = [word for name in ("gloo", "hivemind", "gloo") for word in ("--against", name)]
+    words = ["--setup", "four", "--scale", "0.5", "--rounds", "2", *rivals]
+    (asked,) = averaging.jobs_of(averaging.parser().parse_args(words))
+    assert (asked.setup.name, asked.setup.scale, asked.rounds) == ("four", 0.5, 2)
+    assert asked.against == ("gloo", "hivemind")

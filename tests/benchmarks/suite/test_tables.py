@@ -1,0 +1,95 @@
+"""Lines of JSON become rows, and a page keeps everything but its tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.suite.tables import NOT_MEASURED, TABLES, filled, main, table
+from tests.emulation.network import ROOT
+
+RUN: dict[str, Any] = {
+    "benchmark": "averaging",
+    "setup": "four",
+    "scale": 1.0,
+    "codec": "fp16",
+    "round_s_median": 9.0,
+    "floor_s": 8.0,
+    "raw_floor_s": 7.5,
+    "ratio": 1.125,
+    "cpu_busy": 0.25,
+    "is_valid": True,
+    "learned_bandwidth_error": {"trainer-1 up": 0.02, "trainer-4 down": -0.11},
+    "cpu_s_per_gb": 9.5,
+    "peak_mb": {"trainer-1": 300.0, "trainer-2": 400.0, "relay-1": 90.0},
+    "against": {
+        "hivemind_best_s": 15.3,
+        "ratio_to_hivemind_best": 1.7,
+        "hivemind_best_rounds_partial": 1,
+        "hivemind_best_cpu_s_per_gb": 23.1,
+        "hivemind_best_peak_mb": 1100.0,
+        "left_out": {"gloo": "all have to reach each other"},
+    },
+}
+
+
+def rows(name: str, *runs: dict[str, Any]) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table(name, list(runs)).splitlines()][2:]
+
+
+def test_round_times_stand_beside_both_floors() -> None:
+    assert rows("round-times", RUN) == [["four", "1", "fp16", "9", "8", "1.12", "1.2", "0.25", "True"]]
+
+
+def test_the_largest_error_is_shown_whatever_its_sign() -> None:
+    assert rows("bandwidths", RUN) == [["four", "2", "-0.11", "trainer-4 down"]]
+
+
+def test_rivals_that_were_left_out_say_why() -> None:
+    found = {row[2]: row[3:] for row in rows("rivals", RUN)}
+    assert found["hivemind 1.1.12, tuned"] == ["15.3", "1.7", "1"]
+    assert found["gloo"] == ["–", "–", "all have to reach each other"]
+    assert found["equal butterfly"] == ["–", "–", NOT_MEASURED]
+
+
+def test_costs_are_of_the_largest_of_each_kind_and_of_each_rival() -> None:
+    assert rows("costs", RUN) == [
+        ["four", "Manyhands, relay", "9.5", "90"],
+        ["four", "Manyhands, trainer", "9.5", "400"],
+        ["four", "hivemind 1.1.12, tuned", "23.1", "1100"],
+    ]
+
+
+def test_plan_times_are_by_the_number_of_peers() -> None:
+    run = {"benchmark": "plan", "closed_form_ms": {"16": 0.5, "64": 0.6}, "all_pairs_ms": {"16": 25.0}, "choose_ms": {}}
+    assert rows("plan-times", run) == [["16", "0.5", "25", "–"], ["64", "0.6", "–", "–"]]
+
+
+def test_delayed_setups_have_a_table_of_their_own() -> None:
+    assert rows("round-trips", RUN) == []
+    assert rows("round-trips", RUN | {"setup": "homes-rtt"})[0][0] == "homes-rtt"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_without_figures_says_so(name: str) -> None:
+    left_out = {"benchmark": "averaging", "setup": "four", "left_out": "no root"}
+    assert table(name, [left_out]) == f"{NOT_MEASURED}\n"
+
+
+def test_a_page_keeps_its_words_and_no_figure_of_before(tmp_path: Path) -> None:
+    page = "Words.\n<!-- round-times -->\nold\n<!-- end -->\nMore.\n<!-- bandwidths -->\n<!-- end -->\n"
+    new = filled(page, [RUN])
+    assert "old" not in new
+    assert new.startswith("Words.\n<!-- round-times -->\n| set-up |")
+    assert "<!-- end -->\nMore.\n<!-- bandwidths -->\n| set-up |" in new
+    assert filled(new, [RUN]) == new
+    (tmp_path / "page.md").write_text(page)
+    (tmp_path / "runs.jsonl").write_text(f"words\n{json.dumps(RUN)}\n")
+    assert main([str(tmp_path / "runs.jsonl"), "--write", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == new
+
+
+def test_the_page_of_benchmarks_has_every_table() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert [name for name in TABLES if f"<!-- {name} -->" not in page] == []

@@ -1,0 +1,1 @@
+"""Worlds of runs whose recipes say otherwise than usual."""
