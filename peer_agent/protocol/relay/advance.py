@@ -114,16 +114,11 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
             return _snapshotted(state, message.keep_after, now)
         case m.State():
             return _stand(state, message, now)
-        case _:
-            return _pass_over(message)
-
-
-def _pass_over(
-    message: m.Lease | m.AccumulatorRevoked | m.Cut | m.SitOut | m.Reload | m.Notice | m.Probe | m.Uplink,
-) -> list[e.Action]:
-    """What is for those who compute, and for the links."""
-    del message
-    return []
+        case (
+            m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.SitOut() | m.Reload() | m.Notice() | m.Probe() | m.Uplink()
+        ):
+            return []  # for those who compute, and for the links
+    assert_never(message)
 
 
 def _snapshotted(state: RelayState, keep_after: int, now: float) -> list[e.Action]:

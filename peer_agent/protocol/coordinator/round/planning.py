@@ -21,6 +21,7 @@ from peer_agent.protocol.plan import Party, Shares, solve, spans_of
 
 AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
 FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
+STRAGGLES = 6.0  # times the median of what contributors' own links need
 START_S = 0.2  # from the plan to the first chunk
 FRAMING = 1.01  # times the bytes of chunks: their headers, leaves, TLS
 REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
@@ -62,7 +63,8 @@ def patience_s(state: RunState) -> float:
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
-    shares = _shares(state, round_, members)
+    parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
+    shares = solve(parties, down_bytes)
     round_.limits = shares.limits
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
@@ -79,15 +81,26 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         slots=round_.slots,
         spans=tuple(kept) + tuple(spans),
         codec_down=round_.codec_down,
-        **_timing(state, shares),
+        **_timing(state, shares, has_straggler=_has_straggler(parties, down_bytes)),
     )
 
 
-def _timing(state: RunState, shares: Shares) -> dict[str, float]:
+def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
+    """Whether a contributor's own link needs far longer than those of most."""
+    own_s = sorted(
+        max(party.up_bytes / party.upload_bps, down_bytes * party.receives / party.download_bps)
+        for party in parties
+        if party.up_bytes and party.upload_bps and party.download_bps
+    )
+    return bool(own_s) and own_s[-1] > STRAGGLES * own_s[len(own_s) // 2]
+
+
+def _timing(state: RunState, shares: Shares, *, has_straggler: bool) -> dict[str, float]:
     """The plan's time, and how exactly it is kept to.
 
     Where a link that limits it may carry more than was seen of it, gradients go further ahead of it, and chunks are
-    waited for as long as in a first round.
+    waited for as long as in a first round. To one that would hold up all others by far, nobody keeps step: it is
+    dropped once they have waited for it.
     """
     duration_s = shares.duration_s and START_S + FRAMING * shares.duration_s
     sigma = sigma_of(state, duration_s)
@@ -95,19 +108,21 @@ def _timing(state: RunState, shares: Shares) -> dict[str, float]:
         state.capacities.get((limit.peers[0], way)) for limit in shares.limits for way in WAYS if way == limit.kind
     ]
     is_known = all(each is not None and (each.is_tried or not each.is_floor) for each in known)
+    if has_straggler:
+        return {"duration_s": duration_s, "sigma": sigma, "pace": 0.0}
     if not sigma or is_known:
         return {"duration_s": duration_s, "sigma": sigma, "pace": AHEAD_OF_PLAN if sigma else 0.0}
     return {"duration_s": duration_s, "sigma": MOST_SIGMA, "pace": FAR_AHEAD}
 
 
-def _shares(state: RunState, round_: Round, reducers: Sequence[Member]) -> Shares:
+def _parties(state: RunState, round_: Round, reducers: Sequence[Member]) -> list[Party]:
     up = {slot.peer: encoded_size(slot.codec, state.elements) for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
     gone = [Party(peer=peer, up_bytes=up[peer], is_volunteer=True) for peer in up.keys() - here.keys()]
     parties = [party_of(state, member, up.get(peer, 0)) for peer, member in here.items()]
     if state.recipe.contributors == "fast":
         parties = [replace(party, is_awaited=party.peer in round_.persons) for party in parties]
-    return solve([*parties, *gone], encoded_size(round_.codec_down, state.elements))
+    return [*parties, *gone]
 
 
 def party_of(state: RunState, member: Member, up_bytes: int = 0) -> Party:

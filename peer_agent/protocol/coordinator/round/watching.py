@@ -171,7 +171,7 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Slots that move, and that the others have waited for, four times as long as they took and beyond the plan's time.
+    """Slots that move, and that the others have waited for, four times as long as they took.
 
     Where these are too few, the round would be void: no sooner than they can make another without the slow.
     """
@@ -185,14 +185,8 @@ def _slow(state: RunState, round_: Round) -> Iterator[int]:
         wait_s = max(_least_s(state, round_), WAIT * took_s)
         if not has_quorum_without(state, round_, open_):
             wait_s = max(wait_s, took_s + remake_s(state, round_, open_))
-        if round_.reported.get(reducer, round_.planned_at) >= max(done_at + wait_s, _planned_until(round_)):
+        if round_.reported.get(reducer, round_.planned_at) - done_at >= wait_s:
             yield from open_
-
-
-def _planned_until(round_: Round) -> float:
-    """When the last chunks are due by plan; at once where that is not known."""
-    plan = round_.plan
-    return round_.planned_at + coming_s(plan) + waiting_s(plan) if plan is not None and plan.sigma else 0.0
 
 
 def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s: float) -> Iterator[int]:

@@ -6,6 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.advance import TICK_S
+from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.round.choosing import GAIN
 from peer_agent.protocol.coordinator.state import Phase
 from tests.protocol.coordinator.scenes import capacities_of, codecs_of, linked
@@ -13,6 +14,13 @@ from tests.protocol.coordinator.stage import ELEMENTS, Stage, Trainer, peer_of, 
 
 QUICK, SLOW = 1e7, 2e4  # bytes a second: a vector of fp16 takes 0.03 s, or 13 s
 RELAY = peer_of("relay")
+
+
+@pytest.fixture(autouse=True)
+def bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan's time is that of its bytes: round figures."""
+    monkeypatch.setattr(planning, "START_S", 0.0)
+    monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def cut(stage: Stage, *trainers: Trainer) -> dict[str, str]:

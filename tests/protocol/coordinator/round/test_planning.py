@@ -3,7 +3,7 @@
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import WAYS
+from peer_agent.protocol.bandwidth.learning import WAYS, Way
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.planning import (
     AHEAD_OF_PLAN,
@@ -17,7 +17,7 @@ from peer_agent.protocol.coordinator.round.planning import (
 )
 from peer_agent.protocol.coordinator.state import Late
 from peer_agent.protocol.deadlines import MOST_SIGMA
-from tests.protocol.coordinator.scenes import CHUNKS, reducing
+from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, peer_of, sent
 
 # --- what is held
@@ -107,6 +107,15 @@ def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
         known.is_floor, known.is_tried = is_floor, is_tried
     new = make_plan(stage.state, stage.round, stage.state.reducers())
     assert (new.pace, new.sigma) == (pace, sigma)
+
+
+@pytest.mark.parametrize(("way", "factor", "pace"), [("up", 5, AHEAD_OF_PLAN), ("up", 7, 0.0), ("down", 7, 0.0)])
+def test_nobody_keeps_step_with_a_link_that_is_far_slower_than_most(way: Way, factor: int, pace: float) -> None:
+    """One slow machine would make everybody's round as long as its own."""
+    stage, trainers, _ = reducing({}, bps=(10_000_000,))
+    stage.state.capacities |= capacities_of([(trainer.peer, 70_000) for trainer in trainers])
+    stage.state.capacities[trainers[3].peer, way].bps /= factor
+    assert make_plan(stage.state, stage.round, stage.state.reducers()).pace == pace
 
 
 def test_a_plan_without_a_time_has_no_pace() -> None:

@@ -415,7 +415,7 @@ def test_a_slot_whose_next_batch_is_not_due_is_not_taken_for_stopped(monkeypatch
     assert stage.round.plan is not None
     stage.round.plan = replace(stage.round.plan, sigma=0.05)
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 8 * (2 * ELEMENTS // CHUNKS + 100))
-    chunks_arrive(stage, relay, 30, 2, 2, 2, 0)
-    assert stage.round.dropped == set(), "the others were done after four seconds, and the plan has forty"
-    chunks_arrive(stage, relay, 15, 8, 8, 8, 0)
+    chunks_arrive(stage, relay, 35, 0.2, 0.2, 0.2, 0)
+    assert stage.round.dropped == set(), "the plan has forty seconds"
+    chunks_arrive(stage, relay, 15, 0.2, 0.2, 0.2, 0)
     assert stage.round.dropped == {3}
