@@ -101,7 +101,7 @@ class AccumulatorRevoked(Message, frozen=True, kw_only=True):
 
 
 class Cut(Attempted, frozen=True, kw_only=True):
-    """Offer what is finished; with staleness 0 begin nothing more. Names the codec and the grid that the root covers."""
+    """Offer what is finished; with staleness 0 begin no more. Names the codec and the grid that the root covers."""
 
     round: Count
     codec: Codec
