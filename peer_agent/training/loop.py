@@ -75,14 +75,14 @@ class Trainer:
 
         Two calls, because a unit that is finished after the cut is not kept. Raises Problem E107.
         """
-        context = self.replica.recipe.model.context
+        context, base_step = self.replica.recipe.model.context, self.replica.step
         batch = batch_of(unit, run=self.run, tokens=self.shards[unit.shard], context=context)
         with memory_or_problem():
             self._fresh.zero_()
             loss_sum = sum(self._add_gradient(part) for part in _parts(batch, self.at_once or unit.samples))
             if not (math.isfinite(loss_sum) and torch.isfinite(self._fresh).all()):
                 return NonFinite(unit)
-        return Computed(unit, self.replica.step, loss_sum, loss_tokens_in(batch[1]))
+        return Computed(unit, base_step, loss_sum, loss_tokens_in(batch[1]))
 
     def _add_gradient(self, batch: Batch) -> float:
         """Forward and backward of these samples; their loss in nats."""

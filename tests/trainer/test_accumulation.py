@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,25 +128,29 @@ async def test_an_update_waits_for_the_unit_that_was_begun_and_the_unit_says_wha
     follower = Follower(access.home, access, DataLinks(access, ignore), replica)
     trainer = Trainer(replica, RUN, some_shards())
     work = Accumulation(trainer, grid_of(replica.layout.elements), follower.busy)
-    begun, go_on, computes = threading.Event(), threading.Event(), trainer.compute
+    begun, changed = threading.Event(), threading.Event()
+    computes, applies, under = trainer.compute, replica.apply, list[bool]()
 
     def compute(unit: Unit) -> object:
         begun.set()
-        assert go_on.wait(PATIENCE_S)
+        under.append(changed.wait(0.3) and unit == UNITS[0])  # time enough for an update that does not wait
         return computes(unit)
 
+    def apply(*arguments: Any) -> None:
+        applies(*arguments)
+        changed.set()
+
     monkeypatch.setattr(trainer, "compute", compute)
+    monkeypatch.setattr(replica, "apply", apply)
     average = np.full(replica.layout.elements, 1e-3, np.float32)
     unit = asyncio.create_task(work.compute(e.Compute(1, UNITS[0]), lambda _: True))
     assert await asyncio.to_thread(begun.wait, PATIENCE_S)
     update = asyncio.create_task(follower.apply(record_after(replica, average), "d" * 64, average))
     following = asyncio.create_task(work.compute(e.Compute(2, UNITS[1]), lambda _: True))
-    await asyncio.sleep(0)
-    assert replica.step == 0
-    go_on.set()
     results = [await unit, await following]
     await update
     work.close()
+    assert under == [False, False]
     assert [result.base for result in results if isinstance(result, e.Computed)] == [0, 1]
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LEAST_S, LONGEST_S, usual_wait_s
+from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LEAST_S, LONGEST_S, await_replicas, usual_wait_s
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.coordinator.workers.conduct import for_later, usual_s
 from tests.protocol.coordinator.scenes import NAMES, come_back, restarted
@@ -124,6 +124,15 @@ def test_whoever_the_round_was_made_without_is_not_waited_for() -> None:
     stage.reduce([3])
     commits(stage)
     assert stage.state.applying == {trainer.peer for trainer in trainers if trainer is not trainers[3]}
+
+
+def test_whoever_offered_and_was_given_no_slot_is_not_waited_for() -> None:
+    stage, trainers = some(4)
+    stage.accumulate(*trainers)
+    stage.offers(*trainers)
+    stage.round.slots = stage.round.slots[:3]
+    await_replicas(stage.state, stage.round)
+    assert stage.state.applying == {slot.peer for slot in stage.round.slots}
 
 
 def test_a_plan_that_is_known_to_take_long_is_waited_for_until_its_averages_are_everywhere() -> None:
