@@ -153,10 +153,9 @@ def _pace(sending: Sending, plan: m.PlanHead) -> float:
 
     Who is far ahead of the plan fills the ways into the reducers, where those who are slow by plan would come too late.
     """
-    if not plan.pace or not plan.duration_s:
-        return 0.0
     chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
-    return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / coming_s(plan)
+    seconds = coming_s(plan)
+    return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / seconds if seconds else 0.0
 
 
 def _leaves(round_: OpenRound) -> m.Leaves:

@@ -190,3 +190,22 @@ def test_the_averages_that_come_are_those_of_this_step_under_this_fence(change: 
     assert not round_.is_of(record), "before there is a plan"
     round_.follow(plan, 0)
     assert round_.is_of(replace(record, **change)) == is_of
+
+
+async def test_a_plan_of_which_everything_is_held_has_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    round_, plan = a_round()
+    paces = asyncio.Queue[float]()
+
+    async def send_chunks(*_: object, pace: float, **__: object) -> None:
+        paces.put_nowait(pace)
+
+    monkeypatch.setattr(trainer_round, "send_chunks", send_chunks)
+    held = tuple(replace(span, root=b"0" * 32) for span in plan.spans)
+    round_.follow(replace(plan, pace=1.25, duration_s=10.0, spans=held), 0)
+    sending = asyncio.create_task(contribute(round_, Links({RELAY: Taking()})))  # type: ignore[arg-type]
+    round_.serve(RELAY, opening(plan))
+    async with asyncio.timeout(PATIENCE_S):
+        done, _ = await asyncio.wait({sending, asyncio.create_task(paces.get())}, return_when=asyncio.FIRST_COMPLETED)
+    assert sending not in done
+    assert [task.result() for task in done] == [0.0]
+    sending.cancel()
