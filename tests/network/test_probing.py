@@ -115,3 +115,15 @@ async def test_a_link_that_is_lost_ends_a_measure() -> None:
     await ann.receiving
     ann.prober.hear(m.Probe(run=RUN, number=4, partner=BOB, begins=True), None)
     assert not ann.said
+
+
+async def test_answers_to_measures_that_never_end_are_forgotten() -> None:
+    here, there = own_link()
+    bob = Machine(ANN, there)
+    for number in range(1, 20):
+        bob.prober._probes.open.clear()  # in time
+        bob.told(number, begins=False)
+        bob.prober.begun(ANN, m.Probing(run=RUN, number=number), there)
+    assert list(bob.prober._answers) == [19]
+    here.abort()
+    await bob.receiving

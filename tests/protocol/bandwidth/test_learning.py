@@ -202,7 +202,7 @@ def test_without_a_pace_nothing_is_called_tried_or_measured() -> None:
 
 def test_what_took_a_moment_shows_nothing() -> None:
     known = believed(links(a=(100, 100), r=(100, 100)))
-    learn(known, [paced("a", "r", 0.2, 0.0, VECTOR // 100)], 1)
+    learn(known, [paced("a", "r", 0.24, 0.0, VECTOR // 100)], 1)
     assert mbps(known, "a") == mbps(known, "r", "down") == 100
 
 
