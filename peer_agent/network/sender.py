@@ -42,6 +42,7 @@ async def send_chunks(
     *,
     first: Mapping[PeerId, Message] | None = None,
     pace: float = 0.0,
+    full_s: dict[PeerId, float] | None = None,
     patience_s: float = PATIENCE_S,
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
@@ -49,15 +50,16 @@ async def send_chunks(
 
     `pace`: bytes per second of all together, 0 for as fast as they go. Each reducer has its own writer. One that does
     not take its next batch within `patience_s` goes on at its own pace and no longer has a say in the order.
-    Cancelling stops after the batch in hand.
+    To `full_s` the seconds are added in which a link took no more. Cancelling stops after the batch in hand.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
     said = first or {}
     lanes = {peer: _Lane(connections[peer], frames, said.get(peer), uplink) for peer, frames in chunks.items()}
+    waited_s = {} if full_s is None else full_s
     async with asyncio.TaskGroup() as writers:
-        for lane in lanes.values():
-            writers.create_task(lane.run())
+        for peer, lane in lanes.items():
+            writers.create_task(lane.run(peer, waited_s))
         for peer, index in interleave({peer: lane.sizes for peer, lane in lanes.items()}):
             await asyncio.sleep(max(bucket.free_at() - loop.time(), 0.0))
             bucket.take(lanes[peer].sizes[index], loop.time())
@@ -86,14 +88,17 @@ class _Lane:
         self._on_its_own = False
         self.lost: LinkLost | Refused | None = None
 
-    async def run(self) -> None:
+    async def run(self, peer: PeerId, full_s: dict[PeerId, float]) -> None:
+        loop = asyncio.get_running_loop()
         try:
             if self._first is not None:
                 await self._connection.send(self._first)
             for frames, size in zip(self._batches, self.sizes, strict=True):
                 await self._granted.acquire()
                 await self._stream.turn(size)
+                began = loop.time()
                 await self._connection.send(*frames)
+                full_s[peer] = full_s.get(peer, 0.0) + loop.time() - began
                 self._room.release()
         except (LinkLost, Refused) as error:
             self.lost = error

@@ -9,7 +9,7 @@ from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.contributor import Sending
 from peer_agent.network.sender import send_chunks
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.counting import Arrived, arrivals_of, count
+from peer_agent.protocol.bandwidth.counting import Arrived, arrivals_of, count, departures_of
 from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import pack_leaves
@@ -37,6 +37,7 @@ class OpenRound:
         self._planned_at = 0.0
         self._reducers: dict[int, PeerId] = {}  # by span
         self._arrived: dict[PeerId, Arrived] = {}
+        self.full_s: dict[PeerId, float] = {}  # in which the way to a reducer took no more
 
     def is_of(self, record: RecordHead) -> bool:
         """Whether the record's averages are those that come in here."""
@@ -47,7 +48,7 @@ class OpenRound:
         """Take an attempt's averages from now on, and those that came before the plan; send what `slot` is asked."""
         self._stop_sending()
         self.plan, self.slot = plan, slot
-        self._planned_at, self._arrived = time.monotonic(), {}
+        self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
         self._reducers = {span.span: span.reducer for span in plan.spans}
         if plan.codec_down != self.assembly.codec:  # the plan names another than the recipe; it holds for the round
             self.assembly = Assembly(self.assembly.grid, plan.codec_down)
@@ -74,7 +75,8 @@ class OpenRound:
         holds = self.assembly.holds() if self.plan is not None else None
         if self.plan is None or holds is None:
             return None
-        return Gathered(self.plan.attempt, holds, arrivals_of(self._arrived, self._planned_at))
+        came = arrivals_of(self._arrived, self._planned_at)
+        return Gathered(self.plan.attempt, holds, came, departures_of(self.full_s))
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
         """Send to this reducer what it has not. One that opens without end is served when the link is anew."""
@@ -145,7 +147,8 @@ async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]
     connections = {peer: links.open[peer] for peer in ready if peer in links.open}
     frames = {peer: _frames(round_, peer, set(ready[peer].received)) for peer in connections}
     first = dict.fromkeys(connections, _leaves(round_))
-    await send_chunks(connections, frames, first=first, pace=_pace(*round_.material()[:2]))
+    pace = _pace(*round_.material()[:2])
+    await send_chunks(connections, frames, first=first, pace=pace, full_s=round_.full_s)
 
 
 def _pace(sending: Sending, plan: m.PlanHead) -> float:

@@ -9,7 +9,7 @@ import msgspec
 from django.utils import timezone
 
 from coordination.models import Presence
-from peer_agent.protocol.bandwidth.learning import Way
+from peer_agent.protocol.bandwidth.flows import Way
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Outline

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args
 
 from msgspec import Struct
 
-from peer_agent.protocol.bandwidth.learning import Capacity, Direction
+from peer_agent.protocol.bandwidth.flows import Capacity, Direction
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId

@@ -9,7 +9,7 @@ from django.utils import timezone
 from coordination import presence, store
 from coordination.models import Presence
 from coordination.presence import Carried, Link
-from peer_agent.protocol.bandwidth.learning import Capacity
+from peer_agent.protocol.bandwidth.flows import Capacity
 from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId

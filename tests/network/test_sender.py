@@ -105,6 +105,18 @@ async def test_one_that_stalls_does_not_stop_the_others() -> None:
     assert [chunk for name, chunk in ledger if name == "a"] == list(range(30))
 
 
+async def test_the_seconds_in_which_a_link_took_no_more_are_told() -> None:
+    _, connections, chunks = plan(a=30, b=30)
+    connections[A].gate.clear()
+    full_s = {B: 7.0}
+    sending = asyncio.create_task(send_chunks(connections, chunks, full_s=full_s))
+    await asyncio.sleep(0.2)
+    connections[A].gate.set()
+    await sending
+    assert full_s[A] > 0.19
+    assert 7.0 <= full_s[B] < 7.1, "added to what is there; one that waits for others is not full"
+
+
 async def test_one_that_is_lost_is_reported_and_the_others_get_everything() -> None:
     ledger, connections, chunks = plan(a=30, b=30)
     connections[A].fails_at = 5

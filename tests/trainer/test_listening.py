@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import UNSET
 
 from peer_agent.averaging.update_log import UpdateLog
-from peer_agent.protocol.bandwidth.learning import WAYS, Capacity
+from peer_agent.protocol.bandwidth.flows import WAYS, Capacity
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId

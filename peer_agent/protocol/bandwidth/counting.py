@@ -30,3 +30,8 @@ def arrivals_of(arrived: Mapping[PeerId, Arrived], planned_at: float) -> tuple[m
         m.Arrival(sender, each.size, max(each.first_at - planned_at, 0.0), max(each.last_at - planned_at, 0.0))
         for sender, each in sorted(arrived.items())
     )
+
+
+def departures_of(full_s: Mapping[PeerId, float]) -> tuple[m.Departure, ...]:
+    """How our chunks went to each reducer, by id. `full_s`: seconds in which the way there took no more of them."""
+    return tuple(m.Departure(receiver, seconds) for receiver, seconds in sorted(full_s.items()))

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import FASTER, WAYS, Flow, learn_probe
+from peer_agent.protocol.bandwidth.flows import WAYS, Flow
+from peer_agent.protocol.bandwidth.learning import FASTER, learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunState

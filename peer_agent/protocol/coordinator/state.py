@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from peer_agent.protocol.bandwidth.learning import Capacity, Direction, Flow
+from peer_agent.protocol.bandwidth.flows import Capacity, Direction, Flow
 from peer_agent.protocol.coordinator.chosen import Chosen
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
@@ -14,7 +14,7 @@ from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Snapshot, SpanDone, Void
-from peer_agent.protocol.plan import Limit, Outline
+from peer_agent.protocol.plan import Limit, Outline, Pair
 from peer_agent.protocol.recipe import Codec, Recipe
 
 DIVERGED = 4  # units not finite at one step, from every trainer
@@ -203,6 +203,7 @@ class Measured(Struct):
     told: set[tuple[PeerId, bool]] = field(default_factory=set)  # and whether as one who holds all averages
     gradients: list[Flow] = field(default_factory=list)
     averages: list[Flow] = field(default_factory=list)
+    full_s: dict[Pair, float] = field(default_factory=dict)  # in which the way of a gradient took no more
 
 
 class LinkProbe(Struct):
@@ -282,6 +283,7 @@ class RunState(Struct, kw_only=True):
     outline: Outline | None = None  # the last plan as people see it
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # what links are known to carry
+    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # the same from one to another, where that is less
     chosen: Chosen | None = None  # None: nothing was compared yet
     probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number
     probe_number: int = 0  # the last

@@ -61,6 +61,7 @@ from peer_agent.protocol.messages.to_peer import (
 from peer_agent.protocol.messages.to_site import (
     Arrival,
     Arrivals,
+    Departure,
     DoneUnit,
     Have,
     Heartbeat,
@@ -140,6 +141,7 @@ __all__ = [
     "Clock",
     "Commit",
     "Cut",
+    "Departure",
     "DoneUnit",
     "Drop",
     "FetchRecords",

@@ -181,14 +181,23 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
     last_s: Seconds
 
 
+class Departure(Struct, frozen=True, array_like=True, gc=False):
+    """Chunks of a gradient that went to one reducer, and the seconds in which its link took no more of them."""
+
+    receiver: Peer
+    full_s: Seconds
+
+
 class Arrivals(Attempted, frozen=True, kw_only=True):
     """All that came here in an attempt: once its last span is averaged, or the last average has come (rule 31).
 
     `holds`: the Merkle root over the roots of all spans, in their order, of whoever has all averages (rule 5).
+    `departures`: how its own gradient went, of a contributor that has all averages.
     """
 
     arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]
     holds: Annotated[bytes, Meta(max_length=32)] = b""
+    departures: Annotated[tuple[Departure, ...], Meta(max_length=65_536)] = ()
 
 
 class SlotRefused(Attempted, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ average an element at two places.
 from peer_agent.protocol.plan.comparison import Candidate
 from peer_agent.protocol.plan.contributors import PATIENCE, Choice, choose
 from peer_agent.protocol.plan.outline import Bottleneck, Outline, Participant, outline_of
-from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party
+from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.published import published_bound
 from peer_agent.protocol.plan.solve import Limit, Shares, solve
@@ -28,6 +28,7 @@ __all__ = [
     "Limit",
     "Limits",
     "Outline",
+    "Pair",
     "Participant",
     "Party",
     "Shares",

@@ -127,6 +127,7 @@ class Gathered(Struct, frozen=True):
     attempt: int
     holds: bytes
     arrivals: tuple[m.Arrival, ...]
+    departures: tuple[m.Departure, ...] = ()
 
 
 class Reached(Struct, frozen=True):

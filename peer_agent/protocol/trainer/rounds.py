@@ -136,6 +136,7 @@ def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
             attempt=gathered.attempt,
             arrivals=gathered.arrivals,
             holds=gathered.holds,
+            departures=gathered.departures,
         ),
     )
 

@@ -15,13 +15,14 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 
 from peer_agent.network.link import Connection, LinkLost, Refused, socket_options
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import Capacity, Direction
+from peer_agent.protocol.bandwidth.flows import Capacity, Direction
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, seal
+from peer_agent.protocol.plan import Pair
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.protocol.session import Link
 from tests.benchmarks.rig.machines import admitted
@@ -189,7 +190,7 @@ class Coordinator:
     def _announce(self, command: e.Announce) -> None:
         plan, timed = command.plan, self.steps[command.plan.step]
         timed.planned_at, timed.planned_s, timed.slots = time.monotonic(), plan.duration_s, len(plan.slots)
-        timed.told = _told(plan, self.state.capacities)
+        timed.told = _told(plan, self.state.capacities) + _told_of_pairs(self.state.pairs)
         sealed = seal_plan(SITE_KEY, plan)
         self._say(command.keepers, planned_whole(sealed))
         for peer in command.peers:
@@ -218,6 +219,12 @@ def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:
     shares = ", ".join(f"{peer[-2:]} {count}" for peer, count in sorted(chunks.items()))
     links = ", ".join(f"{p[-2:]} {way} {c.bps * 8e-6:.1f}{'+' * c.is_floor}" for (p, way), c in sorted(known.items()))
     return f"sigma {plan.sigma:.2f}, pace {plan.pace:g}; {shares} | {links}"
+
+
+def _told_of_pairs(pairs: dict[Pair, Capacity]) -> str:
+    """How many have a limit of their own, and how wide they are in Mb/s."""
+    rates = sorted(known.bps * 8e-6 for known in pairs.values())
+    return f"; {len(rates)} pairs of {rates[0]:.1f} to {rates[-1]:.1f}" if rates else ""
 
 
 async def _speak(link: Connection, words: asyncio.Queue[m.Message]) -> None:

@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 
-from peer_agent.protocol.bandwidth.learning import Direction, Flow
+from peer_agent.protocol.bandwidth.flows import Direction, Flow
 from peer_agent.protocol.identifiers import PeerId
 
 Pair = tuple[PeerId, PeerId]
 
 
-def flows_over(true_bps: Mapping[Direction, float], wanted: Mapping[Pair, int]) -> list[Flow]:
+def flows_over(
+    true_bps: Mapping[Direction, float], wanted: Mapping[Pair, int], between: Mapping[Pair, float] | None = None
+) -> list[Flow]:
     """Each pair's bytes, from the first moment on; when a flow ends, the others share what it leaves."""
     left = {pair: float(size) for pair, size in wanted.items() if size}
     ended: dict[Pair, float] = {}
     now = 0.0
     while left:
-        rates = fair_rates(true_bps, left)
+        rates = fair_rates(true_bps, left, between or {})
         step = min(size / rates[pair] for pair, size in left.items())
         now += step
         left = {pair: size - rates[pair] * step for pair, size in left.items()}
@@ -24,16 +26,19 @@ def flows_over(true_bps: Mapping[Direction, float], wanted: Mapping[Pair, int]) 
     return [Flow(*pair, wanted[pair], 0.0, ended[pair]) for pair in ended]
 
 
-def fair_rates(true_bps: Mapping[Direction, float], pairs: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Max-min fair: the direction with the least for each of its flows is shared out first, then the next."""
+def fair_rates(
+    true_bps: Mapping[Direction, float], pairs: Mapping[Pair, float], between: Mapping[Pair, float]
+) -> dict[Pair, float]:
+    """Max-min fair: what has the least for each of its flows is shared out first, then the next."""
     rates: dict[Pair, float] = {}
-    room = dict(true_bps)
+    room = dict[tuple[str, str], float]([*true_bps.items(), *between.items()])
     open_ = set(pairs)
     while open_:
-        users: dict[Direction, list[Pair]] = {}
+        users: dict[tuple[str, str], list[Pair]] = {}
         for pair in open_:
-            for direction in ((pair[0], "up"), (pair[1], "down")):
-                users.setdefault(direction, []).append(pair)
+            for direction in ((pair[0], "up"), (pair[1], "down"), pair):
+                if direction in room:
+                    users.setdefault(direction, []).append(pair)
         tightest = min(users, key=lambda each: (room[each] / len(users[each]), each))
         share = room[tightest] / len(users[tightest])
         for pair in users[tightest]:

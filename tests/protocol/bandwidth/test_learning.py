@@ -4,21 +4,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from peer_agent.protocol.bandwidth.learning import (
-    FASTEST_BPS,
-    MOST_RISE,
-    Capacity,
-    Direction,
-    Flow,
-    budget_bps,
-    learn,
-    unknown,
-)
+from peer_agent.protocol.bandwidth import learning
+from peer_agent.protocol.bandwidth.flows import FASTEST_BPS, MOST_RISE, Capacity, Direction, Flow
+from peer_agent.protocol.bandwidth.learning import budget_bps, unknown
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.bandwidth.fluid import Pair, flows_over
 
 MBPS = 125_000.0
 VECTOR = 20_000_000
+
+
+def learn(known: dict[Direction, Capacity], flows: Sequence[Flow], at: float) -> None:
+    """Where no pair has a limit of its own, and none is found."""
+    pairs: dict[Pair, Capacity] = {}
+    learning.learn(known, pairs, flows, at)
+    assert not pairs
 
 
 def peer(name: str) -> PeerId:

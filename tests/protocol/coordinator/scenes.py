@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import WAYS, Capacity, Direction
+from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Direction
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.state import Phase

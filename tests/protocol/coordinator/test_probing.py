@@ -3,7 +3,8 @@
 import math
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import WAYS, Capacity, Flow, learn_probe
+from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Flow
+from peer_agent.protocol.bandwidth.learning import learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S
 from peer_agent.protocol.coordinator.events import Send
 from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, MOST_PROBES, probe

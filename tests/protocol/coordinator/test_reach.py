@@ -3,7 +3,7 @@
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import WAYS, Capacity
+from peer_agent.protocol.bandwidth.flows import WAYS, Capacity
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.reach import reached
 from peer_agent.protocol.coordinator.state import MOST_LISTENERS, NO_ACCUMULATOR, Member

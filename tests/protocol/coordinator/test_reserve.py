@@ -3,7 +3,7 @@
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import Capacity
+from peer_agent.protocol.bandwidth.flows import Capacity
 from peer_agent.protocol.coordinator.events import Send
 from peer_agent.protocol.coordinator.reserve import tell_rates, upload_bps
 from peer_agent.protocol.coordinator.round import planning

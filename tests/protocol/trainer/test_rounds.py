@@ -125,7 +125,7 @@ def test_reducers_are_served_when_they_open_and_again_when_they_come_back() -> N
 
 
 def gathered(attempt: int = 1) -> e.Gathered:
-    return e.Gathered(attempt, b"h" * 32, (m.Arrival(RELAY, 1000, 0.5, 1.5),))
+    return e.Gathered(attempt, b"h" * 32, (m.Arrival(RELAY, 1000, 0.5, 1.5),), (m.Departure(RELAY, 0.7),))
 
 
 def test_it_says_once_that_all_averages_of_its_attempt_have_come() -> None:
@@ -140,6 +140,7 @@ def test_it_says_once_that_all_averages_of_its_attempt_have_come() -> None:
     (told,) = stage.heard(m.Arrivals)
     assert (told.step, told.attempt, told.holds) == (stage.core.step, 1, b"h" * 32)
     assert told.arrivals == (m.Arrival(RELAY, 1000, 0.5, 1.5),)
+    assert told.departures == (m.Departure(RELAY, 0.7),)
 
 
 def test_a_reducer_that_was_told_the_plan_earlier_waits_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:

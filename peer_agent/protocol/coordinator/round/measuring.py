@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import SHORTEST_S, Capacity, Direction, Flow, learn
+from peer_agent.protocol.bandwidth.flows import SHORTEST_S, Capacity, Direction, Flow
+from peer_agent.protocol.bandwidth.learning import learn
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.state import Measured, Member, RunState
 from peer_agent.protocol.deadlines import coming_s
@@ -32,6 +33,10 @@ def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
     measured.told.add(said)
     flows = _flows(measured.plan, member.peer, message.arrivals, state.now - measured.planned_at)
     (measured.averages if message.holds else measured.gradients).extend(flows)
+    if message.holds:
+        reducers = {span.reducer for span in measured.plan.spans}
+        told = ((to.receiver, to.full_s) for to in message.departures if to.receiver in reducers)
+        measured.full_s |= {(member.peer, reducer): full_s for reducer, full_s in told}
 
 
 def _is_of(plan: m.Plan, message: m.Arrivals) -> bool:
@@ -77,7 +82,7 @@ def learn_links(state: RunState) -> None:
     if state.measured is None:
         return
     told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
-    learn(state.capacities, _as_asked(state.measured, told), state.rounds)
+    learn(state.capacities, state.pairs, _as_asked(state.measured, told), state.rounds)
     state.measured = None
     _forget_old(state.capacities)
 
@@ -92,13 +97,16 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
     for flow in (*measured.gradients, *measured.averages):
         size[flow.sender] += flow.received
     least_s = {peer: size[peer] / rate for peer, rate in told.items()}
-    plan = measured.plan
+    plan, full_s = measured.plan, measured.full_s
+    tells = {sender for sender, _ in full_s}
     asked_s = coming_s(plan) / plan.pace if plan.pace else 0.0
     closing: dict[PeerId, tuple[float, float]] = {}
     for flow in measured.gradients:
         first_s, last_s = closing.get(flow.receiver, (0.0, 0.0))
         closing[flow.receiver] = max(first_s, flow.first_s), max(last_s, flow.last_s)
-        yield replace(flow, asked_s=max(asked_s, least_s.get(flow.sender, 0.0)), in_step=True)
+        was_full_s = full_s.get((flow.sender, flow.receiver), 0.0) if flow.sender in tells else None
+        sent_s = max(asked_s, least_s.get(flow.sender, 0.0))
+        yield replace(flow, asked_s=sent_s, in_step=True, full_s=was_full_s)
     for flow in measured.averages:
         first_s, last_s = closing.get(flow.sender, (0.0, math.inf))
         yield replace(flow, asked_s=max(last_s - first_s, SHORTEST_S, least_s.get(flow.sender, 0.0)))

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import WAYS, budget_bps
+from peer_agent.protocol.bandwidth.flows import WAYS
+from peer_agent.protocol.bandwidth.learning import budget_bps
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
@@ -17,7 +18,7 @@ from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.deadlines import MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
-from peer_agent.protocol.plan import Party, Shares, solve, spans_of
+from peer_agent.protocol.plan import Limits, Party, Shares, solve, spans_of
 
 AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
 FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
@@ -64,7 +65,7 @@ def patience_s(state: RunState) -> float:
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
-    shares = solve(parties, down_bytes)
+    shares = solve(parties, down_bytes, Limits({pair: known.bps for pair, known in state.pairs.items()}))
     round_.limits = shares.limits
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import Capacity
+from peer_agent.protocol.bandwidth.flows import Capacity
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.state import ROUNDS_KEPT, Late, Phase

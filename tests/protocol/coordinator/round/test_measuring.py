@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import Flow
+from peer_agent.protocol.bandwidth.flows import WAYS, Flow
 from peer_agent.protocol.coordinator.round.measuring import MOST_KNOWN, _as_asked, planned_sizes
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan.outline import parts_of
 from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, peer_of
 
@@ -160,6 +161,43 @@ def test_a_rate_that_was_told_counts_for_what_is_learned() -> None:
     tell(stage, relay, m.Arrival(ann, HALF, 0.0, 2.5))
     next_plan(stage)
     assert known(stage)[ann, "up"] == HALF // 2, "a fifth less, and as it was told"
+
+
+def test_how_its_gradient_went_a_contributor_says_and_of_its_reducers_alone() -> None:
+    stage, trainers, relays = reducing({}, {})
+    assert stage.state.measured is not None
+    ann, bob = trainers[0].peer, trainers[1].peer
+    stage.wait(9)
+    for relay in relays:
+        tell(stage, relay, m.Arrival(ann, HALF, 0.0, 4.0), m.Arrival(bob, HALF, 0.0, 4.0))
+    departures = m.Departure(relays[0], 3.5), m.Departure(bob, 9.0), m.Departure(peer_of("nobody"), 9.0)
+    tell(stage, ann, m.Arrival(relays[0], HALF, 1.0, 9.0), holds="0" * 64, departures=departures)
+    assert stage.state.measured.full_s == {(ann, relays[0]): 3.5}
+    gradients = [flow for flow in _as_asked(stage.state.measured, {}) if flow.in_step]
+    said = {(flow.sender, flow.receiver): flow.full_s for flow in gradients}
+    assert said[ann, relays[0]] == 3.5
+    assert said[ann, relays[1]] == 0.0, "it says so of its links, and of this one nothing"
+    assert said[bob, relays[0]] is None, "an agent of before says nothing"
+
+
+def test_a_limit_between_two_is_learned_and_the_next_plan_keeps_to_it() -> None:
+    stage, trainers, relays = reducing({}, {}, bps=(HALF, HALF))
+    ann, bob = trainers[0].peer, trainers[1].peer
+    stage.state.capacities |= capacities_of((trainer.peer, HALF) for trainer in trainers)
+    next_plan(stage)
+    before = stage.round.plan
+    assert before is not None
+    stage.wait(15)
+    for relay in relays:
+        tell(stage, relay, *sorted((m.Arrival(ann, HALF, 0.0, 14.0), m.Arrival(bob, HALF, 0.0, 1.0)), key=str))
+    departures = m.Departure(relays[0], 14.0), m.Departure(relays[1], 1.0)
+    tell(stage, ann, holds="0" * 64, departures=departures)
+    next_plan(stage)
+    assert stage.state.pairs.keys() == {(ann, relays[0])}
+    assert {known(stage)[peer, way] for peer in (ann, *relays) for way in WAYS} == {HALF}
+    after = stage.round.plan
+    assert after is not None
+    assert parts_of(after.spans).get(relays[0], 0.0) < 0.2 < parts_of(before.spans)[relays[0]]
 
 
 @pytest.mark.parametrize("is_first", [True, False])

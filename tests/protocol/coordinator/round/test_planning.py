@@ -3,7 +3,7 @@
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.learning import WAYS, Way
+from peer_agent.protocol.bandwidth.flows import WAYS, Way
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.planning import (
     AHEAD_OF_PLAN,

@@ -1,0 +1,127 @@
+"""Flows of bytes between two peers, and what they show of the links that they go through. Bytes per second."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Literal
+
+from msgspec import Struct
+
+from peer_agent.protocol.identifiers import PeerId
+
+FULL = 0.85  # of the estimate: a direction that carries so much has no room to speak of
+STEADY = 0.8  # of a direction's bytes have to be in flows that lasted to its end; else it idled in between
+TO_THE_END = 0.85  # of the time that a direction was used
+SHORTEST_S = 0.25  # a flow that took less is start-up more than link
+IN_TIME = 1.12  # times the seconds that were asked for: what took longer was held up
+PAUSE_S = 0.1  # that a machine or a clock may add to them
+OFTEN_FULL = 0.3  # of a flow's seconds: so often is each of several that share a direction that is full
+MOST_RISE = 4.0  # in one round, whatever a receiver says of its seconds
+WEIGHT = 0.7  # of a new measurement against what was known before
+FASTEST_BPS = 1.25e10  # 100 Gb/s: what is claimed beyond is no link of a home, nor of a data centre
+
+Way = Literal["up", "down"]
+Direction = tuple[PeerId, Way]
+WAYS: tuple[Way, Way] = ("up", "down")
+
+
+class Flow(Struct, frozen=True):
+    """`received` bytes that came from `sender` to `receiver`, between two moments of the receiver's clock (seconds).
+
+    `asked_s`: in how many seconds it was to come; 0 as fast as it could. `in_step`: one of several of its sender, of
+    which none gets far ahead of the others; `full_s`: in how many seconds its link took no more, if the sender says so.
+    """
+
+    sender: PeerId
+    receiver: PeerId
+    received: int
+    first_s: float
+    last_s: float
+    asked_s: float = 0.0
+    in_step: bool = False
+    full_s: float | None = None
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it took longer than it was asked to, long enough to show that, and not for another's sake."""
+        took_s, pause_s = self.last_s - self.first_s, PAUSE_S if self.asked_s else 0.0
+        only_kept_step = self.full_s is not None and self.full_s < OFTEN_FULL * took_s
+        return took_s > max(IN_TIME * self.asked_s + pause_s, SHORTEST_S) and not only_kept_step
+
+
+class Capacity(Struct):
+    """Bytes per second. `is_floor`: so much was seen, while nothing shows that it is all.
+
+    `is_tried`: more was asked of it in a round, and did not come, for whatever reason.
+    """
+
+    bps: float
+    is_floor: bool
+    measured_at: float  # the round's number, or whatever orders measurements
+    is_tried: bool = False
+
+
+class Load(Struct):
+    """What one direction carried in an attempt."""
+
+    received: int = 0
+    first_s: float = float("inf")
+    last_s: float = 0.0
+    flows: list[Flow] = []
+
+    def add(self, flow: Flow) -> None:
+        """One more flow through it."""
+        self.received += flow.received
+        self.first_s, self.last_s = min(self.first_s, flow.first_s), max(self.last_s, flow.last_s)
+        self.flows.append(flow)
+
+    @property
+    def seconds(self) -> float:
+        """From its first byte to its last."""
+        return max(self.last_s - self.first_s, SHORTEST_S)
+
+    @property
+    def bps(self) -> float:
+        """Bytes per second over that time."""
+        return self.received / self.seconds
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether most of it was under way until the end, so that the direction never idled."""
+        until = self.first_s + TO_THE_END * self.seconds
+        lasting = sum(flow.received for flow in self.flows if flow.last_s >= until)
+        return lasting >= STEADY * self.received
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a plan's pace said how fast all of it was to come."""
+        return all(flow.asked_s for flow in self.flows)
+
+    def part_of(self, flows: AbstractSet[Flow]) -> float:
+        """Which part of its bytes came in these flows."""
+        return sum(flow.received for flow in self.flows if flow in flows) / max(self.received, 1)
+
+
+def loads_of(flows: Iterable[Flow]) -> dict[Direction, Load]:
+    """What each direction carried."""
+    loads: dict[Direction, Load] = defaultdict(Load)
+    for flow in flows:
+        for direction in directions_of(flow):
+            loads[direction].add(flow)
+    return loads
+
+
+def directions_of(flow: Flow) -> tuple[Direction, Direction]:
+    """The two directions that a flow goes through."""
+    return (flow.sender, "up"), (flow.receiver, "down")
+
+
+def has_room(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], flow: Flow) -> bool:
+    """Whether neither direction of a flow carried what it can."""
+    return all(use(capacities, loads, direction) < FULL for direction in directions_of(flow))
+
+
+def use(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction) -> float:
+    """What a direction carried, in parts of what it is known to carry; of one that is not known, all."""
+    known = capacities.get(direction)
+    return loads[direction].bps / known.bps if known is not None and known.bps else 1.0

@@ -1,0 +1,169 @@
+"""Limits between two peers: found in the rounds that they hold up, told apart from full links, forgotten in time."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from peer_agent.protocol.bandwidth.flows import SHORTEST_S, WAYS, Capacity, Direction, Flow
+from peer_agent.protocol.bandwidth.learning import learn
+from peer_agent.protocol.bandwidth.pairs import MOST_PAIRS, ROUNDS_KEPT, learn_pairs
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.plan import Limits, Pair, Party, solve
+from tests.protocol.bandwidth.fluid import flows_over
+
+HERE, THERE = [PeerId(f"a{n}") for n in range(4)], [PeerId(f"b{n}") for n in range(4)]
+RELAY = PeerId("relay")
+EVERYBODY = (*HERE, *THERE, RELAY)
+VECTOR = 5_000_000
+LINK, FAR, FAT = 12_500_000.0, 625_000.0, 25_000_000.0  # bytes per second
+PACE = 1.25
+
+
+def true_links() -> dict[Direction, float]:
+    """As in the set-up `regions`: equal links of trainers, and a relay with twice that."""
+    return {(peer, way): FAT if peer == RELAY else LINK for peer in EVERYBODY for way in ("up", "down")}
+
+
+def far_pairs() -> dict[Pair, float]:
+    """Of one region and the other, in either order."""
+    return {pair: FAR for here in HERE for there in THERE for pair in ((here, there), (there, here))}
+
+
+def believed(true: Mapping[Direction, float]) -> dict[Direction, Capacity]:
+    return {direction: Capacity(bps, is_floor=False, measured_at=0) for direction, bps in true.items()}
+
+
+def parties() -> list[Party]:
+    trainers = [
+        Party(
+            peer=peer,
+            up_bytes=VECTOR,
+            receives=True,
+            may_reduce=True,
+            is_volunteer=True,
+            upload_bps=LINK,
+            download_bps=LINK,
+        )
+        for peer in (*HERE, *THERE)
+    ]
+    return [*trainers, Party(peer=RELAY, may_reduce=True, upload_bps=FAT, download_bps=FAT)]
+
+
+def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tuple[float, list[Flow]]:
+    """Plan with what is known, send over what is: seconds that it took, and the flows as they are told.
+
+    The gradients of a contributor go in step, so that its widest ways wait for its narrowest.
+    """
+    known = Limits({pair: each.bps for pair, each in pairs.items()})
+    plan = solve(parties(), VECTOR, known)
+    shares = dict(zip(plan.reducers, plan.shares, strict=True))
+    gradient = {
+        (sender, reducer): int(VECTOR * share)
+        for sender in (*HERE, *THERE)
+        for reducer, share in shares.items()
+        if sender != reducer and int(VECTOR * share)
+    }
+    average = {(reducer, sender): size for (sender, reducer), size in gradient.items()}
+    average = {(reducer, to): int(VECTOR * shares[reducer]) for reducer, _ in average for to in (*HERE, *THERE)}
+    average = {pair: size for pair, size in average.items() if pair[0] != pair[1]}
+    both = {pair: gradient.get(pair, 0) + average.get(pair, 0) for pair in gradient | average}
+    alone = {(flow.sender, flow.receiver): flow.last_s for flow in flows_over(true_links(), both, between)}
+    flows = []
+    for (sender, receiver), size in gradient.items():
+        slowest = max(seconds for (of, _), seconds in alone.items() if of == sender)
+        is_full = alone[sender, receiver] > 0.9 * slowest
+        asked = plan.duration_s / PACE
+        flows.append(Flow(sender, receiver, size, 0.0, slowest, asked, True, slowest if is_full else 0.0))
+    for (sender, receiver), size in average.items():
+        flows.append(Flow(sender, receiver, size, 0.0, alone[sender, receiver], plan.duration_s))
+    return max(flow.last_s for flow in flows), flows
+
+
+def test_between_two_regions_a_round_is_near_the_optimum_from_the_second_on() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    best_s = solve(parties(), VECTOR, Limits(far_pairs())).duration_s
+    first_s, _ = a_round(pairs, far_pairs())
+    assert first_s > 1.3 * best_s, "nobody knows yet"
+    for number in range(4):
+        took_s, flows = a_round(pairs, far_pairs())
+        learn(known, pairs, flows, number)
+    assert took_s < 1.1 * best_s, "flows here share links in equal parts, not by what each has to carry"
+    assert pairs.keys() == far_pairs().keys()
+    assert all(0.9 * FAR < each.bps < 1.05 * FAR for each in pairs.values())
+    assert all(known[peer, way].bps == LINK for peer in (*HERE, *THERE) for way in WAYS)
+
+
+def test_where_no_pair_is_narrow_none_is_found() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    for number in range(5):
+        _, flows = a_round(pairs, {})
+        learn(known, pairs, flows, number)
+    assert not pairs
+
+
+def test_a_pair_that_carries_more_than_before_is_raised() -> None:
+    pairs = {(HERE[0], THERE[0]): Capacity(100_000.0, is_floor=False, measured_at=0)}
+    learn(believed(true_links()), pairs, [Flow(HERE[0], THERE[0], 1_000_000, 0.0, 4.0, 4.0)], 1)
+    assert pairs[HERE[0], THERE[0]].bps == pytest.approx(250_000)
+    learn(believed(true_links()), pairs, [Flow(HERE[0], THERE[0], 2**50, 0.0, SHORTEST_S)], 2)
+    assert pairs[HERE[0], THERE[0]].bps == pytest.approx(1_000_000), "at most by so much in a round"
+
+
+def full_sender(*full_s: float) -> list[Flow]:
+    """Flows of one sender to as many receivers, each as wide, that took twice as long as asked."""
+    return [Flow(HERE[0], to, VECTOR, 0.0, 8.0, 4.0, True, each) for to, each in zip(THERE, full_s, strict=False)]
+
+
+def others_of(receivers: Sequence[PeerId]) -> list[Flow]:
+    """What came to them of others in time."""
+    return [Flow(HERE[1], to, VECTOR, 0.0, 4.0, 4.0, True, 0.0) for to in receivers]
+
+
+def test_a_sender_whose_ways_are_all_full_is_full_itself() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    learn(known, pairs, [*full_sender(8.0, 8.0, 8.0), *others_of(THERE)], 1)
+    assert not pairs
+    assert known[HERE[0], "up"].bps < LINK
+
+
+def test_a_receiver_to_which_all_ways_are_full_is_full_itself() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    flows = [
+        flow
+        for sender in HERE
+        for flow in (
+            Flow(sender, THERE[0], VECTOR, 0.0, 8.0, 4.0, True, 8.0),
+            Flow(sender, THERE[1], VECTOR, 0.0, 8.0, 4.0, True, 0.0),
+        )
+    ]
+    learn(known, pairs, flows, 1)
+    assert not pairs
+    assert known[THERE[0], "down"].bps < LINK
+    assert known[THERE[1], "down"].bps == LINK
+
+
+def test_one_full_way_of_many_is_the_pairs_and_lowers_no_link() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 1)
+    assert pairs.keys() == {(HERE[0], THERE[0])}
+    assert pairs[HERE[0], THERE[0]].bps == VECTOR / 8
+    assert {direction: each.bps for direction, each in known.items()} == true_links()
+
+
+def test_a_direction_without_room_is_what_holds_up() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    known[HERE[0], "up"].bps = 3 * VECTOR / 8.0
+    learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 1)
+    assert not pairs
+
+
+def test_a_pair_that_is_not_measured_for_long_is_forgotten_and_few_are_known() -> None:
+    pairs = {(HERE[0], THERE[0]): Capacity(1.0, is_floor=False, measured_at=0)}
+    learn_pairs(pairs, {}, set(), ROUNDS_KEPT - 1)
+    assert pairs
+    learn_pairs(pairs, {}, set(), ROUNDS_KEPT)
+    assert not pairs
+    many = {(PeerId(f"{n:032x}"), RELAY): Capacity(1.0, is_floor=False, measured_at=n / 1e6) for n in range(3000)}
+    learn_pairs(many, {}, set(), 1)
+    assert len(many) == MOST_PAIRS
+    assert min(each.measured_at for each in many.values()) == (3000 - MOST_PAIRS) / 1e6
