@@ -155,7 +155,7 @@ def test_it_says_so_after_the_commit_too_as_long_as_it_waits_for_them() -> None:
     assert told.arrivals == (m.Arrival(RELAY, 1000, 0.5, 1.5),)
     stage.applies()
     stage.handle(gathered())
-    assert stage.heard(m.Arrivals) == []
+    assert stage.heard(m.Arrivals) == [told], "of an attempt that is over"
 
 
 def test_a_reducer_that_was_told_the_plan_earlier_waits_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
