@@ -4,7 +4,10 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+from peer_agent.protocol.recipe import Codec
+
 Rival = Literal["hivemind", "gloo", "butterfly", "parameter_server"]
+Wire = Codec | Literal["plan"]  # plan: also who contributes is left to it
 Size = Literal["quick", "usual", "full"]
 
 RIVALS: tuple[Rival, ...] = get_args(Rival)
@@ -18,6 +21,7 @@ class Averaging(Struct, frozen=True):
     setup: str
     against: tuple[Rival, ...] = ()
     rounds: int = 5
+    codecs: tuple[Wire, ...] = ("fp16",)
 
 
 class Job(Struct, frozen=True):
