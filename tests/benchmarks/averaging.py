@@ -23,9 +23,9 @@ from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record
 from peer_agent.protocol.recipe import Codec, Model, Recipe
+from tests.benchmarks.agents.held import error_rms, load_average, load_held
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
-from tests.benchmarks.rig.held import error_rms, load_average, load_held
 from tests.benchmarks.rivals.against import Engine, compared, summary
 from tests.benchmarks.rivals.costs import spent_s
 from tests.benchmarks.rivals.environment import Unavailable
@@ -40,7 +40,7 @@ from tests.emulation.namespaces import emulated
 from tests.emulation.network import Network
 from tests.emulation.setups import SETUPS, Peer, Rates, Setup, setup
 
-RIG = "tests.benchmarks.rig"
+HERE = "tests.benchmarks"
 SAMPLES = 4  # of each trainer in a round
 UNIT_S = 2.5  # in which each computes them
 STATED: Codec = "fp16"  # where nothing is said, and the most bits that the plan may use
@@ -108,13 +108,13 @@ def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way, 
     """What runs there: whoever can be dialled listens. `place`: its folder, its id, where the coordinator is."""
     match peer.role:
         case "relay":
-            return ("relay", *place, address)
+            return ("rig.relay", *place, address)
         case "auxiliary":
-            return ("relay", *place, address, "auxiliary")
+            return ("rig.relay", *place, address, "auxiliary")
     dialled = [address] if peer.reachable else []
     if way.sample_s:
-        return ("trainer", *place, str(way.sample_s), *dialled)
-    return ("contributor", *place, str(elements), str(UNIT_S), *dialled)
+        return ("agents.trainer", *place, str(way.sample_s), *dialled)
+    return ("rig.contributor", *place, str(elements), str(UNIT_S), *dialled)
 
 
 def way_of(found: Setup, codec: Wire) -> Way:
@@ -262,7 +262,7 @@ def _start(network: Network, found: Setup, way: Way, folder: Path, control: str)
     for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
         place = (str(folder / peer.name), peers[peer.name], control)
         program = program_of(peer, place, network[peer.name].address, way, found.elements)
-        network[peer.name].python("-m", f"{RIG}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
+        network[peer.name].python("-m", f"{HERE}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
     return peers
 
 

@@ -1,4 +1,4 @@
-"""Steps that overlap their rounds: with and without the slowest trainers, with and without auxiliaries. See README.md."""
+"""Steps that overlap their rounds: with the slowest trainers or without, with auxiliaries or without. See README.md."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from tests.benchmarks.averaging import SAMPLES, STATED, Made, Way, rounds_of, si
 from tests.benchmarks.rig.coordinator import Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rivals.environment import Unavailable
-from tests.benchmarks.rivals.place import WARM_UP, Place
+from tests.benchmarks.rivals.place import Place
 from tests.emulation.calibration import calibrated
 from tests.emulation.counters import MOST_BUSY, cpu_busy
 from tests.emulation.kernel.commands import reason_against

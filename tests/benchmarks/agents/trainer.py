@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.rig.trainer FOLDER PEER CONTROL SECONDS [ADDRESS]`: the agent without a model.
+"""`python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL SECONDS [ADDRESS]`: the agent without a model.
 
 All that it says, sends, holds and carries over is the agent's own. A sample is computed by a timer, its gradient is
 noise, the same for every token, and no step is made of the averages.
@@ -31,7 +31,7 @@ from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.training.computed import Computed, Taken
-from tests.benchmarks.rig.held import Held, places_in, save_average, save_held, tokens_at
+from tests.benchmarks.agents.held import Held, places_in, save_average, save_held, tokens_at
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 
