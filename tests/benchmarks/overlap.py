@@ -90,6 +90,7 @@ def figures_of(run: Made) -> Figures:
         "behind": {names[peer]: steps for peer, steps in sorted(last_of(counted).behind.items())},
         "behind_later": behind_later(coordinator.steps, {s: timed.left_out for s, timed in counted.items()}, names),
         "error_rms": _median(list(run.errors.values())),
+        "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
         "cpu_busy": busy,
         "is_valid": busy <= MOST_BUSY,
     }
