@@ -190,7 +190,7 @@ async def _rounds(place: Place, setup: Setup, way: Way, folder: Path) -> Made:
             await _unless(watching, coordinator.reach(WARM_UP + rounds))
             after = Counted.now(network)
             say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
-            await _unless(watching, coordinator.reach(last_step(coordinator, way, rounds)))
+            await _unless(watching, coordinator.reach(last_step(coordinator, trainers_of(setup), way, rounds)))
         return _made(Made(setup, way, place.rates, coordinator, peers, before, after, rounds, {}), folder)
     except TimeoutError:
         say(f"at step {coordinator.state.step}: " + "; ".join(coordinator.notes[-20:]))
@@ -201,11 +201,22 @@ async def _rounds(place: Place, setup: Setup, way: Way, folder: Path) -> Made:
         await coordinator.close()
 
 
-def last_step(coordinator: Coordinator, way: Way, rounds: int) -> int:
-    """Until which rounds are made: longer where somebody was left out, to see what becomes of it."""
+def last_step(coordinator: Coordinator, trainers: set[PeerId], way: Way, rounds: int) -> int:
+    """Until which rounds are made: longer where an update was made without somebody, to see what becomes of it."""
     last = WARM_UP + rounds
-    left_out = [step for step in range(WARM_UP, last) if way.stays and coordinator.steps[step].left_out]
-    return max((step + 1 + way.stays for step in left_out), default=last)
+    short = [step for step in range(WARM_UP, last) if way.stays and absent_from(coordinator, trainers, step)]
+    return max((step + 1 + way.stays for step in short), default=last)
+
+
+def trainers_of(found: Setup) -> set[PeerId]:
+    """All of them."""
+    ids = ids_of(found)
+    return {ids[peer.name] for peer in found.peers if peer.role == "trainer"}
+
+
+def absent_from(coordinator: Coordinator, trainers: set[PeerId], step: int) -> set[PeerId]:
+    """Trainers that are not in what was committed of a round, whatever the reason."""
+    return trainers - {part.peer for part in coordinator.entries[step][1].contributions}
 
 
 def _made(made: Made, folder: Path) -> Made:

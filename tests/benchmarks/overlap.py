@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from peer_agent.protocol.identifiers import PeerId
-from tests.benchmarks.averaging import SAMPLES, STATED, Made, Way, rounds_of, sized, way_of
+from tests.benchmarks.averaging import SAMPLES, STATED, Made, Way, absent_from, rounds_of, sized, trainers_of, way_of
 from tests.benchmarks.rig.coordinator import Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rivals.environment import Unavailable
@@ -72,7 +72,7 @@ def figures_of(run: Made) -> Figures:
     """Of the counted rounds, and of what became of those who were left out."""
     names = {peer: name for name, peer in run.peers.items()}
     coordinator, counted = run.coordinator, run.counted
-    absent = {step: absent_from(run, step) for step in counted}
+    absent = {step: absent_from(coordinator, trainers_of(run.setup), step) for step in counted}
     is_short = [step for step, peers in absent.items() if peers]
     busy = cpu_busy(run.before.busy, run.after.busy)
     return {
@@ -88,9 +88,9 @@ def figures_of(run: Made) -> Figures:
         "round_s_with_all": _median([counted[step].round_s for step in counted if step not in is_short]),
         "round_s_without_some": _median([counted[step].round_s for step in is_short]),
         "behind": {names[peer]: steps for peer, steps in sorted(last_of(counted).behind.items())},
-        "behind_later": behind_later(coordinator.steps, {s: timed.left_out for s, timed in counted.items()}, names),
+        "behind_later": behind_later(coordinator.steps, absent, names),
         "error_rms": _median(list(run.errors.values())),
-        "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
+        "notes": [note for note in coordinator.notes if not note.startswith(("step", "joined", "left"))][-8:],
         "cpu_busy": busy,
         "is_valid": busy <= MOST_BUSY,
     }
@@ -104,23 +104,17 @@ def samples_per_s(run: Made) -> float:
     return samples / (run.counted[steps[-1]].committed_at - began)
 
 
-def absent_from(run: Made, step: int) -> set[PeerId]:
-    """Trainers that are not in what was committed of a round, whatever the reason."""
-    trainers = {run.peers[peer.name] for peer in run.setup.peers if peer.role == "trainer"}
-    return trainers - {part.peer for part in run.record(step).contributions}
-
-
 def last_of(steps: Mapping[int, Timed]) -> Timed:
     """The last one."""
     return steps[max(steps)]
 
 
 def behind_later(
-    steps: Mapping[int, Timed], left_out: Mapping[int, set[PeerId]], names: Mapping[PeerId, str]
+    steps: Mapping[int, Timed], absent: Mapping[int, set[PeerId]], names: Mapping[PeerId, str]
 ) -> dict[str, int]:
-    """Whoever was left out of a round by the plan: how many steps it is behind ten rounds later, at most."""
+    """Whoever was left out of an update: how many steps it is behind ten rounds later, at most."""
     later: dict[str, int] = {}
-    for step, peers in left_out.items():
+    for step, peers in absent.items():
         for peer in peers if step + LATER in steps else ():
             behind = steps[step + LATER].behind.get(peer)
             if behind is not None:

@@ -74,10 +74,12 @@ def test_a_round_is_whole_where_all_who_were_asked_are_in_it() -> None:
 def test_samples_are_counted_from_the_commit_before_and_who_is_not_in_a_record_is_absent() -> None:
     run = made()
     assert overlap.samples_per_s(run) == pytest.approx((18 + 26) / (26.0 - 4.0))
-    assert [overlap.absent_from(run, step) for step in run.counted] == [{SLOW}, set()]
+    assert [averaging.absent_from(run.coordinator, ALL, step) for step in run.counted] == [{SLOW}, set()]
 
 
 def test_rounds_go_on_after_somebody_was_left_out_where_that_is_looked_at() -> None:
     run, way = made(), overlap.way(FOUR, 8.0, "fast")
-    assert averaging.last_step(run.coordinator, way, 2) == FIRST + 1 + overlap.LATER
-    assert averaging.last_step(run.coordinator, way_of(FOUR, "plan"), 2) == WARM_UP + 2
+    assert averaging.last_step(run.coordinator, ALL, way, 2) == FIRST + 1 + overlap.LATER
+    assert averaging.last_step(run.coordinator, ALL - {SLOW}, way, 2) == WARM_UP + 2
+    assert averaging.last_step(run.coordinator, ALL, way_of(FOUR, "plan"), 2) == WARM_UP + 2
+    assert averaging.trainers_of(FOUR) == ALL
