@@ -184,7 +184,8 @@ class Contributor:
             self.round = OpenRound(action.cut, Assembly(self.grid, action.cut.codec))
             self._start(self._freeze(action, self.round))
             return
-        assert self.round is not None
+        if self.round is None:
+            return  # one to which it was not asked: the log has its averages
         match action:
             case e.Send():
                 assert self.core.round is not None
