@@ -105,7 +105,7 @@ class Contributor:
         self._start(self.site.send(message))
 
     def _reached(self) -> None:
-        listeners = tuple(sorted(self.links.open.keys() - {self.access.peer}))
+        listeners = tuple(sorted(self.links.direct - {self.access.peer}))
         self._start(self._take(e.Reached(listeners)))
 
     async def _take(self, event: e.Event) -> None:
