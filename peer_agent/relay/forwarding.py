@@ -86,7 +86,7 @@ class Forwarder:
             async with asyncio.timeout(self.limits.connect_s):
                 plain = await connected(address.hostname or "", address.port or 443)
         except (OSError, TimeoutError) as error:
-            raise _refusal(asked.to, f"it is not reached: {error or 'no answer'}") from error
+            raise _refusal(asked.to, f"it is not reached: {str(error) or 'no answer'}") from error
         link.allow(FORWARDED_BYTES)
         try:
             await link.send(m.Forwarding(run=asked.run, to=asked.to))

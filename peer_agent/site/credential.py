@@ -159,7 +159,7 @@ class RunAccess:
             way = await self._dial(relay, Link.FORWARD, DIAL_S)
             return await dial_through(way, listener, run=self.run, identity=self.identity(), version=__version__)
         except (Problem, Refused, LinkLost, TimeoutError) as error:
-            reason = f"through the relay {relay.url}: {error or 'no answer'}"
+            reason = f"through the relay {relay.url}: {str(error) or 'no answer'}"
             raise Problem.of("E104", url=listener.url, reason=reason) from error
 
     async def _dial(self, listener: Listener, link: Link, timeout_s: float) -> Connection:

@@ -94,7 +94,7 @@ def test_whoever_is_what_it_says_gets_in(link: Link, ours: bytes, theirs: bytes,
     first, second = shake_hands(dialler, listener, listeners_now=NOW + ahead)
     assert first == Opened(TRAINERS_CREDENTIAL, 0.0)
     assert isinstance(second, Opened)
-    assert second.credential == (RELAYS_CREDENTIAL if link is Link.DATA else None)
+    assert second.credential == (None if link is Link.CONTROL else RELAYS_CREDENTIAL)
     assert second.offset_s == pytest.approx(ahead, abs=1e-3)
     assert dialler.phase is listener.phase is SessionPhase.OPEN
 
