@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from peer_agent.network.certificate import new_pem
 from tests.benchmarks.rig.figures import Figures, median, publish, say
-from tests.benchmarks.rig.processes import Child, cpu_s, peak_mb, running
+from tests.benchmarks.rig.processes import cpu_s, peak_mb, running
 
 ENDS, LISTENER = "tests.benchmarks.rig.forward_ends", "tests.benchmarks.rig.link_ends"
 HOST = "127.0.0.1"
@@ -108,20 +108,12 @@ def turn(kind: Kind, chunks: int) -> dict[str, Any]:
         port, fingerprint = listener.hear().split()
         with forwarder(kind, port, fingerprint) as (pid, own_port, own):
             before = cpu_s(pid)
-            seconds = _send(kind, f"{own_port},{port}", f"{own},{fingerprint}", chunks)
+            places = (f"{own_port},{port}", f"{own},{fingerprint}", str(chunks), str(SIZE))
+            with running("-m", ENDS, "dial", kind.way, *places) as dialler:
+                seconds = float(json.loads(dialler.hear())["seconds"])
+                listener.hear()  # the last of it has come
             used = {"cpu_s": cpu_s(pid) - before, "peak_mb": peak_mb(pid), "seconds": seconds}
-        _end(listener)
     return used
-
-
-def _send(kind: Kind, ports: str, fingerprints: str, chunks: int) -> float:
-    with running("-m", ENDS, "dial", kind.way, ports, fingerprints, str(chunks), str(SIZE)) as dialler:
-        return float(json.loads(dialler.hear())["seconds"])
-
-
-def _end(listener: Child) -> None:
-    """It tells what it took before it ends."""
-    listener.hear()
 
 
 def figures_of(turns: Sequence[dict[str, Any]], chunks: int) -> Figures:
