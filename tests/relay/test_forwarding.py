@@ -215,7 +215,7 @@ async def test_one_that_is_not_used_ends(tmp_path: Path) -> None:
 
 
 async def test_frames_without_a_byte_are_no_use(tmp_path: Path) -> None:
-    async with scene(tmp_path, limits=Limits(idle_s=0.5), credential_s=PATIENCE_S) as there:
+    async with scene(tmp_path, limits=Limits(idle_s=3.0), credential_s=PATIENCE_S) as there:
         link = await there.asked()
         await link.receive()
         async with asyncio.timeout(PATIENCE_S):
