@@ -120,11 +120,6 @@ def checked(recipe: Recipe) -> Recipe:
             recipe.micro_batch > recipe.target_batch,
         ),
         ("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps),
-        (
-            "contributors",
-            "contributors fast and staleness 1 do not go together yet",
-            recipe.contributors == "fast" and recipe.staleness == 1,
-        ),
         ("", "a value is not finite", not all(math.isfinite(value) for value in floats)),
         ("model.layers", "the model is larger than 2^31 parameters", parameters(recipe) >= 2**31),
     )

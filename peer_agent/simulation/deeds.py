@@ -194,8 +194,14 @@ def _night(struck: Struck) -> End | None:
     world.night_until = world.clock.now + struck.lasts_s
     ways = (Trainer.leave, Trainer.kill, partial(_close_lid, struck))
     for number, trainer in enumerate(world.trainers.values()):
-        trainer.after(_some_time(world), partial(ways[number % len(ways)], trainer))
+        trainer.after(_some_time(world), partial(_go, world, partial(ways[number % len(ways)], trainer)))
     return partial(_morning, world)
+
+
+def _go(world: World, way: Callable[[], None]) -> None:
+    """Unless the night is over before it has come to everybody."""
+    if world.clock.now < world.night_until:
+        way()
 
 
 def _morning(world: World) -> None:

@@ -7,17 +7,21 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from peer_agent.averaging.contributor import Accumulator, NotFinite, Sending
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.trainer import events as e
-from peer_agent.training.loop import Computed, Trainer
+from peer_agent.training.computed import Computed
+
+if TYPE_CHECKING:  # torch is loaded by whoever trains
+    from peer_agent.training.loop import Trainer
 
 
 class Accumulation:
     """One job after another in order; nothing changes the replica while a unit is computed (`busy`)."""
 
-    def __init__(self, trainer: Trainer, grid: Grid, busy: asyncio.Lock) -> None:
+    def __init__(self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock) -> None:
         self.trainer, self.grid, self.busy = trainer, grid, busy
         self.accumulator = Accumulator(grid)
         self.speed = 0.0  # samples per second

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Coroutine
 from random import Random
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import INLINE_BYTES
@@ -36,10 +36,12 @@ from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
-from peer_agent.trainer.hub_publisher import HubPublisher
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.trainer.listening import Listening
 from peer_agent.trainer.round import OpenRound, contribute
+
+if TYPE_CHECKING:  # torch is loaded by whoever trains
+    from peer_agent.trainer.hub_publisher import HubPublisher
 
 LOOK_S = 0.05
 

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,7 +18,9 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.data import Tokens, load_shard
-from peer_agent.training.snapshots import State
+
+if TYPE_CHECKING:  # it needs torch, which is loaded by whoever trains
+    from peer_agent.training.snapshots import State
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +81,7 @@ async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_lim
             await asyncio.sleep(min(PAUSE_S * 2 ** min(tries.total(), 16), LONGEST_PAUSE_S))
 
 
-async def hand_in(home: Home, access: RunAccess, state: State, view: View) -> None:
+async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> None:
     """Give the site this replica's state. It is taken once most replicas have reported the same digest."""
     path = home.cache / f"state-{state.step}.safetensors"
     try:
@@ -93,7 +96,7 @@ async def hand_in(home: Home, access: RunAccess, state: State, view: View) -> No
             path.unlink()
 
 
-def _save(state: State, path: Path) -> None:
+def _save(state: "State", path: Path) -> None:
     """Also clears away what an agent that was killed had left."""
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from functools import partial
+from typing import TYPE_CHECKING
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
@@ -13,7 +14,9 @@ from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.files import fetch_snapshot
-from peer_agent.training.replica import Replica
+
+if TYPE_CHECKING:  # torch is loaded by whoever trains
+    from peer_agent.training.replica import Replica
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +31,7 @@ class Follower:
     changing would name work of the update before as new.
     """
 
-    def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: Replica) -> None:
+    def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: "Replica") -> None:
         self.home, self.access, self.links, self.replica = home, access, links, replica
         self.busy = asyncio.Lock()
 

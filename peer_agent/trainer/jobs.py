@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
@@ -26,10 +26,10 @@ from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.files import Shards, hand_in
 from peer_agent.trainer.follower import Follower
-from peer_agent.trainer.hub_publisher import HubPublisher
 from peer_agent.trainer.round import OpenRound
-from peer_agent.training.loop import Trainer, pick_device
-from peer_agent.training.replica import Replica
+
+if TYPE_CHECKING:
+    from peer_agent.trainer.hub_publisher import HubPublisher
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Surroundings(Protocol):
     view: View
     links: DataLinks
     core: TrainerState
-    publisher: HubPublisher | None
+    publisher: "HubPublisher | None"
 
     def handle(self, event: e.Event) -> None:
         """Tell the core what came of a job."""
@@ -88,8 +88,7 @@ class Jobs:
     async def load(self, action: e.Load) -> None:
         """Make the replica, if there is none, and take over a state. Raises Problem E206, and of `Follower.load`."""
         if self.follower is None:
-            await self._become_replica(action.greeting)
-        assert self.follower is not None
+            self.follower, self.accumulation = await self.become_replica(action.greeting)
         try:
             digest = await self.follower.load(action.snapshot)
         except Problem as problem:
@@ -99,7 +98,11 @@ class Jobs:
             return
         self.agent.handle(e.Loaded(action.job, digest))
 
-    async def _become_replica(self, greeting: m.Greeting) -> None:
+    async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
+        """What follows this run's log, and what computes for it. Raises Problem E206."""
+        from peer_agent.training.loop import Trainer, pick_device  # and with it torch
+        from peer_agent.training.replica import Replica
+
         agent = self.agent
         replica = await asyncio.to_thread(Replica, parse_recipe(greeting.recipe), pick_device())
         if replica.layout.elements != greeting.elements:
@@ -107,8 +110,8 @@ class Jobs:
         shards = Shards(agent.home, agent.access, greeting.shards, asyncio.get_running_loop())
         limits = agent.limits
         trainer = Trainer(replica, greeting.run, shards, threads=limits.threads, at_once=limits.at_once)
-        self.follower = Follower(agent.home, agent.access, agent.links, replica)
-        self.accumulation = Accumulation(trainer, grid_of(greeting.elements), self.follower.busy)
+        follower = Follower(agent.home, agent.access, agent.links, replica)
+        return follower, Accumulation(trainer, grid_of(greeting.elements), follower.busy)
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
         """Beside the jobs: have an update's averages, those that came in `round_` where it is theirs; then make it."""

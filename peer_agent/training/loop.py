@@ -4,43 +4,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
-from msgspec import Struct
-from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.training.computed import Computed, NonFinite, Taken
 from peer_agent.training.data import Batch, Shards, Tokens, batch_of, loss_tokens_in
 from peer_agent.training.model import parameters_of
 from peer_agent.training.objective import mean_loss, summed_loss
 from peer_agent.training.replica import Replica
-
-
-class Computed(Struct, frozen=True):
-    """A unit whose gradient has been computed. `loss_sum` is in nats over `loss_tokens`."""
-
-    unit: Unit
-    base_step: int
-    loss_sum: float
-    loss_tokens: int
-
-
-class NonFinite(Struct, frozen=True):
-    """A unit whose gradient was not finite and was thrown away."""
-
-    unit: Unit
-
-
-class Taken(Struct, frozen=True):
-    """Everything since the last hand-over: the flat gradient of the summed loss, and what it is made of."""
-
-    gradient_sum: NDArray[np.float32]
-    loss_tokens: int
-    loss_sum: float
-    units: tuple[DoneUnit, ...]
 
 
 def pick_device() -> torch.device:

@@ -24,8 +24,9 @@ def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], 
     """Seconds from the first byte of a gradient to the last byte of an average.
 
     `wire_bytes_up`: a whole encoded vector, of each contributor or by name; `wire_bytes_down`: the whole average.
-    Every element is reduced at one place, which all contributors can dial; contributors and the keeper of the log
-    receive it. Nothing is forwarded. Raises RuntimeError where nobody can be dialled.
+    Contributors are all trainers, or those who are named. Every element is reduced at one place, which all of them can
+    dial; they and the keeper of the log receive it. Nothing is forwarded.
+    Raises RuntimeError where nobody can be dialled.
     """
     from scipy.optimize import linprog  # takes as long to load as a set-up takes to come up
 
@@ -53,9 +54,9 @@ def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], 
 
 def limits_of(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], down: int) -> Iterator[Limit]:
     """Every link, up and down, and every limited pair."""
-    contributors = [peer.name for peer in setup.peers if peer.role == "trainer"]
-    up = wire_bytes_up if isinstance(wire_bytes_up, Mapping) else dict.fromkeys(contributors, wire_bytes_up)
-    receivers = {*contributors, setup.keeper}
+    trainers = [peer.name for peer in setup.peers if peer.role == "trainer"]
+    up = wire_bytes_up if isinstance(wire_bytes_up, Mapping) else dict.fromkeys(trainers, wire_bytes_up)
+    receivers = {*up, setup.keeper}
     for index, peer in enumerate(setup.peers):
         own, taken = up.get(peer.name, 0), down if peer.name in receivers else 0
         given = down * len(receivers - {peer.name})

@@ -76,6 +76,12 @@ def test_every_contributor_may_have_a_codec_of_its_own() -> None:
     assert floor_s(four, four.nominal(), mixed, half) == pytest.approx(8.0)
 
 
+def test_who_is_left_out_neither_sends_nor_is_waited_for() -> None:
+    four, full = UNSCALED["four"], 40_000_000
+    three = {"trainer-1": full, "trainer-2": full, "trainer-3": full}
+    assert floor_s(four, four.nominal(), three, full) == pytest.approx(6.4), "50 Mb/s"
+
+
 def test_a_floor_on_slower_links_is_longer_in_proportion() -> None:
     slow = setups.setup("D", scale=0.1)
     assert units(slow) == pytest.approx(10 * units(UNSCALED["D"]))

@@ -90,7 +90,6 @@ def test_what_is_out_of_bounds_is_named(text: str) -> None:
         (Recipe(model=Model(family="llama", width=20, heads=4)), "even width", "model.width"),
         (Recipe(target_batch=3, micro_batch=4), "above the target batch", "micro_batch"),
         (Recipe(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up", "optimizer.warmup_steps"),
-        (Recipe(contributors="fast", staleness=1), "do not go together", "contributors"),
         (Recipe(model=Model(width=8192, layers=64, heads=64)), "parameters", "model.layers"),
     ],
 )

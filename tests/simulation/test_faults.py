@@ -49,6 +49,16 @@ def test_an_ordered_deed_is_done_in_its_round_once_and_the_run_goes_on(kind: Kin
     assert world.faults.fired == {kind: 1}
 
 
+def test_once_all_is_well_nobody_goes_for_a_night_that_has_begun() -> None:
+    """Else a run whose rounds end in an evening is judged by machines that sleep."""
+    world = _world()
+    assert world.run_steps(2, 100)
+    deeds.befall(world, "night", NOBODY, 3600.0)
+    deeds.heal(world)
+    world.wait(deeds.EVENING_S + 1.0)
+    assert [(trainer.alive, trainer.frozen) for trainer in trainers(world)] == [(True, False)] * 4
+
+
 @pytest.mark.parametrize("kind", [kind for kind in get_args(LetterFault) if kind not in ("lost notice", "unheard")])
 def test_an_ordered_letter_is_lost_doubled_or_late_once(kind: LetterFault) -> None:
     world = _world()

@@ -23,8 +23,9 @@ from peer_agent.protocol.log.records import (
 )
 from peer_agent.protocol.recipe import Model, Optimizer, Recipe
 from peer_agent.protocol.schedule import scalars_of
+from peer_agent.training.computed import Computed, Taken
 from peer_agent.training.data import Tokens
-from peer_agent.training.loop import Computed, Taken, Trainer
+from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 
 RUN = RunId("ab" * 16)

@@ -9,8 +9,9 @@ import torch
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.training.computed import Computed, NonFinite
 from peer_agent.training.data import IGNORED, batch_of
-from peer_agent.training.loop import Computed, NonFinite, Trainer, memory_or_problem, pick_device
+from peer_agent.training.loop import Trainer, memory_or_problem, pick_device
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, Vector, small_recipe, some_shards, take_units
 

@@ -12,7 +12,7 @@ two peers is told apart first (`pairs`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from peer_agent.protocol.bandwidth.flows import (
@@ -64,15 +64,18 @@ def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], fl
             known.measured_at = at
 
 
-def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) -> None:
-    """Take what one idle link showed by itself: all that it carries, where the other end is known to carry more.
+def learn_probe(
+    capacities: dict[Direction, Capacity], flow: Flow, at: float, settled: Container[PeerId] = frozenset()
+) -> None:
+    """Take what one idle link showed by itself. Nothing is lowered by it: how much came is one peer's word.
 
-    Nothing is lowered by it: how much came is one peer's word.
+    It is all that a direction carries where the other end is known to carry more, and where its peer is `settled`: it
+    was measured with others too, so that it is not what lies between two peers that held it up.
     """
     bps = min(flow.received / max(flow.last_s - flow.first_s, SHORTEST_S), FASTEST_BPS)
     for direction, other in zip(directions_of(flow), reversed(directions_of(flow)), strict=True):
         known, partner = capacities.get(direction), capacities.get(other)
-        is_all = partner is not None and partner.bps >= FASTER * bps
+        is_all = direction[0] in settled and partner is not None and partner.bps >= FASTER * bps
         if known is None or bps > known.bps:
             capacities[direction] = Capacity(bps, is_floor=not is_all, measured_at=at)
         elif is_all and bps >= FULL * known.bps:

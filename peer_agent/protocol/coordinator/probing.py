@@ -1,6 +1,8 @@
 """Idle links are measured before rounds show what they carry: a few times, one at a time for each peer (rule 31)."""
 
+import math
 from collections.abc import Iterator
+from functools import partial
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS, Flow
@@ -8,6 +10,8 @@ from peer_agent.protocol.bandwidth.learning import FASTER, learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunState
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
 
 MOST_PROBES = 3  # of one member while one host drives the run; what the other end listens to is not counted
 IDLE_UNTIL = 0.7  # of the batch: beyond, the next round is too near
@@ -35,10 +39,20 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
             p for p in listeners if p.peer in member.reaches and p is not member and _may_show_all(state, member, p)
         ]
         if able:
-            found = max(able, key=lambda listener: _least_bps(state, listener))
+            found = max(able, key=partial(_worth, state, member))
             busy |= {member.peer, found.peer}
             listeners = [p for p in listeners if p.peer not in busy]
             yield member, found
+
+
+def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int, bool]:
+    """How much may be learned with somebody at the other end: with one it was not measured with, who is faster.
+
+    Of those that are about as fast a relay, to which the ways of most are wide.
+    """
+    bps = _least_bps(state, listener)
+    steps = math.floor(math.log(bps, FASTER)) if bps else 0
+    return listener.peer not in member.measured_with, steps, listener.role is Role.RELAY
 
 
 def _may_show_all(state: RunState, member: Member, listener: Member) -> bool:
@@ -73,8 +87,21 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
         return []
     found.told.add(member.peer)
     if LEAST_S <= probed.seconds <= state.now - found.begun_at:
-        sender = found.listener if member.peer == found.member else found.member
-        learn_probe(state.capacities, Flow(sender, member.peer, probed.size, 0.0, probed.seconds), state.rounds)
+        other = found.listener if member.peer == found.member else found.member
+        settled = {peer for peer, at in ((member.peer, other), (other, member.peer)) if _is_settled(state, peer, at)}
+        flow = Flow(other, member.peer, probed.size, 0.0, probed.seconds)
+        learn_probe(state.capacities, flow, state.rounds, settled)
     if len(found.told) == 2:
         del state.probes[probed.number]
     return []
+
+
+def _is_settled(state: RunState, peer: PeerId, other: PeerId) -> bool:
+    """Whether somebody was measured with more than this one, or nobody else is there to be measured with."""
+    member = state.members.get(peer) or state.listening.get(peer)
+    if member is None:
+        return False
+    if len(member.measured_with) < MOST_PROBES:
+        member.measured_with.add(other)
+    others = {p.peer for p in state.listening.values() if p.measures and p.peer in member.reaches}
+    return len(member.measured_with) > 1 or not others - {other, peer}

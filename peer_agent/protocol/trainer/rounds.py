@@ -121,11 +121,14 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Say that this attempt's averages are here, as one more who has them (rule 5), and how they came (rule 31)."""
+    """Say that this attempt's averages are here, as one more who has them (rule 5), and how they came (rule 31).
+
+    Whoever has them after the commit says so too: nobody else knows how slow its link is.
+    """
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
-    move(state, Cause.GATHERED, Phase.REDUCE)
+    move(state, Cause.GATHERED, state.phase)
     round_.is_gathered = True
     return say(
         state,

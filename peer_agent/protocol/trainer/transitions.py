@@ -72,7 +72,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_to(Cause.OVERFLOWED, ROUND, *FREE),
     **_to(Cause.PLANNED, ROUND, P.REDUCE),
     **_same(Cause.OPENED, *ROUND),
-    **_same(Cause.GATHERED, P.REDUCE),
+    **_same(Cause.GATHERED, P.REDUCE, P.APPLYING),
     **_to(Cause.ROUND_OVER, ROUND, *FREE),
     **_same(Cause.REVOKED, *BEHIND, P.ACCUMULATE),
     **_to(Cause.REVOKED, ROUND, *FREE),
@@ -101,7 +101,8 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze finds it again
     Cause.PLANNED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # we offered nothing; the log will have it
     Cause.OPENED: (*BEFORE, *BEHIND, P.ACCUMULATE),
-    Cause.GATHERED: (*BEFORE, *BEHIND, P.ACCUMULATE, P.FREEZE, P.OFFER),  # of an attempt that is over
+    # Of an attempt that is over.
+    Cause.GATHERED: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, P.FREEZE, P.OFFER),
     Cause.ROUND_OVER: (*BEFORE, *BEHIND, P.ACCUMULATE),
     Cause.REVOKED: BEFORE,  # nothing is leased to it
     Cause.SPOKE: (),

@@ -23,7 +23,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, seal
 from peer_agent.protocol.plan import Pair
-from peer_agent.protocol.recipe import Recipe, encode_recipe
+from peer_agent.protocol.recipe import Codec, Recipe, encode_recipe
 from peer_agent.protocol.session import Link
 from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
@@ -43,11 +43,28 @@ class Timed(Struct):
     slots: int = 0
     exact: bool = False
     told: str = ""  # of its plan
+    number: int = 0  # of the round: the last that was cut at this step
+    asked: set[PeerId] = field(default_factory=set)
+    left_out: set[PeerId] = field(default_factory=set)  # and told so
+    codecs: dict[PeerId, Codec] = field(default_factory=dict)  # of those who have a slot
+    codec_down: Codec = "fp16"
+    behind: dict[PeerId, int] = field(default_factory=dict)  # steps, of each replica when the next was committed
 
     @property
     def round_s(self) -> float:
-        """From the cut until the last of those who said so has everything."""
-        return max(self.held_at.values(), default=0.0) - self.cut_at
+        """From the cut until the last of those who said so has everything, but for those it was made without."""
+        return max((at for peer, at in self.held_at.items() if peer not in self.left_out), default=0.0) - self.cut_at
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all of its contributors have all averages."""
+        return self.codecs.keys() <= self.held_at.keys()
+
+    def ask(self, message: m.Cut | m.SitOut, peers: Iterable[PeerId]) -> None:
+        """Who is to be in the round, or who is not; another round at this step begins anew."""
+        if message.round > self.number:
+            self.number, self.asked, self.left_out = message.round, set(), set()
+        (self.asked if isinstance(message, m.Cut) else self.left_out).update(peers)
 
 
 class Coordinator:
@@ -91,7 +108,7 @@ class Coordinator:
 
     async def reach(self, step: int) -> None:
         """Until so many steps are committed, and everybody who contributed to the last has its averages."""
-        while self.state.step < step or len(self.steps[step - 1].held_at) < self.steps[step - 1].slots:
+        while self.state.step < step or not self.steps[step - 1].is_held:
             self._moved_on.clear()
             await self._moved_on.wait()
 
@@ -181,8 +198,9 @@ class Coordinator:
                 assert_never(command)
 
     def _say(self, peers: Iterable[PeerId], message: m.Message) -> None:
-        if isinstance(message, m.Cut):
-            self.steps.setdefault(message.step, Timed(time.monotonic()))
+        peers = tuple(peers)
+        if isinstance(message, m.Cut | m.SitOut):
+            self.steps.setdefault(message.step, Timed(time.monotonic())).ask(message, peers)
         for peer in peers:
             if peer in self._words:
                 self._words[peer].put_nowait(message)
@@ -190,6 +208,7 @@ class Coordinator:
     def _announce(self, command: e.Announce) -> None:
         plan, timed = command.plan, self.steps[command.plan.step]
         timed.planned_at, timed.planned_s, timed.slots = time.monotonic(), plan.duration_s, len(plan.slots)
+        timed.codecs, timed.codec_down = {slot.peer: slot.codec for slot in plan.slots}, plan.codec_down
         timed.told = _told(plan, self.state.capacities) + _told_of_pairs(self.state.pairs)
         sealed = seal_plan(SITE_KEY, plan)
         self._say(command.keepers, planned_whole(sealed))
@@ -201,6 +220,7 @@ class Coordinator:
         self.entries.append((entry, record))
         timed = self.steps[record.step - 1]
         timed.committed_at, timed.exact = time.monotonic(), record.exact
+        timed.behind = {member.peer: self.state.step - member.step for member in self.state.trainers()}
         self._later(e.Persisted("committed", entry))
         asyncio.get_running_loop().call_soon(self._moved_on.set)
 

@@ -11,10 +11,10 @@ from typing import Any
 Figures = dict[str, Any]
 
 
-def publish(name: str, measure: Callable[[], Figures]) -> int:
-    """Measure, and print the object: the figures, and what else the machine did meanwhile (load of one minute)."""
+def publish(name: str, measure: Callable[[], Figures | list[Figures]]) -> int:
+    """Measure, and print each object: the figures, and what else the machine did meanwhile (load of one minute)."""
     began, before = time.monotonic(), os.getloadavg()[0]
-    figures = measure()
+    measured = measure()
     about = {
         "benchmark": name,
         "seconds": time.monotonic() - began,
@@ -22,7 +22,8 @@ def publish(name: str, measure: Callable[[], Figures]) -> int:
         "load_before": before,
         "load_after": os.getloadavg()[0],
     }
-    print(json.dumps(_rounded(about | figures)), flush=True)
+    for figures in measured if isinstance(measured, list) else [measured]:
+        print(json.dumps(_rounded(about | figures)), flush=True)
     return 0
 
 

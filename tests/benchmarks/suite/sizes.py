@@ -4,7 +4,10 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
+from peer_agent.protocol.recipe import Codec
+
 Rival = Literal["hivemind", "gloo", "butterfly", "parameter_server"]
+Wire = Codec | Literal["plan"]  # plan: also who contributes is left to it
 Size = Literal["quick", "usual", "full"]
 
 RIVALS: tuple[Rival, ...] = get_args(Rival)
@@ -18,6 +21,7 @@ class Averaging(Struct, frozen=True):
     setup: str
     against: tuple[Rival, ...] = ()
     rounds: int = 5
+    codecs: tuple[Wire, ...] = ("fp16",)
 
 
 class Job(Struct, frozen=True):
@@ -29,16 +33,18 @@ class Job(Struct, frozen=True):
 
 
 OURS: tuple[Rival, ...] = ("butterfly", "parameter_server")
+FREE: tuple[Wire, ...] = ("fp16", "plan")  # beside the same rivals
+SHORT = ("--setup", "albert-auxiliaries", "--elements", "3000000", "--rounds", "5")
 
 AVERAGING: dict[Size, tuple[Averaging, ...]] = {
     "quick": (Averaging("four", ("gloo",), 3),),
     "usual": (
-        Averaging("four", ("gloo", "hivemind", *OURS)),
-        Averaging("homes", ("hivemind", "butterfly")),
+        Averaging("four", ("gloo", "hivemind", *OURS), codecs=FREE),
+        Averaging("homes", ("hivemind", "butterfly"), codecs=FREE),
     ),
     "full": (
-        Averaging("four", ("gloo", "hivemind", *OURS)),
-        Averaging("homes", ("hivemind", *OURS)),
+        Averaging("four", ("gloo", "hivemind", *OURS), codecs=FREE),
+        Averaging("homes", ("hivemind", *OURS), codecs=FREE),
         Averaging("homes-rtt"),
         Averaging("A", ("gloo", "hivemind", *OURS)),
         Averaging("B", ("gloo",)),
@@ -63,8 +69,8 @@ JOBS: dict[Size, tuple[Job, ...]] = {
     "usual": (
         Job("round", 90),
         Job("arithmetic", 90),
-        Job("links", 90),
-        Job("forwarding", 90),
+        Job("sockets.links", 90),
+        Job("sockets.forwarding", 60, ("--megabytes", "50")),
         Job("start", 90),
         Job("coordinator", 90),
         Job("long_run", 120),
@@ -73,17 +79,18 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("broadcast", 60),
         Job("hostile", 90),
         Job("training.replica", 60),
-        Job("training.codecs", 300),
+        Job("training.codecs", 220),
         Job("memory", 150),
         Job("plan", 60),
-        Job("simulator", 240),
-        Job("averaging", 1800, ("--usual",)),
+        Job("simulator", 210),
+        Job("averaging", 1740, ("--usual",)),
+        Job("overlap", 200, SHORT),
     ),
     "full": (
         Job("round", 120),
         Job("arithmetic", 120),
-        Job("links", 120),
-        Job("forwarding", 120),
+        Job("sockets.links", 120),
+        Job("sockets.forwarding", 120),
         Job("start", 120),
         Job("coordinator", 180, ("--peers", "50", "200", "1000")),
         Job("long_run", 180),
@@ -92,10 +99,11 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("broadcast", 90),
         Job("hostile", 1200, ("--rows", "all", "--seconds", "4")),
         Job("training.replica", 90),
-        Job("training.codecs", 600),
+        Job("training.codecs", 300),
         Job("memory", 240),
         Job("plan", 120),
-        Job("simulator", 480),
-        Job("averaging", 6600, ("--full",)),
+        Job("simulator", 360),
+        Job("averaging", 6200, ("--full",)),
+        Job("overlap", 1000),
     ),
 }

@@ -48,9 +48,10 @@ def cells(run: Figures, *names: str) -> Cells:
     return [shown(run.get(name)) for name in names]
 
 
-def averaging(runs: Iterable[Figures]) -> list[Figures]:
-    """Those of `averaging` that got to their end."""
-    return [run for run in runs if run.get("benchmark") == "averaging" and "round_s_median" in run]
+def averaging(runs: Iterable[Figures], *, is_free: bool = False) -> list[Figures]:
+    """Those of `averaging` that got to their end: in a stated codec, or with the plan's freedom."""
+    found = [run for run in runs if run.get("benchmark") == "averaging" and "round_s_median" in run]
+    return [run for run in found if (run["codec"] == "plan") == is_free]
 
 
 def time_rows(runs: list[Figures]) -> Iterable[Cells]:
@@ -84,6 +85,41 @@ def rival_cells(against: Figures, name: str) -> Cells:
         return ["–", "–", against.get("left_out", {}).get(name, NOT_MEASURED)]
     partial = against.get(f"{name}_rounds_partial")
     return [shown(seconds), shown(against.get(f"ratio_to_{name}")), shown(partial)]
+
+
+def freedom_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Codecs and contributors by the plan, beside the same rivals."""
+    for run in averaging(runs, is_free=True):
+        against = run.get("against", {})
+        ratios = [shown(against.get(f"ratio_to_{name}")) for name in ("hivemind_best", "gloo")]
+        counts = [counted(run[name]) for name in ("codecs_up", "codecs_down", "left_out")]
+        names = ("setup", "round_s_median", "floor_s", "ratio")
+        yield [*cells(run, *names), *counts, shown(run["error_rms"]), *ratios, shown(run["is_valid"])]
+
+
+def counted(times: dict[str, int]) -> str:
+    """`int4 20, int8 5`; a dash for nothing."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(times.items())) or shown(None)
+
+
+def loss_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """What fewer bits cost a model, worst of its seeds."""
+    for run in (run for run in runs if "of_fp16" in run):
+        for codec, ratios in run["of_fp16"].items():
+            yield [codec, f"{max(ratios):.4f}"]
+
+
+def overlap_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """With and without the slowest trainers."""
+    for run in (run for run in runs if run.get("benchmark") == "overlap" and "ratio" in run):
+        everybody, faster = run["everybody"], run["faster"]
+        rates = [shown(each["samples_per_s"]) for each in (everybody, faster)]
+        rounds = cells(everybody, "round_s_with_all", "round_s_without_some")
+        out = sum(map(len, everybody["absent"].values()))
+        behind = [shown(max(everybody[name].values(), default=None)) for name in ("behind", "behind_later")]
+        is_valid = everybody["is_valid"] and faster["is_valid"]
+        names = ("setup", "contributors", "fp16_floor_s")
+        yield [*cells(run, *names), *rates, shown(run["ratio"]), str(out), *rounds, *behind, shown(is_valid)]
 
 
 def cost_rows(runs: list[Figures]) -> Iterable[Cells]:
@@ -121,10 +157,16 @@ def delayed_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "to raw rates", "cpu_busy", "valid"]
+FREEDOM = ["set-up", "round, s", "floor, s", "ratio", "codecs up", "codecs down", "left out", "error"]
+OVERLAP = ["set-up", "contributors", "fp16 floor, s", "samples/s", "without the slowest", "ratio", "absent"]
+BEHIND = ["round with all, s", "without some, s", "steps behind at the end", "ten rounds after", "valid"]
 TABLES: dict[str, Table] = {
     "round-times": (TIMES, time_rows),
     "bandwidths": (["set-up", "links", "largest error", "of"], bandwidth_rows),
     "rivals": (["set-up", "ours, s", "beside", "s", "times ours", "rounds partly averaged"], rival_rows),
+    "freedom": ([*FREEDOM, "times hivemind, tuned", "times gloo", "valid"], freedom_rows),
+    "held-out-losses": (["codec", "held-out loss, of fp16's"], loss_rows),
+    "overlap": ([*OVERLAP, *BEHIND], overlap_rows),
     "costs": (["set-up", "who", "processor s per GB sent", "peak memory of a peer, MB"], cost_rows),
     "forwarding": (["who", "processor s per GB", "peak memory, MB", "MB/s"], forwarding_rows),
     "plan-times": (["peers", "closed form, ms", "every pair limited, ms", "choosing contributors, ms"], plan_rows),

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import averaging
+from tests.benchmarks import averaging, overlap
 from tests.benchmarks.suite import runner
 from tests.benchmarks.suite.sizes import AVERAGING, JOBS, MINUTES, SIZES, Size
 from tests.emulation.setups import SETUPS
 
 HERE = Path(runner.__file__).parents[1]
 MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
-MODULES |= {f"training.{path.stem}" for path in (HERE / "training").glob("[a-z]*.py")}
+MODULES |= {f"{room}.{path.stem}" for room in ("training", "sockets") for path in (HERE / room).glob("[a-z]*.py")}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -32,8 +32,8 @@ def test_all_of_it_is_there_and_nothing_twice(size: Size) -> None:
 def test_averaging_is_asked_for_its_own_size_and_finds_its_setups(size: Size) -> None:
     job = next(job for job in JOBS[size] if job.name == "averaging")
     asked = averaging.jobs_of(averaging.parser().parse_args(list(job.arguments)))
-    assert [(each.setup.name, each.against, each.rounds) for each in asked] == [
-        (each.setup, each.against, each.rounds) for each in AVERAGING[size]
+    assert [(each.setup.name, each.codecs, each.against, each.rounds) for each in asked] == [
+        (each.setup, each.codecs, each.against, each.rounds) for each in AVERAGING[size]
     ]
     assert {each.setup for each in AVERAGING[size]} <= SETUPS.keys()
 
@@ -41,6 +41,7 @@ def test_averaging_is_asked_for_its_own_size_and_finds_its_setups(size: Size) ->
 def test_the_full_size_has_every_setup_and_hivemind_where_it_is_asked_for() -> None:
     assert {each.setup for each in AVERAGING["full"]} == SETUPS.keys()
     assert {each.setup for each in AVERAGING["full"] if "hivemind" in each.against} == {"A", "four", "homes"}
+    assert {each.setup for each in AVERAGING["full"] if "plan" in each.codecs} == {"four", "homes"}
 
 
 def test_what_is_asked_for_by_hand_is_one_setup_and_each_rival_once() -> None:
@@ -49,3 +50,19 @@ def test_what_is_asked_for_by_hand_is_one_setup_and_each_rival_once() -> None:
     (asked,) = averaging.jobs_of(averaging.parser().parse_args(words))
     assert (asked.setup.name, asked.setup.scale, asked.rounds) == ("four", 0.5, 2)
     assert asked.against == ("gloo", "hivemind")
+    assert asked.codecs == ("fp16",)
+
+
+@pytest.mark.parametrize(("words", "stated"), [("plan", "fp16"), ("int8 plan int8", "int8")])
+def test_rivals_send_the_first_codec_that_is_none_of_the_plans(words: str, stated: str) -> None:
+    given = [word for codec in words.split() for word in ("--codec", codec)]
+    (asked,) = averaging.jobs_of(averaging.parser().parse_args([*given, "--elements", "5000"]))
+    assert (asked.codecs, asked.stated) == (tuple(dict.fromkeys(words.split())), stated)
+    assert asked.setup.elements == 5000
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_overlap_knows_its_arguments_and_has_time_for_them(size: Size) -> None:
+    for job in (job for job in JOBS[size] if job.name == "overlap"):
+        asked = overlap.parser().parse_args(list(job.arguments))
+        assert asked.rounds >= 10 or size == "usual"

@@ -70,6 +70,46 @@ def test_who_forwards_stands_beside_us_or_why_not() -> None:
     ]
 
 
+FREE = RUN | {
+    "codec": "plan",
+    "round_s_median": 2.5,
+    "codecs_up": {"int4": 17, "int8": 1},
+    "codecs_down": {"int4": 5},
+    "left_out": {"trainer-4": 2},
+    "error_rms": 0.1234,
+    "against": {"ratio_to_hivemind_best": 6.1},
+}
+
+
+def test_the_plans_freedom_has_a_table_of_its_own() -> None:
+    (row,) = rows("freedom", RUN, FREE)
+    assert row[:1] + row[4:] == ["four", "int4 17, int8 1", "int4 5", "trainer-4 2", "0.123", "6.1", "–", "True"]
+    for name in ("round-times", "bandwidths", "rivals", "costs"):
+        assert rows(name, RUN, FREE) == rows(name, RUN)
+
+
+def test_losses_are_those_of_the_worst_seed() -> None:
+    run = {"steps": 200, "of_fp16": {"fp16": [1.0, 1.0], "int4": [1.0021, 1.00661, 0.9987]}}
+    assert rows("held-out-losses", run) == [["fp16", "1.0000"], ["int4", "1.0066"]]
+
+
+def test_overlap_counts_who_was_absent_and_shows_who_is_furthest_behind() -> None:
+    everybody = {
+        "samples_per_s": 6.5,
+        "absent": {"3": ["trainer-1"], "4": [], "5": ["trainer-1", "trainer-2"]},
+        "round_s_with_all": 4.0,
+        "round_s_without_some": None,
+        "behind": {"trainer-1": 0, "trainer-2": 1},
+        "behind_later": {},
+        "is_valid": True,
+    }
+    faster = {"samples_per_s": 5.0, "is_valid": False}
+    run = {"benchmark": "overlap", "setup": "albert", "contributors": "all", "fp16_floor_s": 14.2}
+    run |= {"everybody": everybody, "faster": faster, "ratio": 1.3}
+    expected = ["albert", "all", "14.2", "6.5", "5", "1.3", "3", "4", "–", "1", "–", "False"]
+    assert rows("overlap", run, {"benchmark": "overlap", "left_out": "no root"}) == [expected]
+
+
 def test_plan_times_are_by_the_number_of_peers() -> None:
     run = {"benchmark": "plan", "closed_form_ms": {"16": 0.5, "64": 0.6}, "all_pairs_ms": {"16": 25.0}, "choose_ms": {}}
     assert rows("plan-times", run) == [["16", "0.5", "25", "–"], ["64", "0.6", "–", "–"]]

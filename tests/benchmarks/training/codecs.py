@@ -22,8 +22,9 @@ from peer_agent.protocol.recipe import Codec, Model, Optimizer, Recipe
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.sampling import samples_in
 from peer_agent.protocol.schedule import scalars_of
+from peer_agent.training.computed import Computed
 from peer_agent.training.data import Tokens
-from peer_agent.training.loop import Computed, Trainer
+from peer_agent.training.loop import Trainer
 from peer_agent.training.objective import mean_loss
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.replica import Replica

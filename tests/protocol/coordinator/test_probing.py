@@ -109,13 +109,13 @@ def test_a_round_that_is_near_or_open_is_not_disturbed() -> None:
 
 
 def test_a_link_is_known_to_the_end_where_the_other_end_carries_more() -> None:
-    flow = Flow(peer_of("ann"), RELAY, 1_000_000, 0.0, 1.0)
-    for relays_bps, is_floor in ((1.3e6, False), (1.1e6, True)):
+    flow, settled = Flow(peer_of("ann"), RELAY, 1_000_000, 0.0, 1.0), {peer_of("ann")}
+    for relays_bps, by, is_floor in ((1.3e6, settled, False), (1.1e6, settled, True), (1.3e6, {RELAY}, True)):
         known = {(RELAY, "down"): Capacity(relays_bps, is_floor=False, measured_at=0)}
-        learn_probe(known, flow, 1)  # type: ignore[arg-type]
+        learn_probe(known, flow, 1, by)  # type: ignore[arg-type]
         assert known[peer_of("ann"), "up"] == Capacity(1e6, is_floor=is_floor, measured_at=1)
     held = {(RELAY, "down"): Capacity(2e6, False, 0), (peer_of("ann"), "up"): Capacity(1.1e6, True, 0)}
-    learn_probe(held, flow, 1)  # type: ignore[arg-type]
+    learn_probe(held, flow, 1, settled)  # type: ignore[arg-type]
     assert held[peer_of("ann"), "up"] == Capacity(1.1e6, is_floor=False, measured_at=0), "so much, and no more"
 
 
@@ -143,3 +143,62 @@ def partners(stage: Stage, peer: PeerId) -> list[PeerId]:
     stage.state.probes.clear()
     said = [each.message for each in probe(stage.state) if isinstance(each, Send) and each.peers == (peer,)]
     return [message.partner for message in said if isinstance(message, m.Probe)]
+
+
+def two_relays() -> tuple[Stage, PeerId, PeerId]:
+    """Ann reaches both, and the second was the faster one so far."""
+    stage = speaking("ann")
+    eve = stage.relay("eve")
+    stage.say(eve, m.Reaches(run=RUN, listeners=()))
+    stage.say(peer_of("ann"), m.Reaches(run=RUN, listeners=(RELAY, eve)))
+    for way in WAYS:
+        stage.state.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
+        stage.state.capacities[eve, way] = Capacity(9e6, is_floor=True, measured_at=0)
+    return stage, peer_of("ann"), eve
+
+
+def answered(stage: Stage, bps: int) -> None:
+    """Both ends of the probe that was begun last say so much."""
+    number, found = max(stage.state.probes.items())
+    stage.wait(1)
+    for peer in (found.member, found.listener):
+        stage.say(peer, m.Probed(run=RUN, number=number, size=bps, seconds=1.0))
+
+
+def test_what_one_pair_carries_is_not_taken_for_all_that_a_link_does() -> None:
+    """Between two regions little goes: the next measure is with another."""
+    stage, ann, eve = two_relays()
+    stage.wait(2)
+    assert next(iter(stage.state.probes.values())).listener == eve
+    answered(stage, 100_000)
+    assert stage.state.capacities[ann, "up"] == Capacity(1e5, is_floor=True, measured_at=stage.state.rounds)
+    stage.wait(1)
+    assert next(iter(stage.state.probes.values())).listener == RELAY
+    answered(stage, 3_000_000)
+    known = stage.state.capacities[ann, "up"]
+    assert (known.bps, known.is_floor) == (3e6, False)
+
+
+def test_with_one_other_end_alone_that_is_all_there_is_to_know() -> None:
+    stage = speaking("ann")
+    for way in WAYS:
+        stage.state.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
+    stage.wait(2)
+    answered(stage, 100_000)
+    assert not stage.state.capacities[peer_of("ann"), "up"].is_floor
+
+
+def test_of_two_that_are_about_as_fast_the_relay_is_measured_with() -> None:
+    stage, ann, eve = two_relays()
+    bob = stage.trainer("bob")
+    stage.say(bob.peer, m.Reaches(run=RUN, listeners=()))
+    member = stage.state.members[bob.peer]
+    stage.state.listening[bob.peer] = member
+    stage.say(ann, m.Reaches(run=RUN, listeners=(bob.peer, RELAY, eve)))
+    for way in WAYS:
+        stage.state.capacities[bob.peer, way] = Capacity(9.01e6, is_floor=False, measured_at=0)
+    assert partners(stage, ann) == [eve]
+    for way in WAYS:
+        stage.state.capacities[bob.peer, way].bps = 19e6
+    stage.state.members[ann].probed = 0
+    assert partners(stage, ann) == [bob.peer]

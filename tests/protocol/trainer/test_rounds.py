@@ -143,6 +143,21 @@ def test_it_says_once_that_all_averages_of_its_attempt_have_come() -> None:
     assert told.departures == (m.Departure(RELAY, 0.7),)
 
 
+def test_it_says_so_after_the_commit_too_as_long_as_it_waits_for_them() -> None:
+    """Nobody else knows how slow its link is."""
+    stage = ready(0)
+    stage.offers()
+    stage.plans()
+    stage.hears_commit(1)
+    assert stage.core.phase is Phase.APPLYING
+    stage.handle(gathered())
+    (told,) = stage.heard(m.Arrivals)
+    assert told.arrivals == (m.Arrival(RELAY, 1000, 0.5, 1.5),)
+    stage.applies()
+    stage.handle(gathered())
+    assert stage.heard(m.Arrivals) == [told], "of an attempt that is over"
+
+
 def test_a_reducer_that_was_told_the_plan_earlier_waits_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "EARLY_OPENS", 2)
     stage = in_round()

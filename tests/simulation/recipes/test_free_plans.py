@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -16,6 +17,7 @@ from tests.simulation.weathers import all_at_once
 Contributors = Literal["all", "fast"]
 Codecs = Literal["stated", "plan"]
 FREE: list[tuple[Contributors, Codecs]] = [("all", "plan"), ("fast", "stated"), ("fast", "plan")]
+STALENESS: tuple[Literal[0, 1], ...] = (0, 1)
 ELEMENTS = 80 * 16384
 
 
@@ -33,22 +35,29 @@ def seconds_of(world: World, steps: int = 10) -> float:
     return world.clock.now - begun
 
 
+@pytest.mark.parametrize("staleness", STALENESS)
 @pytest.mark.parametrize(("seed", "contributors", "codecs"), [(n, *free) for n, free in enumerate(FREE)])
-def test_runs_in_bad_weather_are_sound(seed: int, contributors: Contributors, codecs: Codecs) -> None:
+def test_runs_in_bad_weather_are_sound(
+    seed: int, contributors: Contributors, codecs: Codecs, staleness: Literal[0, 1]
+) -> None:
     """Nobody stuck, no sample twice, all credit given, every replica at the head, no lease lost."""
     setting = Setting(trainers=6, relays=2, steps=40, seed=seed, slow_links=2, contributors=contributors, codecs=codecs)
-    figures = simulate(setting, all_at_once())
+    figures = simulate(replace(setting, staleness=staleness), all_at_once())
     assert figures.is_sound, (figures.reasons, figures.crash)
 
 
+@pytest.mark.parametrize("staleness", STALENESS)
 @pytest.mark.parametrize(("contributors", "codecs"), FREE)
-def test_steps_follow_one_another_faster_than_as_stated(contributors: Contributors, codecs: Codecs) -> None:
-    stated = seconds_of(two_slow("all", "stated"))
-    assert seconds_of(two_slow(contributors, codecs)) < 0.8 * stated
+def test_steps_follow_one_another_faster_than_as_stated(
+    contributors: Contributors, codecs: Codecs, staleness: int
+) -> None:
+    stated = seconds_of(two_slow("all", "stated", staleness=staleness))
+    assert seconds_of(two_slow(contributors, codecs, staleness=staleness)) < 0.8 * stated
 
 
-def test_who_was_left_out_is_at_the_head_and_in_every_other_update() -> None:
-    world = two_slow("fast", "stated")
+@pytest.mark.parametrize("staleness", STALENESS)
+def test_who_was_left_out_is_at_the_head_and_in_every_other_update(staleness: int) -> None:
+    world = two_slow("fast", "stated", staleness=staleness)
     slow = [trainer.peer for trainer in trainers(world)[:2]]
     assert world.run_steps(12, 900)
     records = world.database.records[-12:]

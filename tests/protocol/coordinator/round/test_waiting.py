@@ -126,6 +126,16 @@ def test_whoever_the_round_was_made_without_is_not_waited_for() -> None:
     assert stage.state.applying == {trainer.peer for trainer in trainers if trainer is not trainers[3]}
 
 
+def test_whoever_sat_out_is_to_be_in_the_next_round_and_is_waited_for_as_others_are() -> None:
+    stage, trainers = overlapped()
+    peers, round_ = [trainer.peer for trainer in trainers], stage.state.round
+    assert round_ is not None
+    del round_.offers[peers[2]]
+    round_.left_out[peers[2]] = "its link needs 9.0 s for a round that the others make in 3.0 s"
+    await_replicas(stage.state, round_)
+    assert stage.state.applying == set(peers)
+
+
 def test_whoever_offered_and_was_given_no_slot_is_not_waited_for() -> None:
     stage, trainers = some(4)
     stage.accumulate(*trainers)

@@ -146,7 +146,7 @@ def measure(megabytes: float, repeats: int) -> Figures:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.forwarding", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sockets.forwarding", description=__doc__)
     parser.add_argument("--megabytes", type=float, default=100, help="each way")
     parser.add_argument("--repeats", type=int, default=3)
     wanted = parser.parse_args(arguments)

@@ -1,0 +1,1 @@
+"""The agent itself as a peer of a benchmark, without a model."""

@@ -1,0 +1,94 @@
+"""What contributors held at a cut, beside what was averaged of it: values at places that everybody draws alike."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from peer_agent.averaging.codecs import Floats
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Contribution, Record
+from peer_agent.protocol.messages import Weight
+
+PLACES = 16_384  # so many show an error to about one percent of it
+
+
+class Held(Struct, frozen=True, eq=False):
+    """Sums of token-weighted gradients at these places, and the tokens in them."""
+
+    sums: Floats
+    tokens: NDArray[np.int64]
+
+
+def places_in(elements: int) -> NDArray[np.int64]:
+    """Ascending, the same for everybody who averages so many."""
+    count = min(PLACES, elements)
+    return np.sort(np.random.default_rng(elements).choice(elements, count, replace=False, shuffle=False))
+
+
+def tokens_at(weights: Iterable[Weight], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the chunks that the places are in."""
+    found = np.zeros(len(chunks), np.int64)
+    for weight in weights:
+        found[(weight.first <= chunks) & (chunks < weight.stop)] = weight.tokens
+    return found
+
+
+def save_held(folder: Path, step: int, held: Held) -> None:
+    """At the cut of this step; a later cut of it writes over what an earlier one did."""
+    np.savez(_held(folder, step), sums=held.sums, tokens=held.tokens)
+
+
+def load_held(folder: Path, step: int) -> Held:
+    """Raises OSError where it held nothing then."""
+    with np.load(_held(folder, step)) as found:
+        return Held(found["sums"], found["tokens"])
+
+
+def save_average(folder: Path, step: int, values: Floats) -> None:
+    """Of the round that was cut at this step. Whole or not at all, for whoever reads it meanwhile."""
+    path = _average(folder, step)
+    with path.with_suffix(".part").open("wb") as file:
+        np.save(file, values)
+    path.with_suffix(".part").replace(path)
+
+
+def load_average(folder: Path, step: int) -> Floats | None:
+    """None where no update was made of it."""
+    path = _average(folder, step)
+    values: Floats | None = np.load(path) if path.exists() else None
+    return values
+
+
+def error_rms(record: Record, held: Mapping[PeerId, Held], average: Floats) -> float:
+    """Root mean square of what the averages are beside the exact mean, in parts of that of the mean."""
+    exact = exact_mean(record, held)
+    return float(np.sqrt(np.square(average - exact).mean() / np.square(exact).mean()))
+
+
+def exact_mean(record: Record, held: Mapping[PeerId, Held]) -> NDArray[np.float64]:
+    """Of what each held, where it was averaged in."""
+    chunks = places_in(record.elements) // record.chunk_elements
+    sums, tokens = np.zeros(len(chunks)), np.zeros(len(chunks))
+    for part in record.contributions:
+        is_in, own = _is_in(part, chunks), held[part.peer]
+        sums += np.where(is_in, own.sums, 0.0)
+        tokens += np.where(is_in, own.tokens, 0)
+    return np.asarray(sums / tokens)
+
+
+def _is_in(part: Contribution, chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    found = np.zeros(len(chunks), np.bool_)
+    for first, stop in ((chunk.first, chunk.stop) for chunk in part.included):
+        found |= (first <= chunks) & (chunks < stop)
+    return found
+
+
+def _held(folder: Path, step: int) -> Path:
+    return folder / f"held-{step}.npz"
+
+
+def _average(folder: Path, step: int) -> Path:
+    return folder / f"average-{step}.npy"

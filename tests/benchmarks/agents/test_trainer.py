@@ -1,0 +1,106 @@
+"""The agent without a model, over real links: who is left out takes the averages all the same, and is in the next."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from peer_agent.protocol.bandwidth.flows import WAYS, Capacity
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.relay.process import Relay
+from tests.benchmarks.agents.held import error_rms, load_average, load_held
+from tests.benchmarks.agents.trainer import train
+from tests.benchmarks.rig.coordinator import Coordinator
+from tests.benchmarks.rig.machines import OwnAccess
+
+ELEMENTS = 4 * 64 * 1024
+TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]
+SLOW = TRAINERS[2]
+RELAY = PeerId(f"{9:032x}")
+PATIENCE_S = 120.0
+MBIT = 1e6 / 8
+
+
+class Rig(Struct, frozen=True, eq=False):
+    coordinator: Coordinator
+    folder: Path
+
+    def error(self, step: int) -> float:
+        """Of the averages that were made of a round."""
+        record = self.coordinator.entries[step][1]
+        held = {part.peer: load_held(self.folder / part.peer, step) for part in record.contributions}
+        average = load_average(self.folder / record.contributions[0].peer, step)
+        assert average is not None
+        return error_rms(record, held, average)
+
+
+@asynccontextmanager
+async def running(folder: Path, contributors: Literal["all", "fast"], staleness: Literal[0, 1]) -> AsyncIterator[Rig]:
+    """A relay and three trainers; of the third the links are thought to be slow, and so they stay."""
+    recipe = Recipe(
+        model=Model(context=257),
+        target_batch=12,
+        micro_batch=1,
+        minimum_trainers=3,
+        snapshot_every=1000,
+        staleness=staleness,
+        contributors=contributors,
+        codecs="plan",
+    )
+    coordinator = Coordinator(recipe, ELEMENTS)
+    control = await coordinator.listen("127.0.0.1")
+    for peer in (*TRAINERS, RELAY):
+        for way in WAYS:
+            bps = 0.1 * MBIT if peer == SLOW else 1000 * MBIT
+            coordinator.state.capacities[peer, way] = Capacity(bps, is_floor=False, measured_at=0)
+    access = OwnAccess(folder / "relay", RELAY, Role.RELAY, control)
+    relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="")
+    tasks = [asyncio.create_task(relay.run())]
+    for peer in TRAINERS:
+        own = OwnAccess(folder / peer, peer, Role.TRAINER, control)
+        tasks.append(asyncio.create_task(train(own, 0.01, None)))
+    try:
+        yield Rig(coordinator, folder)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        await coordinator.close()
+        assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
+
+
+async def applied(coordinator: Coordinator, step: int) -> None:
+    """Until everybody has made an update of the round that was cut at this step."""
+    while any(member.step <= step for member in coordinator.state.trainers()):  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.02)
+
+
+async def test_who_sits_out_has_the_averages_and_is_in_the_next_update(tmp_path: Path) -> None:
+    async with running(tmp_path, "fast", 0) as rig, asyncio.timeout(PATIENCE_S):
+        coordinator = rig.coordinator
+        await coordinator.reach(2)
+        await applied(coordinator, 1)
+        assert coordinator.steps[0].left_out == {SLOW}
+        assert coordinator.steps[0].asked == coordinator.steps[0].codecs.keys() == {*TRAINERS[:2]}
+        assert coordinator.steps[1].asked == {*TRAINERS}, "never twice running"
+        records = [record for _, record in coordinator.entries[:2]]
+        assert all(record.is_whole for record in records)
+        assert [len(record.contributions) for record in records] == [2, 3]
+        assert SLOW in coordinator.steps[0].held_at, "it took the averages as they came"
+        assert 0 < rig.error(0) < 0.3
+        assert 0 < rig.error(1) < 0.3
+
+
+async def test_with_staleness_they_compute_on_and_what_they_hold_is_averaged(tmp_path: Path) -> None:
+    async with running(tmp_path, "all", 1) as rig, asyncio.timeout(PATIENCE_S):
+        await rig.coordinator.reach(3)
+        await applied(rig.coordinator, 2)
+        records = [record for _, record in rig.coordinator.entries[1:3]]
+        assert all(len(record.contributions) == 3 and not record.exact for record in records)
+        assert all(0 < rig.error(step) < 0.3 for step in (0, 1, 2))
+        assert rig.coordinator.state.void_rounds == 0

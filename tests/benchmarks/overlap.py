@@ -1,0 +1,156 @@
+"""Steps that overlap their rounds: with the slowest trainers or without, with auxiliaries or without. See README.md."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace as copy_of
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from msgspec.structs import replace
+
+from peer_agent.protocol.identifiers import PeerId
+from tests.benchmarks.averaging import SAMPLES, STATED, Made, Way, absent_from, rounds_of, sized, trainers_of, way_of
+from tests.benchmarks.rig.coordinator import Timed
+from tests.benchmarks.rig.figures import Figures, median, publish, say
+from tests.benchmarks.rivals.environment import Unavailable
+from tests.benchmarks.rivals.place import Place
+from tests.emulation.calibration import calibrated
+from tests.emulation.counters import MOST_BUSY, cpu_busy
+from tests.emulation.kernel.commands import reason_against
+from tests.emulation.namespaces import emulated
+from tests.emulation.setups import SETUPS, Setup, setup
+
+ALBERT = ("albert", "albert-auxiliaries")
+OF_FLOOR = 0.7  # in which everybody computes a batch's share
+LATER = 10  # rounds after which whoever was left out is to be at the head
+Contributors = Literal["all", "fast"]
+
+
+def way(found: Setup, floor_s: float, contributors: Contributors) -> Way:
+    """A batch is as many samples whoever is there; the exchange overlaps it."""
+    free = way_of(found, "plan")
+    recipe = replace(free.recipe, staleness=1, contributors=contributors)
+    return Way(recipe, OF_FLOOR * floor_s / SAMPLES, LATER)
+
+
+def faster(found: Setup) -> Setup:
+    """Without the trainers with the slowest uplink."""
+    slowest = min(peer.up_mbit for peer in found.peers if peer.role == "trainer")
+    kept = [peer for peer in found.peers if peer.role != "trainer" or peer.up_mbit > slowest]
+    return copy_of(found, peers=tuple(kept))
+
+
+def measure(found: Setup, rounds: int, contributors: Contributors) -> Figures:
+    """Everybody, then the faster ones alone, over the same links and in the same batches."""
+    with emulated(found) as network, tempfile.TemporaryDirectory() as folder:
+        place = Place(network, Path(folder), calibrated(network), STATED, rounds)
+        as_all = way(found, place.floor_s, contributors)
+        figures: Figures = {
+            "setup": found.name,
+            "scale": found.scale,
+            "parameters": found.elements,
+            "contributors": contributors,
+            "fp16_floor_s": place.floor_s,
+            "batch_s": OF_FLOOR * place.floor_s,
+        }
+        for name, those in (("everybody", found), ("faster", faster(found))):
+            trainers = sum(peer.role == "trainer" for peer in those.peers)
+            recipe = replace(as_all.recipe, minimum_trainers=trainers)
+            say(f"{found.name}: {name}, {trainers} trainers")
+            try:
+                figures[name] = figures_of(rounds_of(place, those, replace(as_all, recipe=recipe)))
+            except (TimeoutError, Unavailable) as trouble:
+                return figures | {"left_out": str(trouble) or f"{name}: no {rounds} rounds in {place.patience_s:.0f} s"}
+        ratio = figures["everybody"]["samples_per_s"] / figures["faster"]["samples_per_s"]
+        return figures | {"ratio": ratio}
+
+
+def figures_of(run: Made) -> Figures:
+    """Of the counted rounds, and of what became of those who were left out."""
+    names = {peer: name for name, peer in run.peers.items()}
+    coordinator, counted = run.coordinator, run.counted
+    absent = {step: absent_from(coordinator, trainers_of(run.setup), step) for step in counted}
+    is_short = [step for step, peers in absent.items() if peers]
+    busy = cpu_busy(run.before.busy, run.after.busy)
+    return {
+        "samples_per_s": samples_per_s(run),
+        "round_s_median": median(timed.round_s for timed in counted.values()),
+        "rounds_s": [timed.round_s for timed in counted.values()],
+        "planned_s": median(timed.planned_s for timed in counted.values()),
+        "codecs_up": sorted({codec for timed in counted.values() for codec in timed.codecs.values()}),
+        "codecs_down": sorted({timed.codec_down for timed in counted.values()}),
+        "rounds_void": coordinator.state.void_rounds,
+        "sat_out": {str(step): sorted(names[peer] for peer in timed.left_out) for step, timed in counted.items()},
+        "absent": {str(step): sorted(names[peer] for peer in peers) for step, peers in absent.items()},
+        "round_s_with_all": _median([counted[step].round_s for step in counted if step not in is_short]),
+        "round_s_without_some": _median([counted[step].round_s for step in is_short]),
+        "behind": {names[peer]: steps for peer, steps in sorted(last_of(counted).behind.items())},
+        "behind_later": behind_later(coordinator.steps, absent, names),
+        "error_rms": _median(list(run.errors.values())),
+        "notes": [note for note in coordinator.notes if not note.startswith(("step", "joined", "left"))][-8:],
+        "cpu_busy": busy,
+        "is_valid": busy <= MOST_BUSY,
+    }
+
+
+def samples_per_s(run: Made) -> float:
+    """That were committed, by the records, from the commit before the first counted round to that of the last."""
+    steps = sorted(run.counted)
+    began = run.coordinator.steps[steps[0] - 1].committed_at
+    samples = sum(run.record(step).samples for step in steps)
+    return samples / (run.counted[steps[-1]].committed_at - began)
+
+
+def last_of(steps: Mapping[int, Timed]) -> Timed:
+    """The last one."""
+    return steps[max(steps)]
+
+
+def behind_later(
+    steps: Mapping[int, Timed], absent: Mapping[int, set[PeerId]], names: Mapping[PeerId, str]
+) -> dict[str, int]:
+    """Whoever was left out of an update: how many steps it is behind ten rounds later, at most."""
+    later: dict[str, int] = {}
+    for step, peers in absent.items():
+        for peer in peers if step + LATER in steps else ():
+            behind = steps[step + LATER].behind.get(peer)
+            if behind is not None:
+                later[names[peer]] = max(later.get(names[peer], 0), behind)
+    return later
+
+
+def _median(values: list[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _measured(found: Setup, rounds: int, contributors: Contributors) -> Figures:
+    if reason := reason_against():
+        return {"setup": found.name, "left_out": reason}
+    return measure(found, rounds, contributors)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the figures, a line for each set-up."""
+    wanted = parser().parse_args(arguments)
+    for name in wanted.setup or ALBERT:
+        found = sized(setup(name, wanted.scale), wanted.elements)
+        publish("overlap", partial(_measured, found, wanted.rounds, wanted.contributors))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """What may be asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.overlap", description=__doc__)
+    parser.add_argument("--setup", choices=sorted(SETUPS), action="append", help="default: both of ALBERT")
+    parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")
+    parser.add_argument("--elements", type=int, help="of the vector; default: the set-up's own")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--contributors", choices=("all", "fast"), default="all")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
