@@ -48,7 +48,7 @@ class Contributor:
     def __init__(self, access: RunAccess, grid: Grid, unit_s: float = 0.0, place: Place | None = None) -> None:
         """`unit_s`: seconds in which a unit is computed, beside what it takes to add it. `place`: where it listens."""
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
-        self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(RUN, self._say)
         self.listening: Listening | None = None
         self.core = new_trainer(RUN, access.peer, time.monotonic(), int(access.peer, 16))
