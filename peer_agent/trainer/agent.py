@@ -59,7 +59,7 @@ class Agent:
     def __init__(self, home: Home, access: RunAccess, limits: Limits, view: View, place: Place | None = None) -> None:
         """`place`: where others can dial it, if they may."""
         self.home, self.access, self.limits, self.view, self.place = home, access, limits, view, place
-        self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(access.run, self._say)
         self.listening: Listening | None = None  # where this machine is one that others dial
         self.control: Connection | None = None
@@ -151,7 +151,7 @@ class Agent:
         self.start(listening.close())
 
     def _reached(self) -> None:
-        self.handle(e.Reached(tuple(sorted(self.links.open.keys() - {self.access.peer}))))
+        self.handle(e.Reached(tuple(sorted(self.links.direct - {self.access.peer}))))
 
     # --- what happens -------------------------------------------------------------------------------------------
 

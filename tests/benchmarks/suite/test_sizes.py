@@ -11,7 +11,7 @@ from tests.emulation.setups import SETUPS
 
 HERE = Path(runner.__file__).parents[1]
 MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
-MODULES |= {f"training.{path.stem}" for path in (HERE / "training").glob("[a-z]*.py")}
+MODULES |= {f"{room}.{path.stem}" for room in ("training", "sockets") for path in (HERE / room).glob("[a-z]*.py")}
 
 
 @pytest.mark.parametrize("size", SIZES)
