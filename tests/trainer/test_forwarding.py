@@ -86,3 +86,4 @@ async def test_it_is_dialled_directly_again_when_that_is_possible(
         Barred.shut = set()
         await everybody_reaches(coordinator, TRAINERS[:2])
         await coordinator.reach(coordinator.state.step + 2)
+        assert coordinator.state.void_rounds == 0
