@@ -2,7 +2,8 @@
 
 A flow that was held up while both its directions are thought to have room, and while other flows of both came in time,
 was so by what lies between its ends. What went from one to the other in that attempt is then all that the pair carries.
-One that is not measured for long is forgotten, and found anew where it still holds something up.
+It counts once it was found a second time, the next time that something goes there: a machine that was busy for a moment
+looks the same. One that is not measured for long is forgotten, and found anew where it still holds something up.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,9 @@ MOST_PAIRS = 2048  # that are known; those measured longest ago are forgotten fi
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Those that neither of their directions held up. O(flows)."""
+    """Those that neither of their directions held up; none where nobody was asked to keep a pace. O(flows)."""
+    if not all(flow.asked_s for load in loads.values() for flow in load.flows):
+        return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
     return {flow for flow in held_up if has_room(capacities, loads, flow) and free.issuperset(directions_of(flow))}
 
@@ -40,14 +43,28 @@ def learn_pairs(
     full = {(flow.sender, flow.receiver) for flow in narrow}
     for pair, load in _loads_of_pairs(loads, full | pairs.keys()).items():
         known = pairs.pop(pair, None)
-        if known is not None and load.bps >= known.bps:
-            pairs[pair] = Capacity(min(load.bps, MOST_RISE * known.bps), is_floor=pair not in full, measured_at=at)
-        elif pair in full:
-            bps = load.bps if known is None else known.bps + WEIGHT * (load.bps - known.bps)
-            pairs[pair] = Capacity(bps, is_floor=False, measured_at=at)
-        elif known is not None:
-            pairs[pair] = known
+        if (found := _measured(known, load, is_full=pair in full, at=at)) is not None:
+            pairs[pair] = found
     _forget_old(pairs, at)
+
+
+def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -> Capacity | None:
+    """What is known after this; nothing where a first suspicion was wrong. `is_tried`: it was found twice."""
+    if known is None:
+        return Capacity(load.bps, is_floor=False, measured_at=at) if is_full else None
+    is_tried = known.is_tried or is_full
+    if not is_tried:
+        return None
+    if load.bps >= known.bps:
+        return Capacity(min(load.bps, MOST_RISE * known.bps), not is_full, at, is_tried)
+    if not is_full:
+        return known
+    return Capacity(known.bps + WEIGHT * (load.bps - known.bps), is_floor=False, measured_at=at, is_tried=True)
+
+
+def limits_of(pairs: Mapping[Pair, Capacity]) -> dict[Pair, float]:
+    """What a plan counts on: bytes per second, of those that were found twice."""
+    return {pair: known.bps for pair, known in pairs.items() if known.is_tried}
 
 
 def _loads_of_pairs(loads: Mapping[Direction, Load], wanted: AbstractSet[Pair]) -> dict[Pair, Load]:

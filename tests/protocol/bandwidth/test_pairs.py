@@ -6,7 +6,7 @@ import pytest
 
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, WAYS, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn
-from peer_agent.protocol.bandwidth.pairs import MOST_PAIRS, ROUNDS_KEPT, learn_pairs
+from peer_agent.protocol.bandwidth.pairs import MOST_PAIRS, ROUNDS_KEPT, learn_pairs, limits_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limits, Pair, Party, solve
 from tests.protocol.bandwidth.fluid import flows_over
@@ -54,7 +54,7 @@ def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tu
 
     The gradients of a contributor go in step, so that its widest ways wait for its narrowest.
     """
-    known = Limits({pair: each.bps for pair, each in pairs.items()})
+    known = Limits(limits_of(pairs))
     plan = solve(parties(), VECTOR, known)
     shares = dict(zip(plan.reducers, plan.shares, strict=True))
     gradient = {
@@ -79,7 +79,7 @@ def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tu
     return max(flow.last_s for flow in flows), flows
 
 
-def test_between_two_regions_a_round_is_near_the_optimum_from_the_second_on() -> None:
+def test_between_two_regions_a_round_is_near_the_optimum_from_the_third_on() -> None:
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     best_s = solve(parties(), VECTOR, Limits(far_pairs())).duration_s
     first_s, _ = a_round(pairs, far_pairs())
@@ -102,7 +102,7 @@ def test_where_no_pair_is_narrow_none_is_found() -> None:
 
 
 def test_a_pair_that_carries_more_than_before_is_raised() -> None:
-    pairs = {(HERE[0], THERE[0]): Capacity(100_000.0, is_floor=False, measured_at=0)}
+    pairs = {(HERE[0], THERE[0]): Capacity(100_000.0, is_floor=False, measured_at=0, is_tried=True)}
     learn(believed(true_links()), pairs, [Flow(HERE[0], THERE[0], 1_000_000, 0.0, 4.0, 4.0)], 1)
     assert pairs[HERE[0], THERE[0]].bps == pytest.approx(250_000)
     learn(believed(true_links()), pairs, [Flow(HERE[0], THERE[0], 2**50, 0.0, SHORTEST_S)], 2)
@@ -147,6 +147,9 @@ def test_one_full_way_of_many_is_the_pairs_and_lowers_no_link() -> None:
     learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 1)
     assert pairs.keys() == {(HERE[0], THERE[0])}
     assert pairs[HERE[0], THERE[0]].bps == VECTOR / 8
+    assert not limits_of(pairs), "once may be a machine that was busy"
+    learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 2)
+    assert limits_of(pairs) == {(HERE[0], THERE[0]): VECTOR / 8}
     assert {direction: each.bps for direction, each in known.items()} == true_links()
 
 
@@ -167,3 +170,19 @@ def test_a_pair_that_is_not_measured_for_long_is_forgotten_and_few_are_known() -
     learn_pairs(many, {}, set(), 1)
     assert len(many) == MOST_PAIRS
     assert min(each.measured_at for each in many.values()) == (3000 - MOST_PAIRS) / 1e6
+
+
+def test_a_suspicion_that_is_not_found_again_is_dropped() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 1)
+    assert pairs
+    learn(known, pairs, [Flow(HERE[0], THERE[0], VECTOR, 0.0, 4.0, 4.0, True, 0.0), *others_of(THERE)], 2)
+    assert not pairs
+
+
+def test_where_nobody_keeps_a_pace_no_pair_is_found() -> None:
+    """All go as fast as they can, and some are always full."""
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    flows = [Flow(HERE[0], to, VECTOR, 0.0, 8.0, 0.0, True, full) for to, full in zip(THERE, (8, 0, 0), strict=False)]
+    learn(known, pairs, [*flows, *others_of(THERE)], 1)
+    assert not pairs

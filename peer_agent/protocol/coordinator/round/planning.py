@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS
 from peer_agent.protocol.bandwidth.learning import budget_bps
+from peer_agent.protocol.bandwidth.pairs import limits_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
@@ -65,7 +66,7 @@ def patience_s(state: RunState) -> float:
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
-    shares = solve(parties, down_bytes, Limits({pair: known.bps for pair, known in state.pairs.items()}))
+    shares = solve(parties, down_bytes, Limits(limits_of(state.pairs)))
     round_.limits = shares.limits
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
