@@ -73,7 +73,7 @@ def _is_to_be_measured(state: RunState, member: Member) -> bool:
 def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
     state.probe_number += 1
     member.probed += 1
-    state.probes[state.probe_number] = LinkProbe(member.peer, listener.peer, state.now)
+    state.probes[state.probe_number] = LinkProbe(member.peer, listener.peer, state.now, state.rounds)
     return [
         Send((mine.peer,), m.Probe(run=state.run, number=state.probe_number, partner=other.peer, begins=begins))
         for mine, other, begins in ((listener, member, False), (member, listener, True))
@@ -81,12 +81,13 @@ def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
 
 
 def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
-    """What came at one end: once, and not in less time than it takes."""
+    """What came at one end: once, and not in less time than it takes. A round that began meanwhile has slowed it."""
     found = state.probes.get(probed.number)
     if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
         return []
     found.told.add(member.peer)
-    if LEAST_S <= probed.seconds <= state.now - found.begun_at:
+    was_idle = state.phase is Phase.ACCUMULATE and state.rounds == found.rounds
+    if was_idle and LEAST_S <= probed.seconds <= state.now - found.begun_at:
         other = found.listener if member.peer == found.member else found.member
         settled = {peer for peer, at in ((member.peer, other), (other, member.peer)) if _is_settled(state, peer, at)}
         flow = Flow(other, member.peer, probed.size, 0.0, probed.seconds)

@@ -213,6 +213,7 @@ class LinkProbe(Struct):
     member: PeerId
     listener: PeerId
     begun_at: float
+    rounds: int  # that there had been by then
     told: set[PeerId] = field(default_factory=set)
 
 

@@ -73,6 +73,18 @@ def test_more_seconds_than_passed_or_too_few_are_no_measure() -> None:
     assert not stage.state.capacities
 
 
+def test_what_a_round_has_slowed_is_no_measure() -> None:
+    stage = speaking("ann")
+    stage.wait(2)
+    ((peer, number),) = probes(stage)
+    stage.state.phase = Phase.OFFER
+    stage.say(peer, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0))
+    stage.state.phase = Phase.ACCUMULATE
+    stage.state.rounds += 1
+    stage.say(RELAY, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0))
+    assert not stage.state.capacities
+
+
 def test_no_word_lowers_what_is_known() -> None:
     stage = speaking("ann")
     for peer, way in ((RELAY, "up"), (RELAY, "down"), (peer_of("ann"), "down")):
