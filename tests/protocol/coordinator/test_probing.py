@@ -7,7 +7,7 @@ from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Flow
 from peer_agent.protocol.bandwidth.learning import learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S
 from peer_agent.protocol.coordinator.events import Send
-from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, MOST_PROBES, probe
+from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, MOST_PROBES, probe, take_probed
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.stage import RUN, Stage, peer_of, sent
@@ -77,11 +77,13 @@ def test_what_a_round_has_slowed_is_no_measure() -> None:
     stage = speaking("ann")
     stage.wait(2)
     ((peer, number),) = probes(stage)
+    stage.wait(1)
+    said = m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0)
     stage.state.phase = Phase.OFFER
-    stage.say(peer, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0))
+    take_probed(stage.state, stage.state.members[peer], said)
     stage.state.phase = Phase.ACCUMULATE
     stage.state.rounds += 1
-    stage.say(RELAY, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0))
+    take_probed(stage.state, stage.state.members[RELAY], said)
     assert not stage.state.capacities
 
 
