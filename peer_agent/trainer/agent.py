@@ -10,9 +10,9 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import INLINE_BYTES
@@ -36,13 +36,14 @@ from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
-from peer_agent.trainer.hub_publisher import HubPublisher
-from peer_agent.trainer.jobs import Jobs
 from peer_agent.trainer.listening import Listening
 from peer_agent.trainer.round import OpenRound, contribute
 
-LOOK_S = 0.05
+if TYPE_CHECKING:
+    from peer_agent.trainer.hub_publisher import HubPublisher
+    from peer_agent.trainer.jobs import Jobs
 
+LOOK_S = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,17 @@ MOST_WORDS = 1000  # that wait for a slow link; more are lost, and said again in
 class Agent:
     """One trainer. `run()` returns when the run is finished."""
 
-    def __init__(self, home: Home, access: RunAccess, limits: Limits, view: View, place: Place | None = None) -> None:
-        """`place`: where others can dial it, if they may."""
+    def __init__(
+        self,
+        home: Home,
+        access: RunAccess,
+        limits: Limits,
+        view: View,
+        place: Place | None = None,
+        *,
+        jobs: Callable[["Agent"], Any] | None = None,
+    ) -> None:
+        """`place`: where others can dial it, if they may. `jobs`: who does them, where it is not a model's trainer."""
         self.home, self.access, self.limits, self.view, self.place = home, access, limits, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached)
         self.prober = Prober(access.run, self._say)
@@ -64,7 +74,7 @@ class Agent:
         self.away: Fault | None = None  # why the control link is down; None while it is open or not tried yet
         self.core = self._new_core()
         self.round: OpenRound | None = None
-        self.jobs = Jobs(self)
+        self.jobs: Jobs = (jobs or _training)(self)
         self.publisher: HubPublisher | None = None  # where whoever runs this agent publishes the model
         self._words: asyncio.Queue[m.Message] = asyncio.Queue(MOST_WORDS)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -289,8 +299,8 @@ class Agent:
         """While the link is down nothing is said, and the next hello says it all."""
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
-        if isinstance(message, m.Report) and self.jobs.accumulation is not None:
-            self.view.progress(message.step, self.core.samples, self.jobs.accumulation.speed)
+        if isinstance(message, m.Report):
+            self.view.progress(message.step, self.core.samples, self.jobs.speed)
 
     async def _speak(self) -> None:
         while True:
@@ -328,6 +338,13 @@ class Agent:
         self.view.step(record, made.contribution)
         log.info("step %s: state %s", record.step, self.core.digest)
         self.jobs.add(self.jobs.publish, record)
+
+
+def _training(agent: Agent) -> "Jobs":
+    """What needs torch; who averages and trains nothing does without."""
+    from peer_agent.trainer.jobs import Jobs
+
+    return Jobs(agent)
 
 
 async def finish_step(agent: "Agent") -> None:

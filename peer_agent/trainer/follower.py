@@ -1,24 +1,18 @@
 """A replica that follows the log, in the only two ways in which it moves: a snapshot is loaded, a record is applied."""
 
 import asyncio
-import logging
-from functools import partial
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
 from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.records import RecordHead, SpanEntry
+from peer_agent.protocol.log.records import RecordHead
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
+from peer_agent.trainer.averages import gather
 from peer_agent.trainer.files import fetch_snapshot
 from peer_agent.training.replica import Replica
-
-log = logging.getLogger(__name__)
-
-FETCH_TRIES = 8
-PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Follower:
@@ -54,21 +48,4 @@ class Follower:
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
         """[P], with what has not come fetched from a relay's log. None where nobody has these bytes."""
-        for attempt in range(FETCH_TRIES if patient else 1):
-            for entry in assembly.missing(record):
-                await self.links.fetch(record, entry, partial(_fill, assembly, entry))
-            gradient = assembly.gradient(record)
-            if not isinstance(gradient, list):
-                return gradient
-            await asyncio.sleep(min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S))
-        return None
-
-
-async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> bool:
-    """Whether these are the bytes that the record names."""
-    try:
-        await asyncio.to_thread(assembly.fill, entry, payloads)
-    except Problem as problem:
-        log.warning("%s", problem)
-        return False
-    return True
+        return await gather(self.links, record, assembly, patient=patient)

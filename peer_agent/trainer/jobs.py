@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
-from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.grid import Grid, grid_of
+from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.log.records import Record
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.trainer import events as e
@@ -24,6 +23,7 @@ from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
+from peer_agent.trainer.averages import assembly_of
 from peer_agent.trainer.files import Shards, hand_in
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.hub_publisher import HubPublisher
@@ -33,7 +33,6 @@ from peer_agent.training.replica import Replica
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 1.0  # averaged chunks may still be on their way when the commit is here; then the log is asked
 MOST_JOBS = 10_000  # that wait; the core asks for one load, one update and one unit at a time
 
 
@@ -73,6 +72,11 @@ class Jobs:
         finally:
             if self.accumulation is not None:
                 self.accumulation.close()
+
+    @property
+    def speed(self) -> float:
+        """Samples per second; 0 while there is nothing to compute with."""
+        return self.accumulation.speed if self.accumulation is not None else 0.0
 
     def add(self, job: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Do this after everything that was asked before."""
@@ -114,11 +118,7 @@ class Jobs:
         """Beside the jobs: have an update's averages, those that came in `round_` where it is theirs; then make it."""
         follower, _ = self._there()
         record = action.record.record
-        if round_ is not None and round_.is_of(record):
-            await round_.wait_for_chunks(record, SETTLE_S)
-            assembly = round_.assembly
-        else:
-            assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
+        assembly = await assembly_of(record, round_)
         gradient = await follower.gather(record, assembly, patient=action.patient)
         if gradient is None:
             self.agent.handle(e.BytesMissing(action.job))

@@ -77,8 +77,7 @@ class Observer:
         now.events = [str(event) for event in self.view.events]
         now.relays = agent.links.addresses
         now.samples, now.quota = core.samples, core.quota
-        if agent.jobs.accumulation is not None:
-            now.samples_per_s = agent.jobs.accumulation.speed
+        now.samples_per_s = agent.jobs.speed
         now.accepted = max(now.accepted, self.view.accepted)
 
     def look_for_troubles(self) -> None:

@@ -26,8 +26,8 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.trainer import following
 from peer_agent.relay.place import Place, own_certificate
 from peer_agent.trainer import agent as agent_module
+from peer_agent.trainer import averages, jobs
 from peer_agent.trainer import follower as follower_module
-from peer_agent.trainer import jobs
 from peer_agent.trainer.agent import Agent
 from peer_agent.training.replica import Replica
 from tests.agent.scripted_site import (
@@ -88,7 +88,7 @@ async def stage(folder: Path, place: Place | None = None) -> AsyncIterator[Stage
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that is missing is waited for."""
-    for module, name in ((following, "ASK_AGAIN_S"), (agent_module, "TICK_S"), (follower_module, "PAUSE_S")):
+    for module, name in ((following, "ASK_AGAIN_S"), (agent_module, "TICK_S"), (averages, "PAUSE_S")):
         monkeypatch.setattr(module, name, 0.0 if name != "TICK_S" else 0.01)
 
 
