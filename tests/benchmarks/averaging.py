@@ -2,15 +2,14 @@
 
 import argparse
 import asyncio
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import get_args
 
 from msgspec import Struct
 
@@ -18,13 +17,16 @@ from peer_agent.protocol.bandwidth.flows import Capacity, Direction
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.recipe import Codec, Model, Recipe
+from peer_agent.protocol.recipe import Codec
+from tests.benchmarks.measures.moved import OF_ROUNDS, beside_plans, in_parts, planned, rows_between, together
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
+from tests.benchmarks.rig.swarm import UNIT_S, Swarm, end_of_any, ids_of, swarm, trainers_of, unless
+from tests.benchmarks.rig.tally import Counts
 from tests.benchmarks.rivals.against import Engine, compared
 from tests.benchmarks.rivals.costs import spent_s
 from tests.benchmarks.rivals.environment import Unavailable
-from tests.benchmarks.rivals.place import WARM_UP, Counted, Place, end_all
+from tests.benchmarks.rivals.place import WARM_UP, Counted, Place
 from tests.benchmarks.rivals.plans import Solve, planned_by
 from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Rival
 from tests.emulation.calibration import calibrated
@@ -32,69 +34,42 @@ from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy
 from tests.emulation.floor import floor_s
 from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
-from tests.emulation.network import Network
-from tests.emulation.setups import SETUPS, Peer, Rates, Setup, setup
+from tests.emulation.setups import SETUPS, Rates, Setup, setup
 
-RIG = "tests.benchmarks.rig"
-SAMPLES = 4  # of each trainer in a round
-UNIT_S = 2.5  # in which each computes them
+MANY_UNIT_S = 0.5  # in which trainers compute, where rounds are many and nothing is learned of idle links
 AS_FAST = 0.95  # of it: no slower, but for what measuring leaves
 SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "sent_bytes", "cpu_busy", "is_valid")
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """Rounds over these links, in this codec, so many, and beside whom."""
+    """Rounds over these links, in this codec, so many, and beside whom. `is_many`: they are short, and are counted."""
 
     setup: Setup
     codec: Codec
     rounds: int
     against: tuple[Rival, ...]
+    is_many: bool = False
+
+
+class Seen(Struct, frozen=True, eq=False):
+    """What had been counted at some time: by the kernel, by each process, and rounds that were void."""
+
+    kernel: Counted
+    processes: dict[str, Counts]
+    voids: int
 
 
 class Made(Struct, frozen=True, eq=False):
-    """The rounds that were made: over which links, by whom, and what the kernel counted before and after them."""
+    """The rounds that were made: over which links, by whom, and what was counted before and after them."""
 
     setup: Setup
     codec: Codec
     rates: Rates
     coordinator: Coordinator
     peers: dict[str, PeerId]  # by name
-    before: Counted
-    after: Counted
-
-
-def peer_of(number: int, peer: Peer) -> PeerId:
-    """Relays after all others, so that ids tell them apart."""
-    return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
-
-
-def ids_of(found: Setup) -> dict[str, PeerId]:
-    """Of everybody, by name."""
-    return {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
-
-
-def program_of(peer: Peer, place: tuple[str, str, str], address: str, elements: int) -> tuple[str, ...]:
-    """What runs there: whoever can be dialled listens. `place`: its folder, its id, where the coordinator is."""
-    match peer.role:
-        case "relay":
-            return ("relay", *place, address)
-        case "auxiliary":
-            return ("relay", *place, address, "auxiliary")
-    return ("contributor", *place, str(elements), str(UNIT_S), *([address] if peer.reachable else []))
-
-
-def recipe_of(found: Setup, codec: Codec) -> Recipe:
-    """A batch to which every trainer gives one unit."""
-    trainers = sum(peer.role == "trainer" for peer in found.peers)
-    return Recipe(
-        model=Model(context=257),
-        target_batch=SAMPLES * trainers,
-        micro_batch=SAMPLES,
-        minimum_trainers=trainers,
-        snapshot_every=100_000,
-        codec_up=codec,
-        codec_down=codec,
-    )
+    before: Seen
+    after: Seen
+    is_many: bool
 
 
 def measure(asked: Asked) -> Figures:
@@ -103,7 +78,7 @@ def measure(asked: Asked) -> Figures:
         rates = calibrated(network)
         place = Place(network, Path(folder), rates, asked.codec, asked.rounds)
         try:
-            figures = figures_of(rounds_of(place, asked.setup))
+            figures = figures_of(rounds_of(place, asked.setup, is_many=asked.is_many))
         except (TimeoutError, Unavailable) as trouble:  # the others are worth knowing all the same
             reason = str(trouble) or f"no {asked.rounds} rounds in {place.patience_s:.0f} s"
             figures = {"setup": asked.setup.name, "left_out": reason}
@@ -125,92 +100,52 @@ def engine_of(place: Place) -> Engine:
     return engine
 
 
-def rounds_of(place: Place, setup: Setup, solve: Solve | None = None) -> Made:
+def rounds_of(place: Place, setup: Setup, solve: Solve | None = None, *, is_many: bool = False) -> Made:
     """Rounds of our engine in those namespaces, with its own plan or another. Nothing of it is left."""
-    with planned_by(solve), tempfile.TemporaryDirectory(dir=place.folder) as folder:
+    with planned_by(solve):
+        return asyncio.run(_rounds(place, setup, is_many=is_many))
+
+
+async def _rounds(place: Place, setup: Setup, *, is_many: bool) -> Made:
+    unit_s = MANY_UNIT_S if is_many else UNIT_S
+    async with swarm(place, setup, unit_s=unit_s) as made, asyncio.timeout(place.patience_s):
+        watching = asyncio.create_task(end_of_any(place.network, setup))
+        coordinator = made.coordinator
         try:
-            return asyncio.run(_rounds(place, setup, Path(folder)))
+            await unless(watching, coordinator.reach(WARM_UP - 1))
+            if is_many:
+                coordinator.end_probes()  # a round before the first that counts, for one may be under way
+            await unless(watching, coordinator.reach(WARM_UP))
+            before, began = seen(made), time.monotonic()
+            await unless(watching, coordinator.reach(WARM_UP + place.rounds))
+            after = seen(made)
         finally:
-            end_all(place.network)
+            watching.cancel()
+        say(f"{place.rounds} rounds in {time.monotonic() - began:.1f} s")
+        return Made(setup, place.codec, place.rates, coordinator, made.peers, before, after, is_many)
 
 
-async def _rounds(place: Place, setup: Setup, folder: Path) -> Made:
-    network, rounds = place.network, place.rounds
-    coordinator = Coordinator(recipe_of(setup, place.codec), setup.elements)
-    control = await coordinator.listen(network.host_address)
-    peers = _start(network, setup, folder, control)
-    watching = asyncio.create_task(_end_of_any(network, setup))
-    try:
-        async with asyncio.timeout(place.patience_s):
-            await _unless(watching, coordinator.reach(WARM_UP))
-            before, began = Counted.now(network), time.monotonic()
-            await _unless(watching, coordinator.reach(WARM_UP + rounds))
-            after = Counted.now(network)
-        say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
-        return Made(setup, place.codec, place.rates, coordinator, peers, before, after)
-    except TimeoutError:
-        say(f"at step {coordinator.state.step}: " + "; ".join(coordinator.notes[-20:]))
-        raise
-    finally:
-        watching.cancel()
-        tell_steps(coordinator)
-        await coordinator.close()
-
-
-def tell_steps(coordinator: Coordinator) -> None:
-    """What became of each step, for whoever looks on."""
-    for step, timed in sorted(coordinator.steps.items()):
-        said = f"{timed.slots} slots, {len(timed.held_at)} hold it, exact {timed.exact}"
-        say(f"step {step}: took {timed.round_s:.2f} s, planned {timed.planned_s:.2f}, {said}; {timed.told}")
-
-
-async def _end_of_any(network: Network, setup: Setup) -> NoReturn:
-    """Wait until a process of somebody's has ended, which none does by itself. Raises Unavailable."""
-    while True:
-        await asyncio.sleep(1.0)
-        gone = [peer.name for peer in setup.peers if network[peer.name].started[-1].poll() is not None]
-        if gone:
-            raise Unavailable(f"ended too early: {', '.join(gone)}")
-
-
-async def _unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
-    """The work, or the error that comes before its end."""
-    working = asyncio.create_task(work)
-    try:
-        await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            watching.result()
-        working.result()
-    finally:
-        working.cancel()
-
-
-def _start(network: Network, found: Setup, folder: Path, control: str) -> dict[str, PeerId]:
-    """Every peer of a set-up as a process in its place; their ids by name."""
-    peers = ids_of(found)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
-        place = (str(folder / peer.name), peers[peer.name], control)
-        program = program_of(peer, place, network[peer.name].address, found.elements)
-        network[peer.name].python("-m", f"{RIG}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
-    return peers
+def seen(made: Swarm) -> Seen:
+    """At this moment."""
+    return Seen(Counted.now(made.network), made.counted(), made.coordinator.state.void_rounds)
 
 
 def figures_of(run: Made) -> Figures:
     """What is published of them."""
     found, codec, coordinator, peers = run.setup, run.codec, run.coordinator, run.peers
-    grid = grid_of(found.elements)
+    grid, before, after = grid_of(found.elements), run.before.kernel, run.after.kernel
     wire = sum(encoded_size(codec, grid.length(chunk)) for chunk in grid)
     steps = [timed for step, timed in sorted(coordinator.steps.items()) if step >= WARM_UP and timed.committed_at]
     round_s, floor = median(timed.round_s for timed in steps), floor_s(found, run.rates, wire, wire)
-    moved = {name: run.after.traffic[name] - run.before.traffic[name] for name in peers}
-    busy = cpu_busy(run.before.busy, run.after.busy)
+    moved = {name: after.traffic[name] - before.traffic[name] for name in peers}
+    busy = cpu_busy(before.busy, after.busy)
     sent = sum(each.up.bytes for each in moved.values())
     return {
         "setup": found.name,
         "scale": found.scale,
         "peers": len(found.peers),
         "parameters": found.elements,
+        "is_many": run.is_many,
         "codec": codec,
         "wire_bytes": wire,
         "floor_s": floor,
@@ -222,15 +157,18 @@ def figures_of(run: Made) -> Figures:
         "planned_s": median(timed.planned_s for timed in steps),
         "cpu_busy": busy,
         "is_valid": busy <= MOST_BUSY,
-        "cpu_s_per_gb": spent_s(run.before.costs, run.after.costs) / (sent / 1e9),
-        "cpu_s": {name: spent.cpu_s - run.before.costs[name].cpu_s for name, spent in run.after.costs.items()},
-        "peak_mb": {name: spent.peak_mb for name, spent in run.after.costs.items()},
+        "cpu_s_per_gb": spent_s(before.costs, after.costs) / (sent / 1e9),
+        "cpu_s": {name: spent.cpu_s - before.costs[name].cpu_s for name, spent in after.costs.items()},
+        "peak_mb": {name: spent.peak_mb for name, spent in after.costs.items()},
         "sent_bytes": sent / len(steps),
         "rounds_ok": sum(_is_ok(timed, found) for timed in steps),
-        "rounds_void": coordinator.state.void_rounds,
+        "rounds_void": run.after.voids - run.before.voids,
+        "in_and_holding": sum(len(timed.whole & timed.held_at.keys()) for timed in steps)
+        / (len(steps) * len(trainers_of(found))),
         "per_peer_up_bytes": {name: each.up.bytes / len(steps) for name, each in moved.items()},
         "per_peer_down_bytes": {name: each.down.bytes / len(steps) for name, each in moved.items()},
         "relay_bytes": _relay_bytes(found, moved, len(steps)),
+        "bytes": _bytes_beside_plans(run, steps, sent),
         "learned_bandwidth_error": _errors(coordinator, peers, run.rates),
         "not_measured": _not_measured(coordinator.state.capacities, peers),
         "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
@@ -239,8 +177,23 @@ def figures_of(run: Made) -> Figures:
 
 def _is_ok(timed: Timed, found: Setup) -> bool:
     """Everybody was in it everywhere, and everybody has it."""
-    trainers = sum(peer.role == "trainer" for peer in found.peers)
-    return timed.exact and timed.slots == trainers == len(timed.held_at)
+    return timed.exact and timed.slots == len(trainers_of(found)) == len(timed.held_at)
+
+
+def _bytes_beside_plans(run: Made, steps: Sequence[Timed], sent: int) -> Figures:
+    """Of a round, beside what is planned for it; of who reduces nothing in parts of P, of relays in parts of nP."""
+    found, plans = run.setup, [timed.plan for timed in steps if timed.plan is not None]
+    receivers = {run.peers[name] for name in {*trainers_of(found), found.keeper}}
+    processes = run.before.processes, run.after.processes
+    moved, whole = rows_between(*processes, OF_ROUNDS), len(plans) * encoded_size(run.codec, found.elements)
+    reducers = {span.reducer for plan in plans for span in plan.spans}
+    senders = [name for name in trainers_of(found) if run.peers[name] not in reducers]
+    relays = [peer.name for peer in found.peers if peer.role == "relay"]
+    return {
+        **beside_plans([planned(plan, receivers) for plan in plans], *processes, sent),
+        "who_reduces_nothing_in_p": in_parts(moved, senders, whole),
+        "relays_in_np": together(moved, relays, whole * len(trainers_of(found))),
+    }
 
 
 def _relay_bytes(found: Setup, moved: dict[str, Traffic], rounds: int) -> dict[str, float]:
@@ -297,6 +250,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")
     parser.add_argument("--codec", choices=get_args(Codec), default="fp16")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--elements", type=int, help="of the vector; default: the set-up's own")
+    parser.add_argument("--many", action="store_true", help="short units, and no probes of idle links after warm-up")
     parser.add_argument("--against", choices=RIVALS, action="append", default=[], help="may be given several times")
     sizes = parser.add_mutually_exclusive_group()
     for size in SIZES:
@@ -307,11 +262,20 @@ def parser() -> argparse.ArgumentParser:
 def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
     """One set-up as asked for, or all of a size."""
     if wanted.size is None:
-        found = setup(wanted.setup, wanted.scale)
-        return [Asked(found, wanted.codec, wanted.rounds, tuple(dict.fromkeys(wanted.against)))]
+        found = found_for(wanted.setup, wanted.scale, wanted.elements)
+        return [Asked(found, wanted.codec, wanted.rounds, tuple(dict.fromkeys(wanted.against)), wanted.many)]
     return [
-        Asked(setup(job.setup, wanted.scale), wanted.codec, job.rounds, job.against) for job in AVERAGING[wanted.size]
+        Asked(
+            found_for(job.setup, wanted.scale, job.elements), wanted.codec, job.rounds, job.against, bool(job.elements)
+        )
+        for job in AVERAGING[wanted.size]
     ]
+
+
+def found_for(name: str, scale: float | None, elements: int | None) -> Setup:
+    """A set-up by its name, with rates and vector its own or others."""
+    found = setup(name, scale)
+    return replace(found, elements=elements) if elements else found
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ MINUTES: dict[Size, int] = {"quick": 10, "usual": 60, "full": 180}
 
 
 class Averaging(Struct, frozen=True):
-    """A set-up, beside whom, and how many rounds are counted."""
+    """A set-up, beside whom, and how many rounds are counted; many short ones where it says how long the vector is."""
 
     setup: str
     against: tuple[Rival, ...] = ()
     rounds: int = 5
+    elements: int = 0  # of the vector; 0: the set-up's own
 
 
 class Job(Struct, frozen=True):
@@ -29,20 +30,23 @@ class Job(Struct, frozen=True):
 
 
 OURS: tuple[Rival, ...] = ("butterfly", "parameter_server")
+MANY = Averaging("homes", rounds=50, elements=500_000)
 
 AVERAGING: dict[Size, tuple[Averaging, ...]] = {
     "quick": (Averaging("four", ("gloo",), 3),),
     "usual": (
-        Averaging("four", ("gloo", "hivemind", *OURS)),
-        Averaging("homes", ("hivemind", "butterfly")),
+        Averaging("four", ("gloo", "hivemind")),
+        Averaging("homes", ("butterfly",)),
+        MANY,
     ),
     "full": (
+        MANY,
         Averaging("four", ("gloo", "hivemind", *OURS)),
         Averaging("homes", ("hivemind", *OURS)),
         Averaging("homes-rtt"),
-        Averaging("A", ("gloo", "hivemind", *OURS)),
+        Averaging("A", ("gloo", "hivemind")),
         Averaging("B", ("gloo",)),
-        Averaging("C", ("gloo",)),
+        Averaging("C"),
         Averaging("D", ("gloo",)),
         Averaging("albert"),
         Averaging("albert-auxiliaries"),
@@ -72,11 +76,13 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("broadcast", 60),
         Job("hostile", 90),
         Job("training.replica", 60),
-        Job("training.codecs", 300),
-        Job("memory", 150),
+        Job("training.codecs", 240),
+        Job("memory.training", 150),
+        Job("memory.averaging", 120, ("--rounds", "200")),
         Job("plan", 60),
         Job("simulator", 240),
-        Job("averaging", 1800, ("--usual",)),
+        Job("averaging", 1220, ("--usual",)),
+        Job("trouble", 600, ("--of", "sender")),
     ),
     "full": (
         Job("round", 120),
@@ -90,10 +96,12 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("broadcast", 90),
         Job("hostile", 1200, ("--rows", "all", "--seconds", "4")),
         Job("training.replica", 90),
-        Job("training.codecs", 600),
-        Job("memory", 240),
+        Job("training.codecs", 300),
+        Job("memory.training", 240),
+        Job("memory.averaging", 400),
         Job("plan", 120),
-        Job("simulator", 480),
-        Job("averaging", 6600, ("--full",)),
+        Job("simulator", 420),
+        Job("averaging", 5660, ("--full",)),
+        Job("trouble", 1200),
     ),
 }
