@@ -42,7 +42,7 @@ WITHOUT = 2  # of those who are left, once it has ended
 LEAST_UNIT_S = 1.0  # in which trainers compute
 SLACK = 1.1  # times the seconds in which the narrowest link takes an update: else who missed one never comes back
 LOOK_S = 0.02
-REPORT_S = 60.0  # until everybody has told its digest
+REPORT_S = 30.0  # until it has told its digest of the newest step
 CODEC: Literal["fp16"] = "fp16"
 
 
@@ -123,15 +123,17 @@ class Troubled(Struct, eq=False):
                 self.back_after = number
                 return
 
-    async def agree(self) -> bool:
-        """Whether everybody's state of one step has the same digest."""
-        step = self.coordinator.state.step
-        trainers = {self.made.peers[name] for name in trainers_of(self.made.setup)}
+    async def agree(self) -> Figures:
+        """Whether all who told the digest of a step told the same, and how many steps this one is behind at the end."""
+        step, digests = self.coordinator.state.step, self.coordinator.digests
         until = time.monotonic() + REPORT_S
-        while not trainers <= self.coordinator.digests.get(step, {}).keys() and time.monotonic() < until:  # noqa: ASYNC110
+        while self.peer not in digests.get(step, {}) and time.monotonic() < until:  # noqa: ASYNC110 (a dictionary)
             await asyncio.sleep(LOOK_S)
-        told = self.coordinator.digests.get(step, {})
-        return trainers <= told.keys() and len(set(told.values())) == 1
+        is_equal = all(len(set(told.values())) == 1 for told in digests.values())
+        told_at = [number for number, told in digests.items() if self.peer in told]
+        is_trainer = self.name in trainers_of(self.made.setup)
+        behind = max(0, step - max(told_at, default=0)) if is_trainer else None
+        return {"digests_equal": is_equal, "behind": behind}
 
     async def go(self) -> list[Timed]:
         """End it, and make some rounds without it."""
@@ -194,9 +196,9 @@ async def rounds_of(place: Place, asked: Asked) -> Figures:
             say(f"{name} ({asked.part}) is {asked.kind} from step {found.first} on")
             await do(found.have_trouble())
             await do(found.come_back())
-            is_agreed, voids = await found.agree(), made.coordinator.state.void_rounds - voids
+            agreed, voids = await found.agree(), made.coordinator.state.void_rounds - voids
             without = await asyncio.wait_for(found.go(), place.patience_s)
-            return figures_of(found, usual, without) | {"rounds_void": voids, "digests_equal": is_agreed}
+            return figures_of(found, usual, without) | {"rounds_void": voids} | agreed
         finally:
             watching.cancel()
 

@@ -123,13 +123,13 @@ def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
     for run in (run for run in runs if run.get("benchmark") == "trouble" and "trouble" in run):
         about = cells(run, "setup", "scale", "trouble", "part", "who")
         if "left_out" in run:
-            yield [*about, *["–"] * 8, run["left_out"], "–"]
+            yield [*about, *["–"] * 8, run["left_out"], "–", "–"]
             continue
         ratios = ("first_ratio", "worst_ratio", "first_to_without", "worst_to_without")
         dropped = sum(run["who"] in names for names in run["dropped"])
         digests = "equal" if run["digests_equal"] else "differ"
         times = cells(run, "usual_s", "without_s", "first_s", *ratios)
-        yield [*about, *times, str(dropped), digests, *cells(run, "is_valid")]
+        yield [*about, *times, str(dropped), digests, *cells(run, "behind", "is_valid")]
 
 
 def memory_rows(runs: list[Figures]) -> Iterable[Cells]:
@@ -165,7 +165,15 @@ TABLES: dict[str, Table] = {
     "troubles": (
         [
             *("set-up", "scale", "trouble", "of a", "who", "usual, s", "without it, s", "first, s", "first to usual"),
-            *("worst to usual", "first to without", "worst to without", "times dropped", "digests", "valid"),
+            *(
+                "worst to usual",
+                "first to without",
+                "worst to without",
+                "times dropped",
+                "digests",
+                "steps behind",
+                "valid",
+            ),
         ],
         trouble_rows,
     ),

@@ -112,6 +112,7 @@ TROUBLE: dict[str, Any] = {
     "worst_to_without": None,
     "dropped": [["trainer-4"], [], ["trainer-3"], ["trainer-3", "trainer-4"], []],
     "digests_equal": True,
+    "behind": 0,
     "is_valid": True,
 }
 
@@ -119,11 +120,11 @@ TROUBLE: dict[str, Any] = {
 def test_troubles_stand_beside_usual_rounds_and_say_how_often_the_peer_was_dropped() -> None:
     about = ["four", "1", "slow", "sender", "trainer-4"]
     assert rows("troubles", TROUBLE) == [
-        [*about, "9", "–", "9.9", "1.1", "1.2", "–", "–", "2", "equal", "True"],
+        [*about, "9", "–", "9.9", "1.1", "1.2", "–", "–", "2", "equal", "0", "True"],
     ]
     left_out = {name: TROUBLE[name] for name in ("benchmark", "setup", "trouble", "part")} | {"left_out": "no root"}
     (row,) = rows("troubles", left_out)
-    assert row[-2] == "no root"
+    assert row[-3] == "no root"
     assert len(row) == len(rows("troubles", TROUBLE)[0])
 
 
