@@ -22,7 +22,7 @@ from peer_agent.protocol.errors.operating import OPERATING
 from peer_agent.protocol.errors.site import SITE
 from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
-from peer_agent.protocol.session import FRAMES, RECEIVABLE, Link
+from peer_agent.protocol.session import FRAMES, RECEIVABLE
 from peer_agent.protocol.wire import HEADER, Kind
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +35,7 @@ GROUPS = {
     "Site to peer": m.TO_PEER,
     "To a relay": m.TO_RELAY,
     "From a relay": m.FROM_RELAY,
+    "To a relay that forwards, and its answer": m.TO_FORWARD,
 }
 PARTS = (
     *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.Listener),
@@ -69,8 +70,10 @@ database; what was open is void, and everyone says hello again.
 
 Every link is a WebSocket. A control link joins a peer and the site; a data link joins a trainer and a relay. The
 listening side challenges, the dialling side proves that it holds the key in a credential the site signed, and the
-listening side proves itself in turn. A message is one byte `1` and a MessagePack map with its `type`; unknown types and
-unknown fields are refused with a number (see [errors](errors.md)), and the link is closed. At most
+listening side proves itself in turn. A forward link joins a trainer and a relay that connects it to a listener: its
+frames carry the bytes of a data link between these two, which the relay cannot read; a dialler asks for one by the
+WebSocket subprotocol `manyhands.forward`. A message is one byte `1` and a MessagePack map with its `type`; unknown
+types and unknown fields are refused with a number (see [errors](errors.md)), and the link is closed. At most
 {max_message} bytes, and {max_handshake} until the link is open.
 
 What may be received, by side, link and phase:
@@ -79,7 +82,8 @@ What may be received, by side, link and phase:
 
 ## Frames
 
-A chunk travels behind a header of {header_bytes} bytes, big-endian. A weight is never in a frame.
+A chunk travels behind a header of {header_bytes} bytes, big-endian. A weight is never in a frame. What is forwarded
+has the same header, of which the run alone is filled in.
 
 {header}
 
@@ -132,7 +136,7 @@ def receivable() -> str:
     rows = []
     for (side, link, phase), types in RECEIVABLE.items():
         names = [f"`{kind.__name__}`" for kind in sorted(types, key=lambda kind: kind.__name__)]
-        kinds = FRAMES.get((side, link), ()) if phase == "open" and link is Link.DATA else ()
+        kinds = FRAMES.get((side, link), ()) if phase == "open" else ()
         frames = [f"{kind.name.lower()} frames" for kind in sorted(kinds)]
         rows.append((side, link, phase, ", ".join(names + frames)))
     return table(("side", "link", "phase", "may receive"), rows)

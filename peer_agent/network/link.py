@@ -15,23 +15,26 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.connection import Connection as Socket
 from websockets.exceptions import ConnectionClosed, InvalidProxy, InvalidURI, ProxyError, WebSocketException
 from websockets.frames import CloseCode
+from websockets.typing import Subprotocol
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.certificate import fingerprint_of, pinning_context
 from peer_agent.network.data_socket import Dialled, WideSocket, send_all, set_option
-from peer_agent.network.traffic import TRAFFIC
+from peer_agent.network.traffic import TRAFFIC, Traffic
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.messages import MAX_MESSAGE, AnyMessage, Message
 from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
-from peer_agent.protocol.wire import Frame
+from peer_agent.protocol.wire import HEADER, PIECE_BYTES, Frame
 
 DIAL_S = 10.0  # for connecting and the handshake together
 CLOSE_S = 2.0  # for last words; a peer that does not read them is cut
 CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
 WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. More would be out of reach of a `drop`
 READ_QUEUE = 4  # messages that wait to be received before the socket is no longer read
+FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay: one of before does not take it
+FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # of a message on such a one
 STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
@@ -58,11 +61,26 @@ class Refused(Exception):
 class Connection:
     """One open link. Any number of coroutines may send; one receives. Knows nothing of what is said on it."""
 
-    def __init__(self, socket: Socket, session: Session, *, url: str, clock: Callable[[], float]) -> None:
+    beneath: "asyncio.Task[None] | None" = None  # what carries it, where a relay forwards it
+
+    def __init__(
+        self,
+        socket: Socket,
+        session: Session,
+        *,
+        url: str,
+        clock: Callable[[], float],
+        traffic: Traffic = TRAFFIC,
+    ) -> None:
         self.url, self.session = url, session
         self.offset_s = 0.0
-        self._socket, self._clock = socket, clock
+        self._socket, self._clock, self._traffic = socket, clock, traffic
         self._refused: Refused | None = None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether no relay is between the two ends."""
+        return self.beneath is None
 
     @property
     def credential(self) -> Credential | None:
@@ -108,6 +126,8 @@ class Connection:
                 await self._socket.close()
         except TimeoutError:
             self.abort()
+        if self.beneath is not None:
+            await asyncio.wait([self.beneath], timeout=CLOSE_S)
 
     def allow(self, message_bytes: int) -> None:
         """Take messages up to this length from now on, where fewer were allowed."""
@@ -125,7 +145,7 @@ class Connection:
                 data = await self._socket.recv(decode=False)
             except ConnectionClosed as closed:
                 raise self._end(closed) from closed
-            TRAFFIC.add(received=len(data))
+            self._traffic.add(received=len(data))
             event = self.session.receive(data, self._clock())
             if isinstance(event, Failed):
                 self._refused = Refused(event.fault, event.retry_after_s, remote=event.remote)
@@ -142,7 +162,7 @@ class Connection:
                 await send_all(self._socket, messages)
             except ConnectionClosed as closed:
                 raise self._end(closed) from closed
-            TRAFFIC.add(sent=sum(map(len, messages)))
+            self._traffic.add(sent=sum(map(len, messages)))
 
     def _end(self, closed: ConnectionClosed) -> LinkLost | Refused:
         if self._refused is None and _is_overlong(closed):
@@ -166,22 +186,25 @@ async def dial(
     fingerprint: str = "",
     clock: Callable[[], float] = time.time,
     timeout_s: float = DIAL_S,
+    over: socket.socket | None = None,
 ) -> Connection:
     """An open link to `server` at `url`, or why there is none.
 
     `fingerprint`: of the certificate that a listener made itself; of others the usual authorities vouch. ws:// is
-    taken on this machine and its local network, where the caller warns. Raises Problem (E104 not reached, E105 not
+    taken on this machine and its local network, where the caller warns. `over`: a socket that leads there already; what
+    carries it counts the bytes. Raises Problem (E104 not reached, E105 not
     encrypted, E110 something else listens there) and Refused (E217: it has another certificate).
     """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
             await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
-            socket = await _connect(url, link, fingerprint)
+            opened = await _connect(url, link, fingerprint, over)
             nonce = secrets.token_bytes(32)
             session = Session(
                 Side.DIALLING, link, identity, nonce=nonce, server=server, version=version, fingerprint=fingerprint
             )
-            connection = Connection(socket, session, url=url, clock=clock)
+            traffic = TRAFFIC if over is None else Traffic()
+            connection = Connection(opened, session, url=url, clock=clock, traffic=traffic)
             await _shake_hands_or_cut(connection)
     return connection
 
@@ -215,9 +238,11 @@ async def _shake_hands_or_cut(connection: Connection) -> None:
         raise
 
 
-async def _connect(url: str, link: Link, fingerprint: str = "") -> WideSocket:
+async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.socket | None = None) -> WideSocket:
     host = urlsplit(url).hostname or ""
     options = socket_options(link) | ({"ssl": pinning_context()} if fingerprint else {})
+    options |= {"sock": over} if over is not None else {}
+    options |= {"subprotocols": [FORWARDS], "max_size": FORWARDED_BYTES} if link is Link.FORWARD else {}
     try:
         options |= {"proxy": None if is_loopback(host) else True, "create_connection": Dialled}
         opened = await connect(url, open_timeout=None, **options)
@@ -227,8 +252,11 @@ async def _connect(url: str, link: Link, fingerprint: str = "") -> WideSocket:
     if fingerprint and _certificate_of(opened) != fingerprint:
         opened.transport.abort()
         raise Refused(Fault.of("E217"), remote=False)
+    if link is Link.FORWARD and opened.subprotocol != FORWARDS:
+        opened.transport.abort()
+        raise Problem.of("E104", url=url, reason="it does not forward")
     assert isinstance(opened, WideSocket)
-    if link is Link.DATA:
+    if link is not Link.CONTROL:
         tune(opened)
     return opened
 

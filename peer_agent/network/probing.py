@@ -39,7 +39,7 @@ class Prober:
 
     def hear(self, probe: m.Probe, link: Connection | None) -> None:
         """The coordinator wants this machine's link to another measured; the one that dialled begins."""
-        if link is None:
+        if link is None or not link.is_direct:
             return
         expect(self._probes, probe, self._clock())
         link.allow(MESSAGE_BYTES)

@@ -6,22 +6,25 @@ import http
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 from websockets.asyncio.server import Server as WebSocketServer
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as serve_websockets
 from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
 
 from peer_agent.network.certificate import Certificate
 from peer_agent.network.data_socket import WideSocket
-from peer_agent.network.link import Connection, LinkLost, Refused, socket_options, tune
+from peer_agent.network.link import FORWARDS, Connection, LinkLost, Refused, socket_options, tune
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S, Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
 from peer_agent.protocol.session import Identity, Link, Session, Side
+
+Handle = Callable[[Connection], Awaitable[None]]
 
 CREDENTIAL_S = 3.0  # from the opening of the socket to the proof (rule 40)
 
@@ -58,9 +61,12 @@ class Admission:
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
         """It has proved who it is. Returns the link that has to go for it.
 
-        The oldest goes, for it may be dead without our knowing, while the newest is certainly wanted.
+        The oldest goes, for it may be dead without our knowing, while the newest is certainly wanted. What is to be
+        forwarded is counted by whoever forwards.
         """
         self._no_stranger(socket)
+        if link.session.link is Link.FORWARD:
+            return None
         same = [key for key, other in self.links.items() if _owner(other) == _owner(link)]
         self.links[socket] = link
         return self.links.pop(same[0]) if len(same) >= self._caps.per_credential else None
@@ -85,21 +91,24 @@ def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
 
 
 class Server:
-    """A listening relay. `handle` has a link for as long as it runs; when it returns the link is closed."""
+    """A listening relay. `handle` has a link for as long as it runs; when it returns the link is closed. So has
+    `forward` one on which somebody wants to go on to another listener, where that is offered."""
 
     def __init__(
         self,
         *,
         identity_of: Callable[[], Identity],
-        handle: Callable[[Connection], Awaitable[None]],
+        handle: Handle,
         admit: Callable[[Credential], Fault | None],
         doors: Admission,
         credential_s: float,
         message_bytes: int,
         certificate: Certificate | None,
         clock: Callable[[], float],
+        forward: Handle | None,
     ) -> None:
         self._identity_of, self._handle, self._admit = identity_of, handle, admit
+        self._forward = forward
         self._certificate = certificate
         self._doors, self._credential_s, self._clock = doors, credential_s, clock
         self._message_bytes = message_bytes
@@ -133,6 +142,7 @@ class Server:
                 port,
                 create_connection=_counted_by(self._doors),
                 process_request=_turn_away,
+                select_subprotocol=self._offered,
                 open_timeout=self._credential_s,
                 **options,
             )
@@ -140,6 +150,9 @@ class Server:
             if error.errno == errno.EADDRINUSE:
                 raise Problem.of("E401", port=port, holder="another program") from error
             raise Problem.of("E407", host=host, port=port, reason=error.strerror or error) from error
+
+    def _offered(self, _: ServerConnection, wanted: Sequence[Subprotocol]) -> Subprotocol | None:
+        return FORWARDS if self._forward is not None and FORWARDS in wanted else None
 
     async def _serve_one(self, socket: ServerConnection) -> None:
         task = asyncio.current_task()
@@ -159,7 +172,7 @@ class Server:
         fingerprint = self._certificate.fingerprint if self._certificate is not None else ""
         session = Session(
             Side.LISTENING,
-            Link.DATA,
+            Link.FORWARD if socket.subprotocol == FORWARDS else Link.DATA,
             identity,
             nonce=nonce,
             server=identity.name,
@@ -191,8 +204,9 @@ class Server:
         assert link.credential is not None
         lasts_s = link.credential.expires + CLOCK_TOLERANCE_S - self._clock()
         expiry = asyncio.get_running_loop().call_later(max(lasts_s, 0), self._expire, link)
+        handle = self._forward if self._forward and link.session.link is Link.FORWARD else self._handle
         try:
-            await self._handle(link)
+            await handle(link)
         except* (LinkLost, Refused):
             pass  # how links end; whoever came can come again
         finally:
@@ -243,13 +257,14 @@ async def serve_data(
     port: int,
     *,
     identity_of: Callable[[], Identity],
-    handle: Callable[[Connection], Awaitable[None]],
+    handle: Handle,
     admit: Callable[[Credential], Fault | None],
     caps: Caps = CAPS,
     credential_s: float = CREDENTIAL_S,
     message_bytes: int = MAX_MESSAGE,
     certificate: Certificate | None = None,
     clock: Callable[[], float] = time.time,
+    forward: Handle | None = None,
 ) -> Server:
     """A peer's listening side. `identity_of` is asked for each link, as the peer's credential is renewed.
 
@@ -266,6 +281,7 @@ async def serve_data(
         message_bytes=message_bytes,
         certificate=certificate,
         clock=clock,
+        forward=forward,
     )
     await server.listen(host, port)
     return server

@@ -40,6 +40,7 @@ class Link(StrEnum):
 
     CONTROL = "control"
     DATA = "data"
+    FORWARD = "forward"  # through a relay, to a listener that cannot be dialled
 
 
 class Side(StrEnum):
@@ -71,10 +72,14 @@ RECEIVABLE: dict[tuple[Side, Link, SessionPhase], frozenset[type]] = {
     (Side.DIALLING, Link.CONTROL, SessionPhase.OPEN): _types(m.TO_PEER) | {m.Refusal},
     (Side.LISTENING, Link.DATA, SessionPhase.OPEN): _types(m.TO_RELAY) | {m.Refusal},
     (Side.DIALLING, Link.DATA, SessionPhase.OPEN): _types(m.FROM_RELAY) | {m.Refusal},
+    (Side.LISTENING, Link.FORWARD, SessionPhase.OPEN): frozenset({m.Forward, m.Refusal}),
+    (Side.DIALLING, Link.FORWARD, SessionPhase.OPEN): frozenset({m.Forwarding, m.Refusal}),
 }
 FRAMES: dict[tuple[Side, Link], frozenset[Kind]] = {
     (Side.LISTENING, Link.DATA): frozenset({Kind.GRADIENT, Kind.PROBE}),
     (Side.DIALLING, Link.DATA): frozenset({Kind.AVERAGE, Kind.PROBE}),
+    (Side.LISTENING, Link.FORWARD): frozenset({Kind.FORWARDED}),
+    (Side.DIALLING, Link.FORWARD): frozenset({Kind.FORWARDED}),
 }
 
 
@@ -231,7 +236,7 @@ class Session:
 
     def _enter(self, body: m.Welcome, now: float) -> Event | None:
         key = self.identity.site_key
-        if self.link is Link.DATA:
+        if self.link is not Link.CONTROL:
             listener = self._listener(body.credential, now)
             if isinstance(listener, Fault):
                 return self.refuse(listener)

@@ -17,10 +17,12 @@ class Kind(IntEnum):
     GRADIENT = 2  # contributor to reducer
     AVERAGE = 3  # reducer (or log) to receiver
     PROBE = 4  # of a measure, either way; its step is the measure's number
+    FORWARDED = 5  # either way through a relay: bytes of a link of which it knows nothing
 
 
 HEADER = struct.Struct(">B16sQIHHIH")  # kind, run, step, fence, attempt, span, chunk, slot
 
+PIECE_BYTES = 64 * 1024  # of a forwarded link, in one frame
 LOGGED = 0  # the fence of frames out of a log, whose step is an index there; claims count from 1
 
 
@@ -83,7 +85,7 @@ def decode(data: bytes | memoryview) -> AnyMessage | Frame | Malformed:
                 return _decoder.decode(memoryview(data)[1:])
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 return Malformed(str(error)[:200])
-        case Kind.GRADIENT | Kind.AVERAGE | Kind.PROBE if len(data) >= HEADER.size:
+        case Kind.GRADIENT | Kind.AVERAGE | Kind.PROBE | Kind.FORWARDED if len(data) >= HEADER.size:
             kind, run, step, fence, attempt, span, chunk, slot = HEADER.unpack_from(data)
             payload = memoryview(data)[HEADER.size :]
             return Frame(Kind(kind), RunId(run.hex()), step, fence, attempt, span, chunk, slot, payload)

@@ -27,6 +27,7 @@ from peer_agent.protocol.messages import MAX_HANDSHAKE
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import open_message, run_of
 from peer_agent.protocol.wire import Frame
+from peer_agent.relay.forwarding import Forwarder
 from peer_agent.relay.run import Around, RelayedRun
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
@@ -74,7 +75,8 @@ class Relay:
         self.log = UpdateLog(home.folder / "log", access.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
         self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: under which fence, and why
-        self.others = DataLinks(access, self._hear_listener)
+        self.others = DataLinks(access, self._hear_listener, is_busy=self._is_busy)
+        self.forwarder = Forwarder(self._forwards_to)
         self._around = Around(self.say, self.others.ask, self._follow, self._set_aside)
         self._addresses: dict[RunId, tuple[m.Listener, ...]] = {}
         self._said: asyncio.Queue[m.Message] = asyncio.Queue(SAID_WAITING)
@@ -92,6 +94,7 @@ class Relay:
             admit=self._admit,
             message_bytes=MAX_HANDSHAKE,
             certificate=self.certificate,
+            forward=self.forwarder.serve if self.is_of_all_runs else None,
         )
         self.url = self.url or f"{'wss' if self.certificate else 'ws'}://{bracketed(self.host)}:{server.port}/"
         log.info("listening at %s", self.url)
@@ -229,6 +232,14 @@ class Relay:
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
+    def _is_busy(self) -> bool:
+        return any(run.reduction is not None for run in self.runs.values())
+
+    def _forwards_to(self, run: RunId, peer: PeerId) -> m.Listener | None:
+        """A member that the coordinator tells of and that has proved here who it is: no other address is dialled."""
+        listed = (listener for listener in self._addresses.get(run, ()) if listener.peer == peer)
+        return next((each for each in listed if each.fingerprint and peer in self.others.direct), None)
+
     async def _tick(self) -> None:
         for number in count():
             await asyncio.sleep(TICK_S)
@@ -239,7 +250,7 @@ class Relay:
     async def _look(self, relayed: RelayedRun) -> None:
         """The clock, and whom it reaches of those who listen in this run."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
-        await relayed.handle(e.Reached(tuple(sorted(listening.intersection(self.others.open)))))
+        await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
         await relayed.handle(e.Ticked())
 
     async def _renew(self) -> None:

@@ -15,8 +15,9 @@ from peer_agent import __version__
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.addresses import is_local, is_public
-from peer_agent.network.link import Connection, dial
+from peer_agent.network.link import DIAL_S, Connection, LinkLost, Refused, dial
 from peer_agent.network.site import post_json, sign_request
+from peer_agent.network.tunnel import dial_through
 from peer_agent.protocol.credentials import LIFETIME_S, REQUEST, Role, Signed, public_bytes, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Peer, PeerId, Run, RunId
@@ -143,14 +144,31 @@ class RunAccess:
             return True
         return await asyncio.to_thread(is_local, urlsplit(self.site.url).hostname or "")
 
-    async def dial_listener(self, listener: Listener) -> Connection:
+    async def dial_listener(self, listener: Listener, timeout_s: float = DIAL_S) -> Connection:
         """An open data link to a relay, or to a member that listens: by the certificate that the site tells of."""
         await self.renew()
+        return await self._dial(listener, Link.DATA, timeout_s)
+
+    async def dial_through(self, relay: Listener, listener: Listener) -> Connection:
+        """An open data link to a member that listens, which a relay forwards.
+
+        Raises Problem E104 for whatever goes wrong on the way: a relay has no say in whether coming back can help.
+        """
+        await self.renew()
+        try:
+            way = await self._dial(relay, Link.FORWARD, DIAL_S)
+            return await dial_through(way, listener, run=self.run, identity=self.identity(), version=__version__)
+        except (Problem, Refused, LinkLost, TimeoutError) as error:
+            reason = f"through the relay {relay.url}: {str(error) or 'no answer'}"
+            raise Problem.of("E104", url=listener.url, reason=reason) from error
+
+    async def _dial(self, listener: Listener, link: Link, timeout_s: float) -> Connection:
         return await dial(
             listener.url,
-            link=Link.DATA,
+            link=link,
             identity=self.identity(),
             server=listener.peer,
             version=__version__,
             fingerprint=listener.fingerprint,
+            timeout_s=timeout_s,
         )

@@ -1,6 +1,7 @@
 """A peer's links to whoever listens in a run: kept open, dialled when it appears and never inside a round (rule 41).
 
-Relays, for the most part. A member that listens itself shows a certificate of its own, which the site has told of.
+Relays, for the most part. A member that listens itself shows a certificate of its own, which the site has told of;
+where it cannot be dialled a relay forwards, and it is not said to be reached.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.wire import LOGGED, Frame
 from peer_agent.site.credential import RunAccess
+from peer_agent.site.dialling import Dialling
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +47,23 @@ class _Wanted:
 class DataLinks:
     """`hear` gets everything that is not an answer to `fetch`."""
 
-    def __init__(self, access: RunAccess, hear: Hear, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed`: a link is open, or has ended."""
-        self.access, self.hear, self.changed = access, hear, changed
+    def __init__(
+        self,
+        access: RunAccess,
+        hear: Hear,
+        changed: Callable[[], None] = lambda: None,
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`changed`: a link is open, or has ended. `is_busy`: a round is open, in which no link is changed."""
+        self.access, self.hear, self.changed, self.is_busy = access, hear, changed, is_busy
         self.open: dict[PeerId, Connection] = {}
         self._tasks: dict[m.Listener, asyncio.Task[None]] = {}
         self._wanted: dict[tuple[PeerId, RunId, int, int], _Wanted] = {}
+
+    @property
+    def direct(self) -> set[PeerId]:
+        """To whom a link is open that no relay forwards: these it reaches (rule 27)."""
+        return {peer for peer, link in self.open.items() if link.is_direct}
 
     @property
     def addresses(self) -> list[str]:
@@ -60,7 +73,7 @@ class DataLinks:
     @property
     def reached(self) -> list[str]:
         """Those of them to which a link is open now."""
-        return sorted(relay.url for relay in self._tasks if relay.peer in self.open and not relay.fingerprint)
+        return sorted(relay.url for relay in self._forwarders())
 
     def follow(self, relays: tuple[m.Listener, ...]) -> None:
         """Keep a link to each of these, and to no other."""
@@ -86,15 +99,20 @@ class DataLinks:
             if isinstance(state, Waiting):
                 log.info("relay %s: %s", relay.url, state.fault)
 
+        dialling = Dialling(self.access, relay, self._forwarders, self.is_busy)
         try:
             await keep(
-                partial(self.access.dial_listener, relay),
-                partial(self.serve, relay.peer),
+                dialling.connect,
+                partial(dialling.hold, serve=partial(self.serve, relay.peer)),
                 on_state=told,
                 random=Random(),
             )
         except Problem as problem:
             log.warning("relay %s: %s", relay.url, problem)
+
+    def _forwarders(self) -> list[m.Listener]:
+        """Relays of the site that are reached."""
+        return [relay for relay in self._tasks if relay.peer in self.open and not relay.fingerprint]
 
     async def serve(self, peer: PeerId, link: Connection) -> None:
         """One open link, until it ends."""

@@ -59,7 +59,7 @@ class Agent:
     def __init__(self, home: Home, access: RunAccess, limits: Limits, view: View, place: Place | None = None) -> None:
         """`place`: where others can dial it, if they may."""
         self.home, self.access, self.limits, self.view, self.place = home, access, limits, view, place
-        self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(access.run, self._say)
         self.listening: Listening | None = None  # where this machine is one that others dial
         self.control: Connection | None = None
@@ -151,7 +151,7 @@ class Agent:
         self.start(listening.close())
 
     def _reached(self) -> None:
-        self.handle(e.Reached(tuple(sorted(self.links.open.keys() - {self.access.peer}))))
+        self.handle(e.Reached(tuple(sorted(self.links.direct - {self.access.peer}))))
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -264,22 +264,30 @@ class Agent:
             case e.Hold():
                 self._open_round(action.cut)
                 self.jobs.add(self.jobs.change, action)
-            case e.Send() if self.round is not None:
-                self._follow(self.round, action.plan)
+            case e.Send():
+                self._follow(self._round_of(action.plan.plan), action.plan)
             case e.Serve() if self.round is not None:
                 self.round.serve(action.peer, action.message)
             case e.Release() | e.Settle():
-                if self.round is not None:
-                    self.round.stop()
-                self.round = None
+                self._end_round()
                 self.jobs.add(self.jobs.change, action)
 
-    def _open_round(self, cut: m.Cut | m.SitOut) -> OpenRound:
+    def _round_of(self, plan: m.PlanHead) -> OpenRound:
+        """The open one; where this machine was not asked to it, one in which it takes averages alone."""
+        is_its = self.round is not None and (self.round.cut.step, self.round.cut.fence) == (plan.step, plan.fence)
+        return self.round if self.round is not None and is_its else self._open_round(plan)
+
+    def _open_round(self, cut: m.Cut | m.SitOut | m.PlanHead) -> OpenRound:
         greeting, recipe = self.core.greeting, self.core.recipe
         assert greeting is not None
         assert recipe is not None
         self.round = OpenRound(cut, Assembly(grid_of(greeting.elements), recipe.codec_down))
         return self.round
+
+    def _end_round(self) -> None:
+        if self.round is not None:
+            self.round.stop()
+        self.round = None
 
     def _follow(self, round_: OpenRound, plan: OpenedPlan) -> None:
         slot = self.core.round.slot if self.core.round is not None else None
@@ -327,6 +335,8 @@ class Agent:
 
     def _made(self, made: OpenedRecord) -> None:
         record = made.record
+        if self.round is not None and self.round.cut.step < record.step:
+            self._end_round()  # one to which it was not asked
         self.view.step(record, made.contribution)
         log.info("step %s: state %s", record.step, self.core.digest)
         self.jobs.add(self.jobs.publish, record)

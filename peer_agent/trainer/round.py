@@ -25,7 +25,8 @@ OPENS = 1000  # that wait to be served; as many as there can be relays
 class OpenRound:
     """The bytes of a round, from the cut to commit or void: ours on their way out, averaged ones as they come."""
 
-    def __init__(self, cut: m.Cut | m.SitOut, assembly: Assembly) -> None:
+    def __init__(self, cut: m.Cut | m.SitOut | m.PlanHead, assembly: Assembly) -> None:
+        """`cut`: what it began with; of a round to which this machine was not asked, its plan."""
         self.cut, self.assembly = cut, assembly
         self.sending: Sending | None = None
         self.plan: m.PlanHead | None = None

@@ -1,6 +1,7 @@
 """The faults, by where they are planted."""
 
 from tests.mutations.coordinator import COORDINATOR
+from tests.mutations.forwarding import FORWARDING
 from tests.mutations.hosting import HOSTING
 from tests.mutations.mutation import Mutation
 from tests.mutations.overlap import OVERLAPPING
@@ -18,6 +19,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TRAINER,
     *OVERLAPPING,
     *RELAY,
+    *FORWARDING,
     *REDUCER,
     *STORED,
     *HOSTING,

@@ -127,3 +127,15 @@ async def test_answers_to_measures_that_never_end_are_forgotten() -> None:
     assert list(bob.prober._answers) == [19]
     here.abort()
     await bob.receiving
+
+
+async def test_a_link_that_a_relay_forwards_is_not_measured() -> None:
+    """What came of it would be the relay's."""
+    here, there = own_link()
+    ann = Machine(BOB, here)
+    here.beneath = ann.receiving
+    ann.told(3, begins=True)
+    assert not ann.prober._probes.open
+    assert not ann.prober._sending
+    there.abort()
+    await ann.receiving

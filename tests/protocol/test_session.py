@@ -1,6 +1,7 @@
 """Two ends without a socket between them: what opens a link, what does not, and what is legal when."""
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -93,7 +94,7 @@ def test_whoever_is_what_it_says_gets_in(link: Link, ours: bytes, theirs: bytes,
     first, second = shake_hands(dialler, listener, listeners_now=NOW + ahead)
     assert first == Opened(TRAINERS_CREDENTIAL, 0.0)
     assert isinstance(second, Opened)
-    assert second.credential == (RELAYS_CREDENTIAL if link is Link.DATA else None)
+    assert second.credential == (None if link is Link.CONTROL else RELAYS_CREDENTIAL)
     assert second.offset_s == pytest.approx(ahead, abs=1e-3)
     assert dialler.phase is listener.phase is SessionPhase.OPEN
 
@@ -297,8 +298,10 @@ def test_the_two_ends_agree_on_what_is_said() -> None:
 
 
 def test_the_table_is_not_open_to_changes_of_one_link_by_another() -> None:
-    control, data = (RECEIVABLE[Side.LISTENING, link, SessionPhase.OPEN] for link in Link)
-    assert control & data == {m.Refusal}
+    opened_links = [RECEIVABLE[Side.LISTENING, link, SessionPhase.OPEN] for link in Link]
+    assert all(one & other == {m.Refusal} for one, other in combinations(opened_links, 2))
+    frames_of = [FRAMES.get((Side.LISTENING, link), frozenset()) for link in Link]
+    assert all(not one & other for one, other in combinations(frames_of, 2))
 
 
 # Bad input

@@ -79,7 +79,7 @@ def test_an_abyss_is_malformed() -> None:
     [
         b"",
         b"\x00",
-        b"\x05" + bytes(100),
+        b"\xff" + bytes(100),
         bytes([Kind.GRADIENT]) + bytes(HEADER.size - 2),
         bytes([Kind.MESSAGE]),
         bytes([Kind.MESSAGE]) + b"\x80",

@@ -131,7 +131,7 @@ async def test_a_link_that_could_not_heal_is_dialled_again_when_the_relay_is_nam
 ) -> None:
     dialled: list[str] = []
 
-    async def refused(listener: m.Listener) -> Connection:
+    async def refused(listener: m.Listener, _: float) -> Connection:
         dialled.append(listener.url)
         raise Problem.of("E217")
 
@@ -236,7 +236,7 @@ async def test_whoever_shows_another_certificate_is_not_spoken_to(tmp_path: Path
 async def test_an_address_of_a_local_network_is_not_dialled_for_a_site_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def dialled(_: m.Listener) -> Connection:
+    async def dialled(*_: object) -> Connection:
         raise AssertionError("it was dialled")
 
     caplog.set_level("INFO")

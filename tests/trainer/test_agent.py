@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
+from peer_agent.averaging.contributor import Accumulator
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
@@ -21,9 +22,12 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.letters import planned_for, seal_plan
 from peer_agent.protocol.log.records import RecordHead, Unit
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.trainer import following
+from peer_agent.protocol.trainer import events as e
+from peer_agent.protocol.trainer import following, hearing
+from peer_agent.protocol.wire import Kind
 from peer_agent.relay.place import Place, own_certificate
 from peer_agent.trainer import agent as agent_module
 from peer_agent.trainer import follower as follower_module
@@ -41,7 +45,8 @@ from tests.agent.scripted_site import (
     greeting,
     site,
 )
-from tests.averaging.rounds import RUN
+from tests.averaging.rounds import RELAY, RUN, frame, plan_of
+from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
 
 ELEMENTS = Replica(RECIPE).layout.elements
 REHELLO = m.Rehello(run=RUN, fence=1)
@@ -150,6 +155,25 @@ async def test_a_round_without_this_machine_is_told_of_and_followed(tmp_path: Pa
         assert scene.agent.round is not None, "it takes the averages"
         await scene.site.says(m.Void(run=RUN, reason="a test", **place), REHELLO)
         assert (await scene.site.hears(m.Hello)).in_doubt == ()
+        assert scene.agent.round is None
+
+
+async def test_the_averages_of_a_round_to_which_it_was_not_asked_are_taken_as_they_come(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        grid = grid_of(ELEMENTS)
+        offered = Accumulator(grid).offer("fp32", (m.Weight(0, grid.chunks, 5),))
+        plan = replace(plan_of([offered], grid=grid, cuts=(0, grid.chunks), reducers=(RELAY,)), step=0, fence=1)
+        await scene.site.says(planned_for(seal_plan(SITE_KEY, plan), TRAINER), REHELLO)
+        await scene.site.hears(m.Hello)
+        assert scene.agent.core.round is None
+        average = frame(plan, plan.spans[0].span, 0, 0, bytes(4 * grid.length(0)), Kind.AVERAGE)
+        await scene.agent._hear_average(RELAY, average, scene.agent.round)
+        assert scene.agent.round is not None
+        assert not scene.agent.round.keep_chunk(average), "it is here"
+        heard = hearing.heard(scene.log(1)[0], SITE_PUBLIC, TRAINER)
+        assert isinstance(heard, e.CommitHeard)
+        scene.agent._made(heard.record)
         assert scene.agent.round is None
 
 

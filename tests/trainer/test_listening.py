@@ -35,8 +35,12 @@ async def running(
     known: bool = True,
     keeper: Role | None = Role.RELAY,
     staleness: Literal[0, 1] = 0,
+    access: type[OwnAccess] = OwnAccess,
 ) -> AsyncIterator[Coordinator]:
-    """A relay or an auxiliary, if so, and three trainers, of whom so many listen, links alike and, if so, known."""
+    """A relay or an auxiliary, if so, and three trainers, of whom so many listen, links alike and, if so, known.
+
+    `access`: of the trainers.
+    """
     recipe = Recipe(
         model=Model(context=257),
         target_batch=12,
@@ -50,12 +54,12 @@ async def running(
     for peer in (*TRAINERS, RELAY) if known else ():
         for way in WAYS:
             coordinator.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
-    access = OwnAccess(folder / "relay", RELAY, keeper or Role.RELAY, control)
-    certificate = own_certificate(access.home) if keeper is Role.AUXILIARY else None
-    relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="", certificate=certificate)
+    relays = OwnAccess(folder / "relay", RELAY, keeper or Role.RELAY, control)
+    certificate = own_certificate(relays.home) if keeper is Role.AUXILIARY else None
+    relay = Relay(relays.home, relays, host="127.0.0.1", port=0, advertise="", certificate=certificate)
     tasks = [asyncio.create_task(relay.run())] if keeper is not None else []
     for number, peer in enumerate(TRAINERS):
-        own = OwnAccess(folder / peer, peer, Role.TRAINER, control)
+        own = access(folder / peer, peer, Role.TRAINER, control)
         place = Place("127.0.0.1") if number < listening else None
         tasks.append(asyncio.create_task(Contributor(own, grid_of(ELEMENTS), 0.01, place).run()))
     try:

@@ -218,4 +218,11 @@ LINKS: dict[str, Entry] = {
         "for the others as far as its connection allows, and computes nothing.",
         means="It catches up from the log where it can, and its work counts whenever it has.",
     ),
+    "E232": Entry(
+        "Connection not forwarded",
+        Severity.LOW,
+        "The relay does not forward to the machine {to} ({reason}).",
+        "Nothing needs to be done: another relay, and the direct way, are tried again.",
+        means=NOTHING_LOST,
+    ),
 }

@@ -24,6 +24,8 @@ from peer_agent.protocol.messages.base import (
 from peer_agent.protocol.messages.data_link import (
     FetchRecords,
     FetchSpan,
+    Forward,
+    Forwarding,
     Leaves,
     Open,
     Probing,
@@ -119,7 +121,9 @@ TO_PEER = (
 )
 TO_RELAY = Leaves | Probing | FetchSpan | FetchRecords
 FROM_RELAY = Open | SpanLeaves | SlotRefused | SpanMissing | Records
-AnyMessage = HANDSHAKE_TO_SERVER | HANDSHAKE_TO_CLIENT | Refusal | TO_SITE | TO_PEER | TO_RELAY | FROM_RELAY
+TO_FORWARD = Forward | Forwarding
+HANDSHAKE = HANDSHAKE_TO_SERVER | HANDSHAKE_TO_CLIENT | Refusal
+AnyMessage = HANDSHAKE | TO_SITE | TO_PEER | TO_RELAY | FROM_RELAY | TO_FORWARD
 
 __all__ = [
     "FROM_RELAY",
@@ -128,6 +132,7 @@ __all__ = [
     "MAX_HANDSHAKE",
     "MAX_MESSAGE",
     "PROTOCOL",
+    "TO_FORWARD",
     "TO_PEER",
     "TO_RELAY",
     "TO_SITE",
@@ -146,6 +151,8 @@ __all__ = [
     "Drop",
     "FetchRecords",
     "FetchSpan",
+    "Forward",
+    "Forwarding",
     "Greeting",
     "Have",
     "Heartbeat",

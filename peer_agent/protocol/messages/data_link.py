@@ -1,4 +1,4 @@
-"""Between a trainer and a reducer, or whoever keeps the log."""
+"""Between a trainer and a reducer, or whoever keeps the log; and with a relay that forwards."""
 
 from typing import Annotated
 
@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from peer_agent.protocol.identifiers import (
     Count,
+    Peer,
     Run,
     Small,
 )
@@ -71,3 +72,17 @@ class Records(Message, frozen=True, kw_only=True):
     first: Count
     last: Annotated[int, Meta(ge=-1)]
     records: Annotated[tuple[Entry, ...], Meta(max_length=256)]
+
+
+class Forward(Message, frozen=True, kw_only=True):
+    """Connect this socket to a listener of the run: one that the coordinator tells of, and that you reach yourself."""
+
+    run: Run
+    to: Peer
+
+
+class Forwarding(Message, frozen=True, kw_only=True):
+    """It is connected: from now on frames carry the bytes of a link to it."""
+
+    run: Run
+    to: Peer

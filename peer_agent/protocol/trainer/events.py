@@ -271,7 +271,10 @@ class Hold(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """Take this attempt's averages; where it has a slot of ours, be ready to stream it to whoever is served."""
+    """Take this attempt's averages; where it has a slot of ours, be ready to stream it to whoever is served.
+
+    There may be no round of ours: then this machine was not asked, and takes what all are given.
+    """
 
     plan: OpenedPlan
 

@@ -97,7 +97,11 @@ def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> lis
 def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
     """Follow an attempt: take its averages, send what it asks of us."""
     round_ = state.round
-    if ignores(state, Cause.PLANNED) or round_ is None or (plan.step, plan.fence) != _place(round_):
+    if ignores(state, Cause.PLANNED):
+        return []
+    if round_ is None:
+        return _look_on(state, plan)
+    if (plan.step, plan.fence) != _place(round_):
         return []
     if plan.round > round_.cut.round:  # the void of ours, and the next cut, were lost
         return end_round(state)
@@ -109,6 +113,17 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
     early, round_.early = round_.early, []
     served = [action for peer, message in early for action in _serve(round_, peer, message)]
     return [Send(plan), *served]
+
+
+def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
+    """Take the averages of a round to which this machine was not asked: they come all the same, to every replica.
+
+    Else it would have each of them once more from the log, and a slow one would stay behind for good.
+    """
+    if (plan.step, plan.fence) != (state.step, state.fence):
+        return []
+    move(state, Cause.PLANNED, state.phase)
+    return [Send(plan)]
 
 
 def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:

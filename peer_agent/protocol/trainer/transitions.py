@@ -71,6 +71,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_to(Cause.FROZEN, (P.FREEZE,), P.OFFER),
     **_to(Cause.OVERFLOWED, ROUND, *FREE),
     **_to(Cause.PLANNED, ROUND, P.REDUCE),
+    **_same(Cause.PLANNED, P.ACCUMULATE),  # of a round to which we were not asked
     **_same(Cause.OPENED, *ROUND),
     **_same(Cause.GATHERED, P.REDUCE, P.APPLYING),
     **_to(Cause.ROUND_OVER, ROUND, *FREE),
@@ -99,7 +100,7 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.LEFT_OUT: (*BEFORE, *BEHIND),
     Cause.FROZEN: (*BEFORE, *BEHIND, P.ACCUMULATE, P.OFFER, P.REDUCE),  # too late for the plan
     Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze finds it again
-    Cause.PLANNED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # we offered nothing; the log will have it
+    Cause.PLANNED: (*BEFORE, *BEHIND),  # we offered nothing; the log will have it
     Cause.OPENED: (*BEFORE, *BEHIND, P.ACCUMULATE),
     # Of an attempt that is over.
     Cause.GATHERED: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, P.FREEZE, P.OFFER),

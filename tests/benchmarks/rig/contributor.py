@@ -48,7 +48,7 @@ class Contributor:
     def __init__(self, access: RunAccess, grid: Grid, unit_s: float = 0.0, place: Place | None = None) -> None:
         """`unit_s`: seconds in which a unit is computed, beside what it takes to add it. `place`: where it listens."""
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
-        self.links = DataLinks(access, self._hear_relay, self._reached)
+        self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(RUN, self._say)
         self.listening: Listening | None = None
         self.core = new_trainer(RUN, access.peer, time.monotonic(), int(access.peer, 16))
@@ -105,7 +105,7 @@ class Contributor:
         self._start(self.site.send(message))
 
     def _reached(self) -> None:
-        listeners = tuple(sorted(self.links.open.keys() - {self.access.peer}))
+        listeners = tuple(sorted(self.links.direct - {self.access.peer}))
         self._start(self._take(e.Reached(listeners)))
 
     async def _take(self, event: e.Event) -> None:
@@ -184,7 +184,8 @@ class Contributor:
             self.round = OpenRound(action.cut, Assembly(self.grid, action.cut.codec))
             self._start(self._freeze(action, self.round))
             return
-        assert self.round is not None
+        if self.round is None:
+            return  # one to which it was not asked: the log has its averages
         match action:
             case e.Send():
                 assert self.core.round is not None

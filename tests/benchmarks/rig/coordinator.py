@@ -74,7 +74,7 @@ class Timed(Struct):
     def seconds_without(self, peers: AbstractSet[PeerId]) -> float:
         """The same where some are not waited for, whether they were dropped or not."""
         held = [at for peer, at in self.held_at.items() if peer in self.awaited - peers]
-        return max(held, default=0.0) - self.cut_at
+        return max(held, default=self.cut_at) - self.cut_at
 
     @property
     def is_held(self) -> bool:

@@ -54,7 +54,8 @@ def _used() -> tuple[float, int]:
     return usage.ru_utime + usage.ru_stime, usage.ru_nvcsw
 
 
-def _at_now() -> float:
+def at_now() -> float:
+    """When these credentials are valid."""
     return NOW
 
 
@@ -85,7 +86,7 @@ async def listen(host: str, chunks: int, size: int) -> None:
         handle=handle,
         admit=lambda _: None,
         certificate=certificate,
-        clock=_at_now,
+        clock=at_now,
     )
     _say(f"{server.port} {certificate.fingerprint}")
     await done.wait()
@@ -102,8 +103,13 @@ async def dial_and_send(host: str, port: int, fingerprint: str, chunks: int, siz
         server=RELAY,
         version="1",
         fingerprint=fingerprint,
-        clock=_at_now,
+        clock=at_now,
     )
+    await send_and_take(link, chunks, size)
+
+
+async def send_and_take(link: Connection, chunks: int, size: int) -> None:
+    """Over an open link; print what it took."""
     payload, peer = memoryview(os.urandom(chunks * size)), PeerId(RELAY)
     frames = [
         Frame(Kind.GRADIENT, RUN, 1, 1, 1, 0, number, 0, payload[number * size : (number + 1) * size])

@@ -37,7 +37,7 @@ OURS: tuple[Rival, ...] = ("butterfly", "parameter_server")
 FREE: tuple[Wire, ...] = ("fp16", "plan")  # beside the same rivals
 MANY = Averaging("homes", rounds=50, elements=500_000)
 SHORT = ("--setup", "albert-auxiliaries", "--elements", "3000000", "--rounds", "5")
-HALF = ("--elements", "5000000")  # of `four`
+FEWER = ("--elements", "3000000")  # than `four` has
 
 AVERAGING: dict[Size, tuple[Averaging, ...]] = {
     "quick": (Averaging("four", ("gloo",), 3),),
@@ -74,7 +74,8 @@ JOBS: dict[Size, tuple[Job, ...]] = {
     "usual": (
         Job("round", 90),
         Job("arithmetic", 90),
-        Job("links", 90),
+        Job("sockets.links", 90),
+        Job("sockets.forwarding", 60, ("--megabytes", "50")),
         Job("start", 90),
         Job("coordinator", 90),
         Job("long_run", 120),
@@ -85,17 +86,18 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("training.replica", 60),
         Job("training.codecs", 220),
         Job("memory.training", 150),
-        Job("memory.averaging", 120, ("--rounds", "200")),
+        Job("memory.averaging", 100, ("--rounds", "200")),
         Job("plan", 60),
         Job("simulator", 210),
-        Job("averaging", 1300, ("--usual",)),
-        Job("trouble", 380, ("--of", "sender", *HALF)),
+        Job("averaging", 1260, ("--usual",)),
+        Job("trouble", 380, ("--of", "sender", *FEWER)),
         Job("overlap", 200, SHORT),
     ),
     "full": (
         Job("round", 120),
         Job("arithmetic", 120),
-        Job("links", 120),
+        Job("sockets.links", 120),
+        Job("sockets.forwarding", 120),
         Job("start", 120),
         Job("coordinator", 180, ("--peers", "50", "200", "1000")),
         Job("long_run", 180),
@@ -106,11 +108,11 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("training.replica", 90),
         Job("training.codecs", 300),
         Job("memory.training", 240),
-        Job("memory.averaging", 300),
+        Job("memory.averaging", 240),
         Job("plan", 120),
         Job("simulator", 360),
-        Job("averaging", 5320, ("--full",)),
-        Job("trouble", 700, HALF),
+        Job("averaging", 5260, ("--full",)),
+        Job("trouble", 700, FEWER),
         Job("overlap", 1000),
     ),
 }

@@ -26,6 +26,13 @@ RIVALS = {
     "parameter_server": "one parameter server",
 }
 
+FORWARDERS = {
+    "ours": "Manyhands, behind a proxy that ends TLS",
+    "ours_tls": "Manyhands, with TLS of its own",
+    "haproxy": "HAProxy",
+    "haproxy_tls": "HAProxy, with TLS of its own",
+}
+
 
 def shown(value: Any) -> str:
     """A number in three digits; what there is not is a dash."""
@@ -181,6 +188,15 @@ def memory_rows(runs: list[Figures]) -> Iterable[Cells]:
             ]
 
 
+def forwarding_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Who forwards, ours first; or why there is nobody beside us."""
+    for run in (run for run in runs if run.get("benchmark") == "forwarding" and "forwarders" in run):
+        for name, called in FORWARDERS.items():
+            if name in run["forwarders"]:
+                yield [called, *cells(run["forwarders"][name], "cpu_s_per_gb", "peak_mb", "mb_per_s")]
+        yield from ([name, reason, "–", "–"] for name, reason in run.get("left_out", {}).items())
+
+
 def delayed_rows(runs: list[Figures]) -> Iterable[Cells]:
     """The set-ups with a round-trip time."""
     return time_rows([run for run in runs if str(run.get("setup", "")).endswith("-rtt")])
@@ -219,6 +235,7 @@ TABLES: dict[str, Table] = {
         trouble_rows,
     ),
     "memory": (["who", "rounds", "void", "peak, MB", "allowed, MB", "MB per 100 rounds"], memory_rows),
+    "forwarding": (["who", "processor s per GB", "peak memory, MB", "MB/s"], forwarding_rows),
     "plan-times": (["peers", "closed form, ms", "every pair limited, ms", "choosing contributors, ms"], plan_rows),
     "round-trips": (TIMES, delayed_rows),
 }

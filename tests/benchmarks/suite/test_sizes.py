@@ -11,7 +11,8 @@ from tests.emulation.setups import SETUPS
 
 HERE = Path(runner.__file__).parents[1]
 MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
-MODULES |= {f"{room}.{path.stem}" for room in ("training", "memory") for path in (HERE / room).glob("[a-z]*.py")}
+ROOMS = ("training", "memory", "sockets")
+MODULES |= {f"{room}.{path.stem}" for room in ROOMS for path in (HERE / room).glob("[a-z]*.py")}
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -107,3 +107,20 @@ def test_who_is_behind_hears_nothing_of_it() -> None:
     stage = Stage()
     stage.hears(sit_out())
     assert stage.actions == []
+
+
+def test_who_was_not_asked_takes_the_averages_as_they_come_and_not_once_more_from_the_log() -> None:
+    """Reducers give them to every trainer that is linked, and the plan counts on it."""
+    stage = ready(0)
+    stage.plans(peer=OTHER)
+    assert [type(action) for action in stage.actions] == [e.Send]
+    assert (stage.core.phase, stage.core.round) == (Phase.ACCUMULATE, None), "and goes on computing"
+    stage.hears_commit(1)
+    assert stage.core.phase is Phase.APPLYING
+
+
+@pytest.mark.parametrize("other", [{"step": 5}, {"fence": 0}])
+def test_who_was_not_asked_takes_no_averages_of_another_step_or_host(other: dict[str, int]) -> None:
+    stage = ready(0)
+    stage.plans(peer=OTHER, **other)
+    assert stage.actions == []

@@ -85,7 +85,7 @@ def measure(rates: Sequence[float], megabytes: float, repeats: int) -> Figures:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.links", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sockets.links", description=__doc__)
     parser.add_argument("--mbit", type=float, nargs="+", default=[20, 100, 300, UNLIMITED], help="0: loopback")
     parser.add_argument("--megabytes", type=float, default=30, help="each way")
     parser.add_argument("--repeats", type=int, default=3)

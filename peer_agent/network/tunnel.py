@@ -1,0 +1,171 @@
+"""A link between two machines through a relay, which sees ciphertext and can neither read nor change it.
+
+Each end of the way to the relay ties it to a plain socket: the dialler's to one of its own, over which it dials as
+ever; the relay's to the listener.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from peer_agent.network.data_socket import Gathering, Unsent, set_option
+from peer_agent.network.link import STUCK_MS, Connection, LinkLost, Refused, dial
+from peer_agent.network.traffic import TRAFFIC, Traffic
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.session import Identity, Link
+from peer_agent.protocol.wire import PIECE_BYTES, Frame, Kind
+
+ASK_S = 10.0  # for a relay's answer
+FOR_EVER = float("inf")
+TUNNEL_BYTES = 2 * 1024 * 1024  # of a relay's memory: reads and messages of one link, and a piece in hand each way
+
+
+class _Moved:
+    """When bytes last went, either way."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+
+    def now(self) -> None:
+        """They do."""
+        self.at = time.monotonic()
+
+
+async def carry(
+    link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
+) -> None:
+    """Carry bytes both ways until either end goes, or none went for `idle_s`. Closes the plain socket, not the link.
+
+    One piece is in hand each way: another is read when the other side has taken it (rule 35).
+    """
+    moved = _Moved()
+    parts = (_take(link, plain, run, moved, traffic), _give(link, plain, moved, traffic), _rest(moved, idle_s))
+    try:
+        await _until_one_ends(*parts)
+    finally:
+        plain.close()
+
+
+async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
+    """However it ends: there is nobody to tell, and both ends find out by themselves."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        with suppress(LinkLost, Refused, OSError):
+            task.result()
+
+
+async def _take(link: Connection, plain: socket.socket, run: RunId, moved: _Moved, traffic: Traffic) -> None:
+    loop = asyncio.get_running_loop()
+    gathering = Gathering(plain, loop)
+    while piece := await loop.sock_recv(plain, PIECE_BYTES):
+        moved.now()
+        traffic.add(received=len(piece))
+        gathering.came(len(piece), in_message=False)
+        await link.send(Frame(Kind.FORWARDED, run, 0, 0, 0, 0, 0, 0, piece))
+
+
+async def _give(link: Connection, plain: socket.socket, moved: _Moved, traffic: Traffic) -> None:
+    loop = asyncio.get_running_loop()
+    unsent = Unsent(plain)
+    while isinstance(body := await link.receive(), Frame):
+        if body.payload:
+            moved.now()
+        await loop.sock_sendall(plain, body.payload)
+        unsent.went(len(body.payload), loop.time())
+        traffic.add(sent=len(body.payload))
+    await link.close(Fault.of("E208", message=type(body).__name__))
+
+
+async def _rest(moved: _Moved, idle_s: float) -> None:
+    while (left_s := moved.at + idle_s - time.monotonic()) > 0:  # noqa: ASYNC110 - every byte puts it off
+        await asyncio.sleep(min(left_s, 3600.0))
+
+
+async def connected(host: str, port: int) -> socket.socket:
+    """A plain socket that is connected, as `carry` takes it. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    family, kind, number, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+    plain = socket.socket(family, kind, number)
+    plain.settimeout(0.0)
+    try:
+        await loop.sock_connect(plain, address)
+    except BaseException:
+        plain.close()
+        raise
+    set_option(plain, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
+    set_option(plain, socket.IPPROTO_TCP, "TCP_NODELAY", 1)
+    set_option(plain, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", STUCK_MS)
+    return plain
+
+
+async def dial_through(
+    relay: Connection,
+    listener: m.Listener,
+    *,
+    run: RunId,
+    identity: Identity,
+    version: str,
+    clock: Callable[[], float] = time.time,
+) -> Connection:
+    """An open data link to a listener, by its certificate, over a forward link to a relay that ends with it.
+
+    Raises Problem, Refused, LinkLost and TimeoutError: of what is on the way none is the listener's word.
+    """
+    try:
+        await _ask(relay, run, listener)
+    except BaseException:
+        relay.abort()
+        raise
+    near, far = _pair()
+    beneath = asyncio.create_task(_carried(relay, far, run))
+    try:
+        link = await dial(
+            listener.url,
+            link=Link.DATA,
+            identity=identity,
+            server=listener.peer,
+            version=version,
+            fingerprint=listener.fingerprint,
+            clock=clock,
+            over=near,
+        )
+    except BaseException:
+        relay.abort()  # with it goes what is beneath, and what was begun above
+        raise
+    link.beneath = beneath
+    return link
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of this machine; what lies between them is as little as a link holds (rule 36)."""
+    ends = socket.socketpair()
+    for end in ends:
+        end.settimeout(0.0)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE_BYTES)
+    return ends
+
+
+async def _ask(relay: Connection, run: RunId, listener: m.Listener) -> None:
+    async with asyncio.timeout(ASK_S):
+        await relay.send(m.Forward(run=run, to=listener.peer))
+        answer = await relay.receive()
+    if answer != m.Forwarding(run=run, to=listener.peer):
+        raise LinkLost("the relay did not answer what it was asked")
+
+
+async def _carried(relay: Connection, far: socket.socket, run: RunId) -> None:
+    try:
+        await carry(relay, far, run, traffic=Traffic())
+    finally:
+        await relay.close()

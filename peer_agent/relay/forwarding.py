@@ -1,0 +1,115 @@
+"""The part of a relay that forwards: it connects who asks to a listener that they cannot dial (rule 27).
+
+To nobody but whom the coordinator tells of and this relay reaches by itself, whatever the asking say; of what goes
+through it sees ciphertext alone.
+"""
+
+import asyncio
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from peer_agent.network.link import FORWARDED_BYTES, Connection
+from peer_agent.network.tunnel import carry, connected
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.identifiers import PeerId, RunId
+
+FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # whose links are
+Find = Callable[[RunId, PeerId], m.Listener | None]
+
+
+class Limits(Struct, frozen=True):
+    """How many at once, and the seconds they may take. `per_listener`: fewer than the strangers that it lets in of one
+    address, so that no relay shuts a listener to the others behind it."""
+
+    per_credential: int = 8
+    per_listener: int = 24
+    in_all: int = 128
+    first_s: float = 10.0  # from the proof to the question (rule 40)
+    connect_s: float = 5.0
+    idle_s: float = 600.0  # without a byte; a run whose rounds are further apart dials again
+
+
+LIMITS = Limits()
+
+
+class Forwarder:
+    """Whom it connects now. `find` names a listener of a run that is listed and reached; else None."""
+
+    def __init__(self, find: Find, limits: Limits = LIMITS) -> None:
+        self._find, self.limits = find, limits
+        self.links: dict[Connection, PeerId | None] = {}  # to whom; None where that was not said yet
+
+    async def serve(self, link: Connection) -> None:
+        """Somebody who has proved who it is, until either end goes. Raises LinkLost, Refused."""
+        try:
+            self._enter(link)
+            asked = await self._asked(link)
+            await self._connect(link, asked)
+        except Problem as problem:
+            await link.close(problem.fault)
+        finally:
+            self.links.pop(link, None)
+
+    def _enter(self, link: Connection) -> None:
+        """Those who have not said yet what they want count as well. Raises Problem."""
+        same = sum(_owner(other) == _owner(link) for other in self.links)
+        if same >= self.limits.per_credential or len(self.links) >= self.limits.in_all:
+            raise _refusal("yet unnamed", "it forwards as much as it can")
+        self.links[link] = None
+
+    async def _asked(self, link: Connection) -> m.Forward:
+        """Raises Problem; LinkLost where nothing is asked in time."""
+        asked: object = None
+        try:
+            async with asyncio.timeout(self.limits.first_s):
+                asked = await link.receive()
+        except TimeoutError:
+            link.abort()
+        if not isinstance(asked, m.Forward):
+            raise Problem.of("E208", message=type(asked).__name__)
+        credential = link.credential
+        if credential is None or credential.role not in FORWARDED or credential.run != asked.run:
+            raise Problem.of("E213")
+        return asked
+
+    async def _connect(self, link: Connection, asked: m.Forward) -> None:
+        listener = self._find(asked.run, asked.to)
+        if listener is None or asked.to == _owner(link)[0]:
+            raise _refusal(asked.to, "it is not known here, or not reached either")
+        self._replace(link, asked.to)
+        address = urlsplit(listener.url)
+        try:
+            async with asyncio.timeout(self.limits.connect_s):
+                plain = await connected(address.hostname or "", address.port or 443)
+        except (OSError, TimeoutError) as error:
+            raise _refusal(asked.to, f"it is not reached: {str(error) or 'no answer'}") from error
+        link.allow(FORWARDED_BYTES)
+        try:
+            await link.send(m.Forwarding(run=asked.run, to=asked.to))
+        except BaseException:
+            plain.close()
+            raise
+        await carry(link, plain, asked.run, idle_s=self.limits.idle_s)
+
+    def _replace(self, link: Connection, to: PeerId) -> None:
+        """One of a dialler to a listener: the older may be dead without our knowing. Raises Problem."""
+        for other in [other for other, at in self.links.items() if at == to and _owner(other) == _owner(link)]:
+            del self.links[other]
+            other.abort()
+        if sum(at == to for at in self.links.values()) >= self.limits.per_listener:
+            raise _refusal(to, "it forwards as much to it as it can")
+        self.links[link] = to
+
+
+def _owner(link: Connection) -> tuple[PeerId, RunId]:
+    """Whose credential it is; a renewed one counts as the same."""
+    assert link.credential is not None
+    return link.credential.peer, link.credential.run
+
+
+def _refusal(to: str, reason: str) -> Problem:
+    return Problem(Fault.of("E232", to=to[:8], reason=reason))

@@ -1,0 +1,1 @@
+"""Benchmarks of links between two machines, and of whoever is between them."""

@@ -1,0 +1,57 @@
+"""What a flow shows: whether it was held up, and for whose sake; what a direction carried."""
+
+import pytest
+
+from peer_agent.protocol.bandwidth.flows import (
+    OFTEN_FULL,
+    SHORTEST_S,
+    Capacity,
+    Direction,
+    Flow,
+    has_room,
+    loads_of,
+)
+from peer_agent.protocol.identifiers import PeerId
+
+ANN, BOB, RELAY = PeerId("ann"), PeerId("bob"), PeerId("relay")
+
+
+@pytest.mark.parametrize(
+    ("took_s", "asked_s", "full_s", "is_held_up"),
+    [
+        (1.0, 0.0, None, True),  # as fast as it could, and that took a while
+        (SHORTEST_S, 0.0, None, False),  # too short to show anything
+        (4.0, 4.0, None, False),
+        (4.5, 4.0, None, False),  # what a machine or a clock may add
+        (4.7, 4.0, None, True),
+        (8.0, 4.0, 8.0 * OFTEN_FULL, True),
+        (8.0, 4.0, 7.9 * OFTEN_FULL, False),  # another of its sender's was, and this one kept step
+        (4.0, 4.0, 4.0, False),  # full all the time, and in time all the same
+    ],
+)
+def test_what_was_held_up_took_longer_than_asked_and_not_for_anothers_sake(
+    took_s: float, asked_s: float, full_s: float | None, is_held_up: bool
+) -> None:
+    assert Flow(ANN, RELAY, 1000, 1.0, 1.0 + took_s, asked_s, True, full_s).is_held_up == is_held_up
+
+
+def test_a_direction_carries_all_flows_from_their_first_byte_to_their_last() -> None:
+    first, second = Flow(ANN, RELAY, 300, 1.0, 3.0), Flow(BOB, RELAY, 100, 2.0, 5.0)
+    loads = loads_of([first, second])
+    load = loads[RELAY, "down"]
+    assert (load.received, load.seconds, load.bps) == (400, 4.0, 100.0)
+    assert load.part_of({first}) == 0.75
+    assert set(loads) == {(ANN, "up"), (BOB, "up"), (RELAY, "down")}
+
+
+def test_a_flow_has_room_where_neither_direction_carried_what_it_can() -> None:
+    flow = Flow(ANN, RELAY, 100, 0.0, 1.0)
+    known: dict[Direction, Capacity] = {
+        (ANN, "up"): Capacity(200.0, is_floor=False, measured_at=0),
+        (RELAY, "down"): Capacity(200.0, is_floor=False, measured_at=0),
+    }
+    assert has_room(known, loads_of([flow]), flow)
+    known[RELAY, "down"].bps = 110.0
+    assert not has_room(known, loads_of([flow]), flow)
+    del known[RELAY, "down"]
+    assert not has_room(known, loads_of([flow]), flow), "of what is not known nobody says that there is room"
