@@ -1,4 +1,4 @@
-"""How much memory training a recipe takes at its fullest. `tests/benchmarks/memory.py` compares it with real agents."""
+"""How much memory training takes at its fullest. `tests/benchmarks/memory/training.py` compares it with real agents."""
 
 from msgspec import Struct
 

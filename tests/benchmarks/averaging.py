@@ -2,59 +2,67 @@
 
 import argparse
 import asyncio
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace as copy_of
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import NoReturn, get_args
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from peer_agent.protocol.bandwidth.flows import Capacity, Direction
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record
-from peer_agent.protocol.recipe import Codec, Model, Recipe
+from peer_agent.protocol.recipe import Codec
 from tests.benchmarks.agents.held import error_rms, load_average, load_held
+from tests.benchmarks.measures.moved import OF_ROUNDS, beside_plans, in_parts, planned, rows_between, together
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
+from tests.benchmarks.rig.swarm import (
+    STATED,
+    UNIT_S,
+    Swarm,
+    Way,
+    end_of_any,
+    ids_of,
+    swarm,
+    trainers_of,
+    unless,
+    way_of,
+)
+from tests.benchmarks.rig.tally import Counts
 from tests.benchmarks.rivals.against import Engine, compared, summary
 from tests.benchmarks.rivals.costs import spent_s
 from tests.benchmarks.rivals.environment import Unavailable
-from tests.benchmarks.rivals.place import WARM_UP, Counted, Place, end_all
+from tests.benchmarks.rivals.place import WARM_UP, Counted, Place
 from tests.benchmarks.rivals.plans import Solve, planned_by
-from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Rival, Wire
+from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Averaging, Rival, Wire
 from tests.emulation.calibration import calibrated
 from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy
 from tests.emulation.floor import floor_s
 from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
-from tests.emulation.network import Network
-from tests.emulation.setups import SETUPS, Peer, Rates, Setup, setup
+from tests.emulation.setups import SETUPS, Rates, Setup, setup
 
-HERE = "tests.benchmarks"
-SAMPLES = 4  # of each trainer in a round
-UNIT_S = 2.5  # in which each computes them
-STATED: Codec = "fp16"  # where nothing is said, and the most bits that the plan may use
+MANY_UNIT_S = 0.5  # in which trainers compute, where rounds are many and nothing is learned of idle links
 AS_FAST = 0.95  # of it: no slower, but for what measuring leaves
 SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "sent_bytes", "cpu_busy", "is_valid")
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """Rounds over these links, in each of these codecs, so many, and beside whom."""
+    """Rounds over these links, in each of these codecs, so many, and beside whom. `is_many`: short, and counted."""
 
     setup: Setup
     codecs: tuple[Wire, ...]
     rounds: int
     against: tuple[Rival, ...]
+    is_many: bool = False
 
     @property
     def stated(self) -> Codec:
@@ -62,26 +70,26 @@ class Asked(Struct, frozen=True, eq=False):
         return next((codec for codec in self.codecs if codec != "plan"), STATED)
 
 
-class Way(Struct, frozen=True, eq=False):
-    """How rounds are made: by which recipe, and whether trainers are agents without a model."""
+class Seen(Struct, frozen=True, eq=False):
+    """What had been counted at some time: by the kernel, by each process, and rounds that were void."""
 
-    recipe: Recipe
-    sample_s: float = 0.0  # in which such an agent computes a sample; 0: contributors give one unit a step
-    stays: int = 0  # rounds that are made after somebody was left out of one
+    kernel: Counted
+    processes: dict[str, Counts]
+    voids: int
 
 
 class Made(Struct, frozen=True, eq=False):
-    """The rounds that were made: over which links, by whom, and what the kernel counted before and after them."""
+    """The rounds that were made: over which links, by whom, and what was counted before and after them."""
 
     setup: Setup
     way: Way
     rates: Rates
     coordinator: Coordinator
     peers: dict[str, PeerId]  # by name
-    before: Counted
-    after: Counted
+    before: Seen
+    after: Seen
     rounds: int
-    errors: dict[int, float]  # of the averages, by step, where trainers are agents
+    errors: dict[int, float]  # of the averages, by step, where the plan chose codecs
 
     @property
     def counted(self) -> dict[int, Timed]:
@@ -94,51 +102,12 @@ class Made(Struct, frozen=True, eq=False):
         return self.coordinator.entries[step][1]
 
 
-def peer_of(number: int, peer: Peer) -> PeerId:
-    """Relays after all others, so that ids tell them apart."""
-    return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
-
-
-def ids_of(found: Setup) -> dict[str, PeerId]:
-    """Of everybody, by name."""
-    return {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
-
-
-def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way, elements: int) -> tuple[str, ...]:
-    """What runs there: whoever can be dialled listens. `place`: its folder, its id, where the coordinator is."""
-    match peer.role:
-        case "relay":
-            return ("rig.relay", *place, address)
-        case "auxiliary":
-            return ("rig.relay", *place, address, "auxiliary")
-    dialled = [address] if peer.reachable else []
-    if way.sample_s:
-        return ("agents.trainer", *place, str(way.sample_s), *dialled)
-    return ("rig.contributor", *place, str(elements), str(UNIT_S), *dialled)
-
-
-def way_of(found: Setup, codec: Wire) -> Way:
-    """A batch to which every trainer gives one unit; with the plan's freedom a sample is one, as shares are uneven."""
-    trainers = sum(peer.role == "trainer" for peer in found.peers)
-    stated = Recipe(
-        model=Model(context=257),
-        target_batch=SAMPLES * trainers,
-        micro_batch=SAMPLES,
-        minimum_trainers=trainers,
-        snapshot_every=100_000,
-    )
-    if codec != "plan":
-        return Way(replace(stated, codec_up=codec, codec_down=codec))
-    free = replace(stated, micro_batch=1, codec_up=STATED, codec_down=STATED, contributors="fast", codecs="plan")
-    return Way(free, UNIT_S / SAMPLES)
-
-
 def measure(asked: Asked) -> list[Figures]:
     """Calibrate, warm up, and make so many rounds in each codec; then the rivals, one after another, over the same
     links."""
     with emulated(asked.setup) as network, tempfile.TemporaryDirectory() as folder:
         place = Place(network, Path(folder), calibrated(network), asked.stated, asked.rounds)
-        lines = [ours(place, asked.setup, codec) for codec in asked.codecs]
+        lines = [ours(place, asked, codec) for codec in asked.codecs]
         if asked.against:
             against = compared(place, asked.against, lines[0], engine_of(place), ids_of(asked.setup))
             for line in lines:
@@ -146,10 +115,12 @@ def measure(asked: Asked) -> list[Figures]:
         return lines
 
 
-def ours(place: Place, setup: Setup, codec: Wire) -> Figures:
+def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
     """Our rounds, or why there are none: the others are worth knowing all the same."""
+    setup, unit_s = asked.setup, MANY_UNIT_S if asked.is_many else UNIT_S
     try:
-        return figures_of(rounds_of(place, setup, way_of(setup, codec)))
+        run = rounds_of(place, setup, way_of(setup, codec, unit_s), is_many=asked.is_many)
+        return figures_of(run) | {"is_many": asked.is_many}
     except (TimeoutError, Unavailable) as trouble:
         reason = str(trouble) or f"no {place.rounds} rounds in {place.patience_s:.0f} s"
         return {"setup": setup.name, "codec": codec, "left_out": reason}
@@ -168,37 +139,41 @@ def engine_of(place: Place) -> Engine:
     return engine
 
 
-def rounds_of(place: Place, setup: Setup, way: Way, solve: Solve | None = None) -> Made:
+def rounds_of(place: Place, setup: Setup, way: Way, solve: Solve | None = None, *, is_many: bool = False) -> Made:
     """Rounds of our engine in those namespaces, with its own plan or another. Nothing of it is left."""
-    with planned_by(solve), tempfile.TemporaryDirectory(dir=place.folder) as folder:
+    with planned_by(solve):
+        return asyncio.run(_rounds(place, setup, way, is_many=is_many))
+
+
+async def _rounds(place: Place, setup: Setup, way: Way, *, is_many: bool) -> Made:
+    async with swarm(place, setup, way) as made, asyncio.timeout(place.patience_s):
+        watching = asyncio.create_task(end_of_any(place.network, setup))
         try:
-            return asyncio.run(_rounds(place, setup, way, Path(folder)))
+            return await _counted(place, way, made, watching, is_many=is_many)
         finally:
-            end_all(place.network)
+            watching.cancel()
 
 
-async def _rounds(place: Place, setup: Setup, way: Way, folder: Path) -> Made:
-    network, rounds = place.network, place.rounds
-    coordinator = Coordinator(way.recipe, setup.elements)
-    control = await coordinator.listen(network.host_address)
-    peers = _start(network, setup, way, folder, control)
-    watching = asyncio.create_task(_end_of_any(network, setup))
-    try:
-        async with asyncio.timeout(place.patience_s):
-            await _unless(watching, coordinator.reach(WARM_UP))
-            before, began = Counted.now(network), time.monotonic()
-            await _unless(watching, coordinator.reach(WARM_UP + rounds))
-            after = Counted.now(network)
-            say(f"{rounds} rounds in {time.monotonic() - began:.1f} s")
-            await _unless(watching, coordinator.reach(last_step(coordinator, trainers_of(setup), way, rounds)))
-        return _made(Made(setup, way, place.rates, coordinator, peers, before, after, rounds, {}), folder)
-    except TimeoutError:
-        say(f"at step {coordinator.state.step}: " + "; ".join(coordinator.notes[-20:]))
-        raise
-    finally:
-        watching.cancel()
-        tell_steps(coordinator)
-        await coordinator.close()
+async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[NoReturn]", *, is_many: bool) -> Made:
+    coordinator, last = made.coordinator, WARM_UP + place.rounds
+    await unless(watching, coordinator.reach(WARM_UP - 1))
+    if is_many:
+        coordinator.end_probes()  # a round before the first that counts, for one may be under way
+    await unless(watching, coordinator.reach(WARM_UP))
+    before, began = seen(made), time.monotonic()
+    await unless(watching, coordinator.reach(last))
+    after = seen(made)
+    say(f"{place.rounds} rounds in {time.monotonic() - began:.1f} s")
+    trainers = {made.peers[name] for name in trainers_of(made.setup)}
+    await unless(watching, coordinator.reach(last_step(coordinator, trainers, way, place.rounds)))
+    found = Made(made.setup, way, place.rates, coordinator, made.peers, before, after, place.rounds, {})
+    found.errors.update(errors_of(found, made.folder) if way.recipe.codecs == "plan" else {})
+    return found
+
+
+def seen(made: Swarm) -> Seen:
+    """At this moment."""
+    return Seen(Counted.now(made.network), made.counted(), made.coordinator.state.void_rounds)
 
 
 def last_step(coordinator: Coordinator, trainers: set[PeerId], way: Way, rounds: int) -> int:
@@ -208,25 +183,13 @@ def last_step(coordinator: Coordinator, trainers: set[PeerId], way: Way, rounds:
     return max((step + 1 + way.stays for step in short), default=last)
 
 
-def trainers_of(found: Setup) -> set[PeerId]:
-    """All of them."""
-    ids = ids_of(found)
-    return {ids[peer.name] for peer in found.peers if peer.role == "trainer"}
-
-
 def absent_from(coordinator: Coordinator, trainers: set[PeerId], step: int) -> set[PeerId]:
     """Trainers that are not in what was committed of a round, whatever the reason."""
     return trainers - {part.peer for part in coordinator.entries[step][1].contributions}
 
 
-def _made(made: Made, folder: Path) -> Made:
-    """With what is read from the folders of its agents."""
-    made.errors.update(_errors_of(made, folder) if made.way.sample_s else {})
-    return made
-
-
-def _errors_of(made: Made, folder: Path) -> dict[int, float]:
-    """Of the averages of each counted round that somebody has made an update of by now."""
+def errors_of(made: Made, folder: Path) -> dict[int, float]:
+    """Of the averages of each counted round that somebody has made an update of by now, from the agents' folders."""
     names = {peer: name for name, peer in made.peers.items()}
     errors = {}
     for step in made.counted:
@@ -238,52 +201,14 @@ def _errors_of(made: Made, folder: Path) -> dict[int, float]:
     return errors
 
 
-def tell_steps(coordinator: Coordinator) -> None:
-    """What became of each step, for whoever looks on."""
-    for step, timed in sorted(coordinator.steps.items()):
-        said = f"{timed.slots} slots, {len(timed.held_at)} hold it, exact {timed.exact}"
-        say(f"step {step}: took {timed.round_s:.2f} s, planned {timed.planned_s:.2f}, {said}; {timed.told}")
-
-
-async def _end_of_any(network: Network, setup: Setup) -> NoReturn:
-    """Wait until a process of somebody's has ended, which none does by itself. Raises Unavailable."""
-    while True:
-        await asyncio.sleep(1.0)
-        gone = [peer.name for peer in setup.peers if network[peer.name].started[-1].poll() is not None]
-        if gone:
-            raise Unavailable(f"ended too early: {', '.join(gone)}")
-
-
-async def _unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
-    """The work, or the error that comes before its end."""
-    working = asyncio.create_task(work)
-    try:
-        await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            watching.result()
-        working.result()
-    finally:
-        working.cancel()
-
-
-def _start(network: Network, found: Setup, way: Way, folder: Path, control: str) -> dict[str, PeerId]:
-    """Every peer of a set-up as a process in its place; their ids by name."""
-    peers = ids_of(found)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
-        place = (str(folder / peer.name), peers[peer.name], control)
-        program = program_of(peer, place, network[peer.name].address, way, found.elements)
-        network[peer.name].python("-m", f"{HERE}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
-    return peers
-
-
 def figures_of(run: Made) -> Figures:
     """What is published of them."""
     found, codec, coordinator, peers = run.setup, run.way.recipe.codec_up, run.coordinator, run.peers
     wire, steps = wire_bytes(codec, found.elements), list(run.counted.values())
+    before, after = run.before.kernel, run.after.kernel
     round_s, floor = median(timed.round_s for timed in steps), floor_s(found, run.rates, wire, wire)
-    moved = {name: run.after.traffic[name] - run.before.traffic[name] for name in peers}
-    busy = cpu_busy(run.before.busy, run.after.busy)
+    moved = {name: after.traffic[name] - before.traffic[name] for name in peers}
+    busy = cpu_busy(before.busy, after.busy)
     sent = sum(each.up.bytes for each in moved.values())
     return {
         "setup": found.name,
@@ -301,15 +226,18 @@ def figures_of(run: Made) -> Figures:
         "planned_s": median(timed.planned_s for timed in steps),
         "cpu_busy": busy,
         "is_valid": busy <= MOST_BUSY,
-        "cpu_s_per_gb": spent_s(run.before.costs, run.after.costs) / (sent / 1e9),
-        "cpu_s": {name: spent.cpu_s - run.before.costs[name].cpu_s for name, spent in run.after.costs.items()},
-        "peak_mb": {name: spent.peak_mb for name, spent in run.after.costs.items()},
+        "cpu_s_per_gb": spent_s(before.costs, after.costs) / (sent / 1e9),
+        "cpu_s": {name: spent.cpu_s - before.costs[name].cpu_s for name, spent in after.costs.items()},
+        "peak_mb": {name: spent.peak_mb for name, spent in after.costs.items()},
         "sent_bytes": sent / len(steps),
         "rounds_ok": sum(_is_ok(run, step) for step in run.counted),
-        "rounds_void": coordinator.state.void_rounds,
+        "rounds_void": run.after.voids - run.before.voids,
+        "in_and_holding": sum(len(timed.whole & timed.held_at.keys()) for timed in steps)
+        / (len(steps) * len(trainers_of(found))),
         "per_peer_up_bytes": {name: each.up.bytes / len(steps) for name, each in moved.items()},
         "per_peer_down_bytes": {name: each.down.bytes / len(steps) for name, each in moved.items()},
         "relay_bytes": _relay_bytes(found, moved, len(steps)),
+        "bytes": _bytes_beside_plans(run, steps, sent),
         "learned_bandwidth_error": _errors(coordinator, peers, run.rates),
         "not_measured": _not_measured(coordinator.state.capacities, peers),
         "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
@@ -352,9 +280,25 @@ def _is_ok(run: Made, step: int) -> bool:
     """Everybody was in it everywhere, and everybody has it; where the plan leaves somebody out, everybody else."""
     timed, record = run.coordinator.steps[step], run.record(step)
     if run.way.recipe.contributors == "all" and not run.way.recipe.staleness:
-        trainers = sum(peer.role == "trainer" for peer in run.setup.peers)
-        return timed.exact and timed.slots == trainers == len(timed.held_at)
+        return timed.exact and timed.slots == len(trainers_of(run.setup)) == len(timed.held_at)
     return record.is_whole and timed.is_held and {part.peer for part in record.contributions} == timed.asked
+
+
+def _bytes_beside_plans(run: Made, steps: Sequence[Timed], sent: int) -> Figures:
+    """Of a round, beside what is planned for it; of who reduces nothing in parts of P, of relays in parts of nP."""
+    found, plans = run.setup, [timed.plan for timed in steps if timed.plan is not None]
+    receivers = {run.peers[name] for name in {*trainers_of(found), found.keeper}}
+    processes = run.before.processes, run.after.processes
+    whole = len(plans) * wire_bytes(run.way.recipe.codec_up, found.elements)
+    moved = rows_between(*processes, OF_ROUNDS)
+    reducers = {span.reducer for plan in plans for span in plan.spans}
+    senders = [name for name in trainers_of(found) if run.peers[name] not in reducers]
+    relays = [peer.name for peer in found.peers if peer.role == "relay"]
+    return {
+        **beside_plans([planned(plan, receivers) for plan in plans], *processes, sent),
+        "who_reduces_nothing_in_p": in_parts(moved, senders, whole),
+        "relays_in_np": together(moved, relays, whole * len(trainers_of(found))),
+    }
 
 
 def _relay_bytes(found: Setup, moved: dict[str, Traffic], rounds: int) -> dict[str, float]:
@@ -413,6 +357,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--codec", choices=codecs, action="append", default=[], help="fp16; may be given several times")
     parser.add_argument("--elements", type=int, help="of the vector; default: the set-up's own")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--many", action="store_true", help="short units, and no probes of idle links after warm-up")
     parser.add_argument("--against", choices=RIVALS, action="append", default=[], help="may be given several times")
     sizes = parser.add_mutually_exclusive_group()
     for size in SIZES:
@@ -423,14 +368,16 @@ def parser() -> argparse.ArgumentParser:
 def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
     """One set-up as asked for, or all of a size."""
     if wanted.size is None:
-        found = setup(wanted.setup, wanted.scale)
-        found = sized(found, wanted.elements)
+        found = sized(setup(wanted.setup, wanted.scale), wanted.elements)
         codecs = tuple(dict.fromkeys(wanted.codec or [STATED]))
-        return [Asked(found, codecs, wanted.rounds, tuple(dict.fromkeys(wanted.against)))]
-    return [
-        Asked(sized(setup(job.setup, wanted.scale), wanted.elements), job.codecs, job.rounds, job.against)
-        for job in AVERAGING[wanted.size]
-    ]
+        return [Asked(found, codecs, wanted.rounds, tuple(dict.fromkeys(wanted.against)), wanted.many)]
+    return [asked_for(job, wanted) for job in AVERAGING[wanted.size]]
+
+
+def asked_for(job: Averaging, wanted: argparse.Namespace) -> Asked:
+    """One of a size; where it says how long the vector is, its rounds are many."""
+    found = sized(setup(job.setup, wanted.scale), job.elements or wanted.elements)
+    return Asked(found, job.codecs, job.rounds, job.against, bool(job.elements))
 
 
 def sized(found: Setup, elements: int | None) -> Setup:

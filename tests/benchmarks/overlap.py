@@ -12,9 +12,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from peer_agent.protocol.identifiers import PeerId
-from tests.benchmarks.averaging import SAMPLES, STATED, Made, Way, absent_from, rounds_of, sized, trainers_of, way_of
+from tests.benchmarks.averaging import Made, absent_from, rounds_of, sized
 from tests.benchmarks.rig.coordinator import Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
+from tests.benchmarks.rig.swarm import SAMPLES, STATED, Way, trainers_of, way_of
 from tests.benchmarks.rivals.environment import Unavailable
 from tests.benchmarks.rivals.place import Place
 from tests.emulation.calibration import calibrated
@@ -33,7 +34,7 @@ def way(found: Setup, floor_s: float, contributors: Contributors) -> Way:
     """A batch is as many samples whoever is there; the exchange overlaps it."""
     free = way_of(found, "plan")
     recipe = replace(free.recipe, staleness=1, contributors=contributors)
-    return Way(recipe, OF_FLOOR * floor_s / SAMPLES, LATER)
+    return Way(recipe, OF_FLOOR * floor_s / SAMPLES, stays=LATER)
 
 
 def faster(found: Setup) -> Setup:
@@ -57,7 +58,7 @@ def measure(found: Setup, rounds: int, contributors: Contributors) -> Figures:
             "batch_s": OF_FLOOR * place.floor_s,
         }
         for name, those in (("everybody", found), ("faster", faster(found))):
-            trainers = sum(peer.role == "trainer" for peer in those.peers)
+            trainers = len(trainers_of(those))
             recipe = replace(as_all.recipe, minimum_trainers=trainers)
             say(f"{found.name}: {name}, {trainers} trainers")
             try:
@@ -72,9 +73,10 @@ def figures_of(run: Made) -> Figures:
     """Of the counted rounds, and of what became of those who were left out."""
     names = {peer: name for name, peer in run.peers.items()}
     coordinator, counted = run.coordinator, run.counted
-    absent = {step: absent_from(coordinator, trainers_of(run.setup), step) for step in counted}
+    trainers = {run.peers[name] for name in trainers_of(run.setup)}
+    absent = {step: absent_from(coordinator, trainers, step) for step in counted}
     is_short = [step for step, peers in absent.items() if peers]
-    busy = cpu_busy(run.before.busy, run.after.busy)
+    busy = cpu_busy(run.before.kernel.busy, run.after.kernel.busy)
     return {
         "samples_per_s": samples_per_s(run),
         "round_s_median": median(timed.round_s for timed in counted.values()),
@@ -82,7 +84,7 @@ def figures_of(run: Made) -> Figures:
         "planned_s": median(timed.planned_s for timed in counted.values()),
         "codecs_up": sorted({codec for timed in counted.values() for codec in timed.codecs.values()}),
         "codecs_down": sorted({timed.codec_down for timed in counted.values()}),
-        "rounds_void": coordinator.state.void_rounds,
+        "rounds_void": run.after.voids - run.before.voids,
         "sat_out": {str(step): sorted(names[peer] for peer in timed.left_out) for step, timed in counted.items()},
         "absent": {str(step): sorted(names[peer] for peer in peers) for step, peers in absent.items()},
         "round_s_with_all": _median([counted[step].round_s for step in counted if step not in is_short]),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.emulation import counters
 from tests.emulation.conftest import SMALL
-from tests.emulation.kernel import remains
+from tests.emulation.kernel import queues, remains
 from tests.emulation.kernel.commands import absent, run
 from tests.emulation.namespaces import anywhere
 from tests.emulation.network import Network, Node, end, hear
@@ -210,3 +210,10 @@ def test_what_is_lacking_is_said(platform: str, user: int, there: str, says: str
     said = absent(platform, user, lambda program: program if program in there.split() else None)
     assert says in said
     assert bool(said) == bool(says)
+
+
+def test_a_link_is_set_to_another_rate_with_the_classes_and_the_queue_that_it_has() -> None:
+    changed = [line.replace(" change ", " add ") for line in queues.changed("data", 1e5)]
+    root, *made = queues.shaped("data", 1e5)
+    assert root.startswith("qdisc add dev data root")
+    assert sorted(changed) == sorted(made)

@@ -14,7 +14,7 @@ import pytest
 
 from demo.processes import ROOT, bare_environment
 from demo.visitor import Visitor
-from tests.benchmarks.memory import peak_of
+from tests.benchmarks.memory.training import peak_of
 from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
 from tests.end_to_end.rig.swarm import AWAY, BACK, MANYHANDS, Swarm
 

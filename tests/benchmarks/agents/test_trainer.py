@@ -4,19 +4,24 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from msgspec import Struct
 
 from peer_agent.protocol.bandwidth.flows import WAYS, Capacity
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.protocol.trainer import events as e
 from peer_agent.relay.process import Relay
 from tests.benchmarks.agents.held import error_rms, load_average, load_held
-from tests.benchmarks.agents.trainer import train
+from tests.benchmarks.agents.trainer import Noise, NoModel, Watched, train
 from tests.benchmarks.rig.coordinator import Coordinator
 from tests.benchmarks.rig.machines import OwnAccess
+from tests.protocol.trainer.stage import commit
 
 ELEMENTS = 4 * 64 * 1024
 TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]
@@ -104,3 +109,44 @@ async def test_with_staleness_they_compute_on_and_what_they_hold_is_averaged(tmp
         assert all(len(record.contributions) == 3 and not record.exact for record in records)
         assert all(0 < rig.error(step) < 0.3 for step in (0, 1, 2))
         assert rig.coordinator.state.void_rounds == 0
+
+
+def accumulation(folder: Path, late_s: float) -> Watched:
+    """Of an agent that computes units in no time."""
+    model = NoModel(folder, ELEMENTS)
+    gradients: Any = Noise(model, Recipe(model=Model(context=257)), np.ones(ELEMENTS, np.float32), 0.0)
+    found = Watched(gradients, grid_of(ELEMENTS), asyncio.Lock())
+    found.folder, found.model, found.late_s = folder, model, late_s
+    return found
+
+
+async def test_a_further_unit_of_a_step_is_late_and_holds_up_no_update(tmp_path: Path) -> None:
+    found = accumulation(tmp_path, late_s=1e9)
+    unit = Unit(epoch=0, shard=0, start=0, stop=4)
+    asked = list[bool]()
+
+    def until_the_cut(_: int) -> bool:
+        asked.append(found.busy.locked())
+        return len(asked) < 3
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert isinstance(await found.compute(e.Compute(1, unit), lambda _: True), e.Computed)
+        assert await found.compute(e.Compute(2, unit), until_the_cut) is None
+        assert asked[:3] == [False] * 3, "nothing is computed, so an update may be made"
+        found.model.step += 1
+        assert isinstance(await found.compute(e.Compute(3, unit), lambda _: True), e.Computed), "the first of another"
+        found.late_s = 0.0
+        assert isinstance(await found.compute(e.Compute(4, unit), lambda _: True), e.Computed)
+    found.close()
+
+
+def test_a_digest_names_the_averages_of_all_updates(tmp_path: Path) -> None:
+    digests = []
+    for steps in ((1, 2), (2,), (2,)):
+        model = NoModel(tmp_path, ELEMENTS)
+        for step in steps:
+            model.apply(commit(step).record, "", np.zeros(ELEMENTS, np.float32))
+        digests.append(model.digest())
+    assert digests[1] == digests[2] != digests[0]
+    model.begin()
+    assert model.digest() == NoModel(tmp_path, ELEMENTS).digest() != digests[2]

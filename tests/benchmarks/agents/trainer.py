@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL SECONDS [ADDRESS]`: the agent without a model.
+"""`python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL SECONDS LATE [ADDRESS]`: an agent without model.
 
 All that it says, sends, holds and carries over is the agent's own. A sample is computed by a timer, its gradient is
 noise, the same for every token, and no step is made of the averages.
@@ -8,6 +8,7 @@ import asyncio
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,26 +35,33 @@ from peer_agent.training.computed import Computed, Taken
 from tests.benchmarks.agents.held import Held, places_in, save_average, save_held, tokens_at
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
+from tests.benchmarks.rig.tally import count_into
 
 NATS = 2.5  # a token
 LOG = "agent.log"
+LOOK_S = 0.02
+LINKED_S = 20.0  # at most, before it begins without some of those who listen
 
 
 class NoModel:
-    """In place of a replica: its digest says which averages it would have been made of."""
+    """In place of a replica: its digest says of which averages it would have been made, those of all updates."""
 
     def __init__(self, folder: Path, elements: int) -> None:
         self.folder, self.places = folder, places_in(elements)
-        self.step, self._digest = 0, ""
+        self.begin()
+
+    def begin(self) -> None:
+        """Before the first update."""
+        self.step, self._digest = 0, 0
 
     def apply(self, record: RecordHead, _: str, gradient: Floats) -> None:
         """Keep some of the averages."""
         save_average(self.folder, record.step - 1, gradient[self.places])
-        self.step, self._digest = record.step, f"{zlib.crc32(repr(record.spans).encode()):016x}"
+        self.step, self._digest = record.step, zlib.crc32(repr(record.spans).encode(), self._digest)
 
     def digest(self) -> str:
-        """Of the last update."""
-        return self._digest
+        """Of all updates, in their order."""
+        return f"{self._digest:016x}"
 
 
 class Noise:
@@ -90,33 +98,53 @@ class Noise:
 class Linked(Follower):
     """There is no snapshot; the hello after it says that everybody who listens is linked, so that rounds are whole."""
 
+    model: NoModel
     listeners: frozenset[PeerId] = frozenset()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Wait until then."""
-        while not self.listeners <= self.links.open.keys():  # noqa: ASYNC110 (a dictionary cannot be awaited)
-            await asyncio.sleep(0.01)
+        """Wait until then, but not for ever: somebody may be gone."""
+        until = time.monotonic() + LINKED_S
+        while not self.listeners <= self.links.open.keys() and time.monotonic() < until:  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(LOOK_S)
+        self.model.begin()
         return snapshot.state_digest
 
 
 class Watched(Accumulation):
-    """Some of what it holds is kept at each cut."""
+    """Some of what it holds is kept at each cut, and a further unit of the same step comes late.
+
+    So whoever is behind gives one first, and all are in every round; where somebody is away, the batch gets full too.
+    """
 
     folder: Path
-    places: Any
+    model: NoModel
+    late_s = 0.0
+    worked_at = -1
+
+    async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
+        """As it is; what makes it late is before it, so that an update does not wait for that."""
+        if self.late_s and self.worked_at == self.model.step:
+            until = time.monotonic() + self.late_s
+            while is_wanted(action.job) and time.monotonic() < until:  # noqa: ASYNC110 (nobody is told)
+                await asyncio.sleep(LOOK_S)
+        found = await super().compute(action, is_wanted)
+        if isinstance(found, e.Computed):
+            self.worked_at = found.base
+        return found
 
     def freeze(self, action: e.Freeze) -> Sending | None:
         """As it is, and then look at it."""
         sending = super().freeze(action)
-        tokens = tokens_at(action.weights, self.places // self.grid.chunk_elements)
-        save_held(self.folder, action.cut.step, Held(self.accumulator._sum[self.places], tokens))
+        places = self.model.places
+        tokens = tokens_at(action.weights, places // self.grid.chunk_elements)
+        save_held(self.folder, action.cut.step, Held(self.accumulator._sum[places], tokens))
         return sending
 
 
 class TimedJobs(Jobs):
     """Jobs without torch."""
 
-    sample_s = 0.0
+    sample_s = late_s = 0.0
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
         """A timer and noise."""
@@ -125,27 +153,32 @@ class TimedJobs(Jobs):
         model = NoModel(folder, elements)
         noise = np.random.default_rng(int(me, 16)).standard_normal(elements, dtype=np.float32)
         follower = Linked(agent.home, agent.access, agent.links, cast("Any", model))
+        follower.model = model
         follower.listeners = frozenset(listener.peer for listener in greeting.listeners) - {me}
         gradients: Any = Noise(model, parse_recipe(greeting.recipe), noise, self.sample_s)
         accumulation = Watched(gradients, grid_of(elements), follower.busy)
-        accumulation.folder, accumulation.places = folder, model.places
+        accumulation.folder, accumulation.model, accumulation.late_s = folder, model, self.late_s
         return follower, accumulation
 
 
-async def train(access: RunAccess, sample_s: float, place: Place | None) -> None:
-    """Until ended. What it would tell a person is in its folder."""
+async def train(access: RunAccess, sample_s: float, place: Place | None, late_s: float = 0.0) -> None:
+    """Until ended. What it would tell a person is in its folder. `late_s`: by which a further unit of a step is."""
     with (access.home.folder / LOG).open("w") as words:
         agent = Agent(access.home, access, Limits(threads=1, reserve_percent=0), View(words), place)
         agent.jobs = jobs = TimedJobs(agent)
-        jobs.sample_s = sample_s
+        jobs.sample_s, jobs.late_s = sample_s, late_s
         await agent.run()
 
 
-def main(folder: str, peer: str, control: str, seconds: str, address: str = "") -> None:
-    """Train until ended; with an address, others can dial it there. `seconds`: of a sample."""
+def main(folder: str, peer: str, control: str, *more: str) -> None:
+    """Train until ended; with an address, others can dial it there. Seconds are of a sample, and those by which a
+    further unit of the same step comes later."""
+    sample_s, late_s, *address = more
     leave_with_parent()
+    count_into(Path(folder))
     access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)
-    asyncio.run(train(access, float(seconds), Place(address) if address else None))
+    place = Place(address[0]) if address else None
+    asyncio.run(train(access, float(sample_s), place, float(late_s)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from msgspec import Struct, field
@@ -19,9 +20,10 @@ from peer_agent.protocol.bandwidth.flows import Capacity, Direction
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
+from peer_agent.protocol.coordinator.probing import MOST_PROBES
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
-from peer_agent.protocol.log.records import GENESIS, Entry, Record, seal
+from peer_agent.protocol.log.records import GENESIS, Contribution, Entry, Record, seal
 from peer_agent.protocol.plan import Pair
 from peer_agent.protocol.recipe import Codec, Recipe, encode_recipe
 from peer_agent.protocol.session import Link
@@ -40,7 +42,11 @@ class Timed(Struct):
     planned_s: float = 0.0  # what the plan says it takes
     committed_at: float = 0.0
     held_at: dict[PeerId, float] = field(default_factory=dict)  # when each trainer said that it has all averages
-    slots: int = 0
+    held_in: dict[PeerId, int] = field(default_factory=dict)  # and of which attempt
+    plan: m.Plan | None = None  # of the last attempt
+    attempts: int = 0  # that were planned
+    dropped: frozenset[PeerId] = frozenset()  # contributors that the round was ended without
+    whole: frozenset[PeerId] = frozenset()  # those that are in every chunk
     exact: bool = False
     told: str = ""  # of its plan
     number: int = 0  # of the round: the last that was cut at this step
@@ -51,14 +57,34 @@ class Timed(Struct):
     behind: dict[PeerId, int] = field(default_factory=dict)  # steps, of each replica when the next was committed
 
     @property
+    def slots(self) -> int:
+        """How many contribute."""
+        return len(self.codecs)
+
+    @property
+    def awaited(self) -> frozenset[PeerId]:
+        """Contributors that were not dropped: the round takes until these have everything."""
+        return frozenset(self.codecs) - self.dropped
+
+    @property
     def round_s(self) -> float:
-        """From the cut until the last of those who said so has everything, but for those it was made without."""
-        return max((at for peer, at in self.held_at.items() if peer not in self.left_out), default=0.0) - self.cut_at
+        """From the cut until the last of these has everything."""
+        return self.seconds_without(frozenset())
+
+    def seconds_without(self, peers: AbstractSet[PeerId]) -> float:
+        """The same where some are not waited for, whether they were dropped or not."""
+        held = [at for peer, at in self.held_at.items() if peer in self.awaited - peers]
+        return max(held, default=self.cut_at) - self.cut_at
 
     @property
     def is_held(self) -> bool:
-        """Whether all of its contributors have all averages."""
-        return self.codecs.keys() <= self.held_at.keys()
+        """Whether all of these have all averages."""
+        return self.awaited <= self.held_at.keys()
+
+    def hold(self, peer: PeerId, attempt: int, at: float) -> None:
+        """It has all averages of an attempt; those of a later one are others."""
+        if attempt > self.held_in.get(peer, -1):
+            self.held_at[peer], self.held_in[peer] = at, attempt
 
     def ask(self, message: m.Cut | m.SitOut, peers: Iterable[PeerId]) -> None:
         """Who is to be in the round, or who is not; another round at this step begins anew."""
@@ -88,6 +114,8 @@ class Coordinator:
         self.entries: list[tuple[Entry, Record]] = []
         self.steps: dict[int, Timed] = {}
         self.notes: list[str] = []
+        self.absent: set[PeerId] = set()  # who is stopped or gone on purpose, and is not waited for
+        self.digests: dict[int, dict[PeerId, str]] = {}  # of each step's state, as each says
         self.shown_by: dict[Direction, PeerId] = {}  # who was at the other end when an idle link was measured last
         self._moved_on = asyncio.Event()
         self._words: dict[PeerId, asyncio.Queue[m.Message]] = {}
@@ -108,9 +136,26 @@ class Coordinator:
 
     async def reach(self, step: int) -> None:
         """Until so many steps are committed, and everybody who contributed to the last has its averages."""
-        while self.state.step < step or not self.steps[step - 1].is_held:
-            self._moved_on.clear()
-            await self._moved_on.wait()
+        while self.state.step < step or not self._is_held(self.steps[step - 1]):
+            await self.change()
+
+    def _is_held(self, timed: Timed) -> bool:
+        return timed.awaited - self.absent <= timed.held_at.keys()
+
+    async def change(self) -> None:
+        """Until something has happened."""
+        self._moved_on.clear()
+        await self._moved_on.wait()
+
+    def end_probes(self) -> None:
+        """Idle links are measured no more, as in a run that is older: each of its members has had its probes."""
+        for member in self.state.members.values():
+            member.probed = MOST_PROBES
+
+    def lose(self, peer: PeerId) -> None:
+        """As where a link has ended and another is open at once, which for a peer's process costs more time."""
+        self.handle(e.Lost(peer))
+        self._say((peer,), m.Rehello(run=RUN, fence=self.state.fence))
 
     # --- links --------------------------------------------------------------------------------------------------
 
@@ -151,13 +196,14 @@ class Coordinator:
         """It has all averages: said at once, or by the report after the step where that was committed before."""
         match body:
             case m.Arrivals() if body.holds:
-                step = body.step
+                step, attempt = body.step, body.attempt
             case m.Report():
-                step = body.step - 1
+                self.digests.setdefault(body.step, {})[peer] = body.digest
+                step, attempt = body.step - 1, 0
             case _:
                 return
         if step in self.steps:
-            self.steps[step].held_at.setdefault(peer, time.monotonic())
+            self.steps[step].hold(peer, attempt, time.monotonic())
             self._moved_on.set()
 
     async def _tick(self) -> None:
@@ -207,8 +253,12 @@ class Coordinator:
 
     def _announce(self, command: e.Announce) -> None:
         plan, timed = command.plan, self.steps[command.plan.step]
-        timed.planned_at, timed.planned_s, timed.slots = time.monotonic(), plan.duration_s, len(plan.slots)
-        timed.codecs, timed.codec_down = {slot.peer: slot.codec for slot in plan.slots}, plan.codec_down
+        before = (timed.plan.round, timed.plan.attempt) if timed.plan is not None else (-1, -1)
+        if (plan.round, plan.attempt) > before:  # the same may be said again
+            timed.planned_at, timed.planned_s, timed.plan = time.monotonic(), plan.duration_s, plan
+            timed.codecs, timed.codec_down = {slot.peer: slot.codec for slot in plan.slots}, plan.codec_down
+            timed.attempts += 1
+            self._moved_on.set()
         timed.told = _told(plan, self.state.capacities) + _told_of_pairs(self.state.pairs)
         sealed = seal_plan(SITE_KEY, plan)
         self._say(command.keepers, planned_whole(sealed))
@@ -221,6 +271,9 @@ class Coordinator:
         timed = self.steps[record.step - 1]
         timed.committed_at, timed.exact = time.monotonic(), record.exact
         timed.behind = {member.peer: self.state.step - member.step for member in self.state.trainers()}
+        timed.whole = frozenset(each.peer for each in record.contributions if _is_whole(each, record))
+        if (round_ := self.state.round) is not None:
+            timed.dropped = frozenset(round_.slots[slot].peer for slot in round_.dropped)
         self._later(e.Persisted("committed", entry))
         asyncio.get_running_loop().call_soon(self._moved_on.set)
 
@@ -229,6 +282,12 @@ class Coordinator:
             letters = CommitLetters(entry, record)
             fence = self.state.fence
             self._say((command.peer,), letters.whole(fence) if command.whole else letters.to(command.peer, fence))
+
+
+def _is_whole(contribution: Contribution, record: Record) -> bool:
+    """Whether it is in every chunk."""
+    chunks = sum(part.stop - part.first for part in contribution.included)
+    return chunks == sum(span.stop - span.first for span in record.spans)
 
 
 def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:

@@ -10,11 +10,13 @@ from peer_agent.relay.place import own_certificate
 from peer_agent.relay.process import Relay
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
+from tests.benchmarks.rig.tally import count_into
 
 
 def main(folder: str, peer: str, control: str, address: str = "127.0.0.1", role: str = "relay") -> None:
     """Serve until ended, as a relay or as an auxiliary."""
     leave_with_parent()
+    count_into(Path(folder))
     access = OwnAccess(Path(folder), PeerId(peer), Role(role), control)
     certificate = own_certificate(access.home) if access.role is Role.AUXILIARY else None
     relay = Relay(access.home, access, host=address, port=0, advertise="", certificate=certificate)

@@ -16,12 +16,13 @@ MINUTES: dict[Size, int] = {"quick": 10, "usual": 60, "full": 180}
 
 
 class Averaging(Struct, frozen=True):
-    """A set-up, beside whom, and how many rounds are counted."""
+    """A set-up, beside whom, and how many rounds are counted; many short ones where it says how long the vector is."""
 
     setup: str
     against: tuple[Rival, ...] = ()
     rounds: int = 5
     codecs: tuple[Wire, ...] = ("fp16",)
+    elements: int = 0  # of the vector; 0: the set-up's own
 
 
 class Job(Struct, frozen=True):
@@ -34,22 +35,26 @@ class Job(Struct, frozen=True):
 
 OURS: tuple[Rival, ...] = ("butterfly", "parameter_server")
 FREE: tuple[Wire, ...] = ("fp16", "plan")  # beside the same rivals
+MANY = Averaging("homes", rounds=50, elements=500_000)
 SHORT = ("--setup", "albert-auxiliaries", "--elements", "3000000", "--rounds", "5")
+FEWER = ("--elements", "3000000")  # than `four` has
 
 AVERAGING: dict[Size, tuple[Averaging, ...]] = {
     "quick": (Averaging("four", ("gloo",), 3),),
     "usual": (
-        Averaging("four", ("gloo", "hivemind", *OURS), codecs=FREE),
-        Averaging("homes", ("hivemind", "butterfly"), codecs=FREE),
+        Averaging("four", ("gloo", "hivemind"), codecs=FREE),
+        Averaging("homes", ("butterfly",), 3, FREE),
+        MANY,
     ),
     "full": (
+        MANY,
         Averaging("four", ("gloo", "hivemind", *OURS), codecs=FREE),
         Averaging("homes", ("hivemind", *OURS), codecs=FREE),
         Averaging("homes-rtt"),
-        Averaging("A", ("gloo", "hivemind", *OURS)),
-        Averaging("B", ("gloo",)),
-        Averaging("C", ("gloo",)),
-        Averaging("D", ("gloo",)),
+        Averaging("A", ("gloo", "hivemind")),
+        Averaging("B", rounds=3),
+        Averaging("C", rounds=3),
+        Averaging("D", ("gloo",), 3),
         Averaging("albert"),
         Averaging("albert-auxiliaries"),
         Averaging("regions"),
@@ -80,10 +85,12 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("hostile", 90),
         Job("training.replica", 60),
         Job("training.codecs", 220),
-        Job("memory", 150),
+        Job("memory.training", 150),
+        Job("memory.averaging", 110, ("--rounds", "150")),
         Job("plan", 60),
         Job("simulator", 210),
-        Job("averaging", 1740, ("--usual",)),
+        Job("averaging", 1250, ("--usual",)),
+        Job("trouble", 380, ("--of", "sender", *FEWER)),
         Job("overlap", 200, SHORT),
     ),
     "full": (
@@ -100,10 +107,12 @@ JOBS: dict[Size, tuple[Job, ...]] = {
         Job("hostile", 1200, ("--rows", "all", "--seconds", "4")),
         Job("training.replica", 90),
         Job("training.codecs", 300),
-        Job("memory", 240),
+        Job("memory.training", 240),
+        Job("memory.averaging", 300),
         Job("plan", 120),
         Job("simulator", 360),
-        Job("averaging", 6200, ("--full",)),
+        Job("averaging", 5200, ("--full",)),
+        Job("trouble", 700, FEWER),
         Job("overlap", 1000),
     ),
 }

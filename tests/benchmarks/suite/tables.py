@@ -49,9 +49,13 @@ def cells(run: Figures, *names: str) -> Cells:
 
 
 def averaging(runs: Iterable[Figures], *, is_free: bool = False) -> list[Figures]:
-    """Those of `averaging` that got to their end: in a stated codec, or with the plan's freedom."""
-    found = [run for run in runs if run.get("benchmark") == "averaging" and "round_s_median" in run]
-    return [run for run in found if (run["codec"] == "plan") == is_free]
+    """Those of `averaging` whose rounds were made for their time: in a stated codec, or with the plan's freedom."""
+    return [run for run in made(runs) if not run.get("is_many") and (run["codec"] == "plan") == is_free]
+
+
+def made(runs: Iterable[Figures]) -> list[Figures]:
+    """Those of `averaging` that got to their end."""
+    return [run for run in runs if run.get("benchmark") == "averaging" and "round_s_median" in run]
 
 
 def time_rows(runs: list[Figures]) -> Iterable[Cells]:
@@ -142,6 +146,48 @@ def plan_rows(runs: list[Figures]) -> Iterable[Cells]:
             yield [count, *(shown(run[name].get(count)) for name in ("closed_form_ms", "all_pairs_ms", "choose_ms"))]
 
 
+def bytes_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Rounds, peers in them, and bytes beside those planned, of runs of many rounds."""
+    for run in (run for run in made(runs) if run.get("is_many")):
+        found, ok = run["bytes"], f"{run['rounds_ok']} of {len(run['rounds_s'])}"
+        parts = (found["who_reduces_nothing_in_p"], found["relays_in_np"])
+        moved = [" / ".join(cells(part, "up", "down")) for part in parts]
+        yield [run["setup"], ok, *cells(run, "rounds_void", "in_and_holding"), *exact(found), *moved]
+
+
+def exact(found: Figures) -> Cells:
+    """Ratios of which the thousandths matter."""
+    return [f"{found[name]:.3f}" for name in ("ratio", "kernel_ratio")]
+
+
+def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Rounds with one peer in trouble beside usual ones and those without it, or why there are none."""
+    for run in (run for run in runs if run.get("benchmark") == "trouble" and "trouble" in run):
+        about = cells(run, "setup", "scale", "trouble", "part", "who")
+        if "left_out" in run:
+            yield [*about, *["–"] * 8, run["left_out"], "–", "–"]
+            continue
+        ratios = ("first_ratio", "worst_ratio", "first_to_without", "worst_to_without")
+        dropped = sum(run["who"] in names for names in run["dropped"])
+        digests = "equal" if run["digests_equal"] else "differ"
+        times = cells(run, "usual_s", "without_s", "first_s", *ratios)
+        yield [*about, *times, str(dropped), digests, *cells(run, "behind", "is_valid")]
+
+
+def memory_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """What averaging takes of memory over many rounds, by what a process does."""
+    for run in (run for run in runs if run.get("benchmark") == "memory.averaging" and "memory" in run):
+        for who, found in run["memory"].items():
+            grown = cells(found, "mb_per_100_rounds")
+            yield [
+                who,
+                *cells(run, "rounds", "rounds_void"),
+                shown(found["peak_mb"]),
+                *cells(run, "allowed_mb"),
+                *grown,
+            ]
+
+
 def forwarding_rows(runs: list[Figures]) -> Iterable[Cells]:
     """Who forwards, ours first; or why there is nobody beside us."""
     for run in (run for run in runs if run.get("benchmark") == "forwarding" and "forwarders" in run):
@@ -156,6 +202,7 @@ def delayed_rows(runs: list[Figures]) -> Iterable[Cells]:
     return time_rows([run for run in runs if str(run.get("setup", "")).endswith("-rtt")])
 
 
+SENDERS, RELAYS = "who reduces nothing, P up / down", "relays, nP up / down"
 TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "to raw rates", "cpu_busy", "valid"]
 FREEDOM = ["set-up", "round, s", "floor, s", "ratio", "codecs up", "codecs down", "left out", "error"]
 OVERLAP = ["set-up", "contributors", "fp16 floor, s", "samples/s", "without the slowest", "ratio", "absent"]
@@ -168,6 +215,26 @@ TABLES: dict[str, Table] = {
     "held-out-losses": (["codec", "held-out loss, of fp16's"], loss_rows),
     "overlap": ([*OVERLAP, *BEHIND], overlap_rows),
     "costs": (["set-up", "who", "processor s per GB sent", "peak memory of a peer, MB"], cost_rows),
+    "bytes": (
+        ["set-up", "rounds ok", "void", "in and holding", "payload and framing", "kernel", SENDERS, RELAYS],
+        bytes_rows,
+    ),
+    "troubles": (
+        [
+            *("set-up", "scale", "trouble", "of a", "who", "usual, s", "without it, s", "first, s", "first to usual"),
+            *(
+                "worst to usual",
+                "first to without",
+                "worst to without",
+                "times dropped",
+                "digests",
+                "steps behind",
+                "valid",
+            ),
+        ],
+        trouble_rows,
+    ),
+    "memory": (["who", "rounds", "void", "peak, MB", "allowed, MB", "MB per 100 rounds"], memory_rows),
     "forwarding": (["who", "processor s per GB", "peak memory, MB", "MB/s"], forwarding_rows),
     "plan-times": (["peers", "closed form, ms", "every pair limited, ms", "choosing contributors, ms"], plan_rows),
     "round-trips": (TIMES, delayed_rows),

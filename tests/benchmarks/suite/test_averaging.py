@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.benchmarks import averaging
+from tests.benchmarks.rig.swarm import end_of_any, unless
 from tests.benchmarks.rivals.environment import Unavailable
 from tests.emulation.namespaces import on_loopback
 from tests.emulation.setups import Setup, peers
@@ -22,7 +22,7 @@ async def nobody_ends() -> NoReturn:
 
 async def test_work_that_is_done_is_not_held_up_by_who_watches() -> None:
     watching = asyncio.create_task(nobody_ends())
-    await averaging._unless(watching, asyncio.sleep(0))
+    await unless(watching, asyncio.sleep(0))
     assert not watching.done()
     watching.cancel()
 
@@ -31,7 +31,7 @@ async def test_who_has_ended_ends_the_wait_and_is_named() -> None:
     with on_loopback(TWO) as network:
         lasting = network["trainer-1"].start(sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE)
         network["trainer-2"].start(sys.executable, "-S", "-c", "").wait()
-        watching = asyncio.create_task(averaging._end_of_any(network, TWO))
+        watching = asyncio.create_task(end_of_any(network, TWO))
         with pytest.raises(Unavailable, match=r"early: trainer-2$"):
-            await averaging._unless(watching, asyncio.sleep(30))
+            await unless(watching, asyncio.sleep(30))
         assert lasting.poll() is None

@@ -7,8 +7,9 @@ import pytest
 
 from peer_agent.protocol.identifiers import PeerId
 from tests.benchmarks import averaging, overlap
-from tests.benchmarks.averaging import Made, freedom_of, ids_of, way_of
+from tests.benchmarks.averaging import Made, freedom_of
 from tests.benchmarks.rig.coordinator import Timed
+from tests.benchmarks.rig.swarm import ids_of, way_of
 from tests.benchmarks.rivals.place import WARM_UP
 from tests.emulation.setups import setup
 
@@ -82,4 +83,3 @@ def test_rounds_go_on_after_somebody_was_left_out_where_that_is_looked_at() -> N
     assert averaging.last_step(run.coordinator, ALL, way, 2) == FIRST + 1 + overlap.LATER
     assert averaging.last_step(run.coordinator, ALL - {SLOW}, way, 2) == WARM_UP + 2
     assert averaging.last_step(run.coordinator, ALL, way_of(FOUR, "plan"), 2) == WARM_UP + 2
-    assert averaging.trainers_of(FOUR) == ALL

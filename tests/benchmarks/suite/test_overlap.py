@@ -3,7 +3,8 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import checked
-from tests.benchmarks import averaging, overlap
+from tests.benchmarks import overlap
+from tests.benchmarks.rig import swarm
 from tests.benchmarks.rig.coordinator import Timed
 from tests.emulation.setups import setup
 from tests.protocol.identities import RUN
@@ -61,10 +62,12 @@ def test_a_round_is_timed_by_those_who_are_in_it() -> None:
 
 
 def test_the_plans_freedom_is_a_recipe_that_may_be() -> None:
-    free, stated = (averaging.way_of(setup("four"), codec) for codec in ("plan", "int8"))
+    free, stated = (swarm.way_of(setup("four"), codec) for codec in ("plan", "int8"))
     assert (free.recipe.contributors, free.recipe.codecs, free.recipe.codec_up) == ("fast", "plan", "fp16")
     assert (stated.recipe.contributors, stated.recipe.codecs, stated.recipe.codec_up) == ("all", "stated", "int8")
     assert free.recipe.target_batch == stated.recipe.target_batch
-    assert free.sample_s * averaging.SAMPLES == averaging.UNIT_S
+    assert free.sample_s * swarm.SAMPLES == swarm.UNIT_S
+    assert free.late_s == 0.0
+    assert stated.late_s >= 5 * swarm.UNIT_S, "so that all are in every round"
     assert checked(free.recipe)
     assert checked(stated.recipe)

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import averaging, overlap
+from tests.benchmarks import averaging, overlap, trouble
 from tests.benchmarks.suite import runner
 from tests.benchmarks.suite.sizes import AVERAGING, JOBS, MINUTES, SIZES, Size
 from tests.emulation.setups import SETUPS
 
 HERE = Path(runner.__file__).parents[1]
 MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
-MODULES |= {f"{room}.{path.stem}" for room in ("training", "sockets") for path in (HERE / room).glob("[a-z]*.py")}
+ROOMS = ("training", "memory", "sockets")
+MODULES |= {f"{room}.{path.stem}" for room in ROOMS for path in (HERE / room).glob("[a-z]*.py")}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -36,6 +37,26 @@ def test_averaging_is_asked_for_its_own_size_and_finds_its_setups(size: Size) ->
         (each.setup, each.codecs, each.against, each.rounds) for each in AVERAGING[size]
     ]
     assert {each.setup for each in AVERAGING[size]} <= SETUPS.keys()
+
+
+@pytest.mark.parametrize("size", ["usual", "full"])
+def test_reliability_is_counted_on_fifty_short_rounds_behind_nat(size: Size) -> None:
+    (job,) = (job for job in JOBS[size] if job.name == "averaging")
+    asked = averaging.jobs_of(averaging.parser().parse_args(list(job.arguments)))
+    (many,) = (each for each in asked if each.is_many)
+    assert (many.setup.name, many.setup.elements, many.rounds) == ("homes", 500_000, 50)
+    assert all(each.setup.elements == SETUPS[each.setup.name].elements for each in asked if not each.is_many)
+
+
+@pytest.mark.parametrize("size", ["usual", "full"])
+def test_troubles_are_of_the_setup_with_all_parts(size: Size) -> None:
+    (job,) = (job for job in JOBS[size] if job.name == "trouble")
+    asked = trouble.jobs_of(trouble.parser().parse_args(list(job.arguments)))
+    assert {each.setup.name for each in asked} == {"four"}
+    parts: set[trouble.Part] = {"sender"} if size == "usual" else {"sender", "reducer"}
+    assert {(each.kind, each.part) for each in asked} == {
+        (kind, part) for kind in ("slow", "stopped") for part in parts
+    }
 
 
 def test_the_full_size_has_every_setup_and_hivemind_where_it_is_asked_for() -> None:

@@ -120,6 +120,69 @@ def test_delayed_setups_have_a_table_of_their_own() -> None:
     assert rows("round-trips", RUN | {"setup": "homes-rtt"})[0][0] == "homes-rtt"
 
 
+MANY = RUN | {
+    "setup": "homes",
+    "is_many": True,
+    "rounds_s": [3.0] * 50,
+    "rounds_ok": 49,
+    "rounds_void": 1,
+    "in_and_holding": 0.9987,
+    "bytes": {
+        "ratio": 1.0041,
+        "kernel_ratio": 1.0512,
+        "who_reduces_nothing_in_p": {"up": 1.01, "down": 1.02},
+        "relays_in_np": {"up": 1.0, "down": 1.03},
+    },
+}
+
+
+def test_many_short_rounds_have_their_bytes_and_are_in_no_other_table() -> None:
+    assert rows("bytes", RUN, MANY) == [
+        ["homes", "49 of 50", "1", "0.999", "1.004", "1.051", "1.01 / 1.02", "1 / 1.03"],
+    ]
+    others = [name for name in TABLES if name != "bytes" and rows(name, MANY)]
+    assert others == []
+    assert rows("bytes", MANY | {"bytes": MANY["bytes"] | {"relays_in_np": {}}})[0][-1] == "– / –"
+
+
+TROUBLE: dict[str, Any] = {
+    "benchmark": "trouble",
+    "setup": "four",
+    "scale": 1.0,
+    "trouble": "slow",
+    "part": "sender",
+    "who": "trainer-4",
+    "usual_s": 9.0,
+    "without_s": None,
+    "first_s": 9.9,
+    "first_ratio": 1.1,
+    "worst_ratio": 1.2,
+    "first_to_without": None,
+    "worst_to_without": None,
+    "dropped": [["trainer-4"], [], ["trainer-3"], ["trainer-3", "trainer-4"], []],
+    "digests_equal": True,
+    "behind": 0,
+    "is_valid": True,
+}
+
+
+def test_troubles_stand_beside_usual_rounds_and_say_how_often_the_peer_was_dropped() -> None:
+    about = ["four", "1", "slow", "sender", "trainer-4"]
+    assert rows("troubles", TROUBLE) == [
+        [*about, "9", "–", "9.9", "1.1", "1.2", "–", "–", "2", "equal", "0", "True"],
+    ]
+    left_out = {name: TROUBLE[name] for name in ("benchmark", "setup", "trouble", "part")} | {"left_out": "no root"}
+    (row,) = rows("troubles", left_out)
+    assert row[-3] == "no root"
+    assert len(row) == len(rows("troubles", TROUBLE)[0])
+
+
+def test_memory_is_by_what_a_process_does() -> None:
+    found = {"peak_mb": 90.0, "grown_mb": 0.5, "mb_per_100_rounds": 0.125}
+    run = {"benchmark": "memory.averaging", "rounds": 500, "rounds_void": 166, "allowed_mb": 206.0}
+    assert rows("memory", run | {"memory": {"relay": found}}) == [["relay", "500", "166", "90", "206", "0.125"]]
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_without_figures_says_so(name: str) -> None:
     left_out = {"benchmark": "averaging", "setup": "four", "left_out": "no root"}

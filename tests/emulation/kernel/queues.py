@@ -34,6 +34,13 @@ def shaped(
         yield from without_new_connections(device, rate)
 
 
+def changed(device: str, rate: float) -> Iterator[str]:
+    """Hold what leaves a shaped device without limited pairs to another rate; its queue is as long in seconds."""
+    for line in (limit(device, "1:", ROOT, rate, rate), limit(device, "1:1", REST, rate, rate)):
+        yield line.replace("class add", "class change", 1)
+    yield fifo(device, REST, rate).replace("qdisc add", "qdisc change", 1)
+
+
 def limit(device: str, parent: str, index: int, rate: float, most: float) -> str:
     """A class that is promised `rate` and may borrow up to `most`."""
     burst, most_burst = (max(LEAST_BURST, round(each * BURST_S)) for each in (rate, most))

@@ -1,0 +1,128 @@
+"""Memory of processes that average without torch, over many rounds of which a third fail. Described in README.md."""
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from peer_agent.protocol.coordinator.state import Phase
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.recipe import Model, Recipe
+from tests.benchmarks.measures.growth import allowed_mb, memory_of
+from tests.benchmarks.rig.coordinator import Coordinator
+from tests.benchmarks.rig.figures import Figures, publish, say
+from tests.benchmarks.rig.processes import Child, peak_mb, rss_mb, running
+
+HERE = "tests.benchmarks"
+HOST = "127.0.0.1"
+TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]  # the first listens, and reduces beside the relay
+RELAY = PeerId(f"{1 << 64:032x}")
+SAMPLES = 4
+UNITS_S = str(0.02 / SAMPLES), "0.1"  # of a sample, and by which a further unit comes later
+FAILS = 3  # of so many rounds one
+TELL = 50
+PATIENCE_S = 60.0  # for one round
+
+
+def recipe() -> Recipe:
+    """Three trainers make a batch; two of them do, while the third is away. Two of three are no quorum in a round."""
+    return Recipe(
+        model=Model(context=257),
+        target_batch=SAMPLES * len(TRAINERS),
+        micro_batch=SAMPLES,
+        minimum_trainers=len(TRAINERS) - 1,
+        snapshot_every=100_000,
+        codec_up="fp16",
+        codec_down="fp16",
+    )
+
+
+@contextmanager
+def everybody(folder: Path, control: str) -> Iterator[dict[str, Child]]:
+    """A relay, a trainer that listens, and two that do not, who are lost in turn; by what they do."""
+    with contextlib.ExitStack() as stack:
+
+        def start(program: str, peer: PeerId, *more: str) -> Child:
+            return stack.enter_context(running("-m", f"{HERE}.{program}", str(folder / peer), peer, control, *more))
+
+        yield {
+            "relay": start("rig.relay", RELAY),
+            "contributor that reduces": start("agents.trainer", TRAINERS[0], *UNITS_S, HOST),
+            "contributor": start("agents.trainer", TRAINERS[1], *UNITS_S),
+            "other contributor": start("agents.trainer", TRAINERS[2], *UNITS_S),
+        }
+
+
+class Rounds:
+    """So many rounds, and what the processes take meanwhile."""
+
+    def __init__(self, coordinator: Coordinator, children: dict[str, Child], rounds: int) -> None:
+        self.coordinator, self.children, self.rounds = coordinator, children, rounds
+        self.looks: dict[str, list[float]] = {name: [] for name in children}
+        self._failed = 0  # number of the last round that was made to fail
+
+    async def make(self) -> None:
+        """Until so many have ended, with an update or void."""
+        while (ended := self._ended()) < self.rounds:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.coordinator.change()
+            self._fail()
+            if self._ended() > ended:
+                self._look()
+
+    def _ended(self) -> int:
+        return self.coordinator.state.step + self.coordinator.state.void_rounds
+
+    def _look(self) -> None:
+        for name, child in self.children.items():
+            self.looks[name].append(rss_mb(child.pid))
+        if self._ended() % TELL == 0:
+            say(f"{self._ended()} rounds, {self.coordinator.state.void_rounds} void")
+
+    def _fail(self) -> None:
+        """Once there is a plan, a contributor is lost: too few are left, and the round is void. It is back at once."""
+        state = self.coordinator.state
+        round_ = state.round
+        if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.number == self._failed:
+            return
+        able = [slot.peer for slot in round_.slots if slot.peer != TRAINERS[0]]
+        if self._ended() % FAILS == 1 and able:
+            self._failed = round_.number
+            self.coordinator.lose(able[self._ended() % len(able)])
+
+
+async def rounds_of(folder: Path, elements: int, rounds: int) -> Figures:
+    """Figures of each process."""
+    coordinator = Coordinator(recipe(), elements)
+    with everybody(folder, await coordinator.listen(HOST)) as children:
+        made = Rounds(coordinator, children, rounds)
+        await made.make()
+        memory = {name: memory_of(made.looks[name], peak_mb(child.pid), rounds) for name, child in children.items()}
+        await coordinator.close()
+    return {
+        "parameters": elements,
+        "rounds": rounds,
+        "rounds_void": coordinator.state.void_rounds,
+        "digests_equal": all(len(set(said.values())) == 1 for said in coordinator.digests.values()),
+        "allowed_mb": allowed_mb(elements),
+        "memory": memory,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.memory.averaging", description=__doc__)
+    parser.add_argument("--elements", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=500)
+    wanted = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        made = rounds_of(Path(folder), wanted.elements, wanted.rounds)
+        return publish("memory.averaging", lambda: asyncio.run(made))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

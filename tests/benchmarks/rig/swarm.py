@@ -1,0 +1,168 @@
+"""Everybody of a set-up as a process in its place, beside the shipped coordinator in this one."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.recipe import Codec, Model, Recipe
+from tests.benchmarks.rig.coordinator import Coordinator
+from tests.benchmarks.rig.figures import say
+from tests.benchmarks.rig.tally import Counts, counted
+from tests.benchmarks.rivals.environment import Unavailable
+from tests.benchmarks.rivals.place import Place, end_all
+from tests.benchmarks.suite.sizes import Wire
+from tests.emulation.network import Network
+from tests.emulation.setups import Peer, Setup
+
+HERE = "tests.benchmarks"
+SAMPLES = 4  # of each trainer in a round
+UNIT_S = 2.5  # in which each computes them
+FURTHER = 6.0  # times that, until it has computed as many again: by then everybody has given the first
+STATED: Codec = "fp16"  # where nothing is said, and the most bits that the plan may use
+
+
+class Way(Struct, frozen=True, eq=False):
+    """How rounds are made: by which recipe, and how long trainers compute."""
+
+    recipe: Recipe
+    sample_s: float  # in which a trainer computes a sample
+    late_s: float = 0.0  # by which a further unit of the same step comes later
+    stays: int = 0  # rounds that are made after somebody was left out of one
+
+
+class Swarm(Struct, frozen=True, eq=False):
+    """Who takes part. `folder` holds one of each."""
+
+    network: Network
+    setup: Setup
+    folder: Path
+    coordinator: Coordinator
+    peers: dict[str, PeerId]  # by name
+    gone: set[str]  # who was ended on purpose
+
+    def counted(self) -> dict[str, Counts]:
+        """What each process has sent and received, by what it was."""
+        return {name: counted(self.folder / name) for name in self.peers}
+
+    def named(self, peer: PeerId) -> str:
+        """Its name in the set-up."""
+        return next(name for name, each in self.peers.items() if each == peer)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """To a peer's process."""
+        self.network[name].started[-1].send_signal(number)
+
+
+@asynccontextmanager
+async def swarm(place: Place, setup: Setup, way: Way) -> AsyncIterator[Swarm]:
+    """Everybody started, and ended again."""
+    network = place.network
+    coordinator = Coordinator(way.recipe, setup.elements)
+    control = await coordinator.listen(network.host_address)
+    with tempfile.TemporaryDirectory(dir=place.folder) as folder:
+        peers = start(network, setup, Path(folder), control, way)
+        try:
+            yield Swarm(network, setup, Path(folder), coordinator, peers, set())
+        finally:
+            tell_steps(coordinator)
+            say("last of all: " + "; ".join(coordinator.notes[-20:]))
+            await coordinator.close()
+            end_all(network)
+
+
+def peer_of(number: int, peer: Peer) -> PeerId:
+    """Relays after all others, so that ids tell them apart."""
+    return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
+
+
+def ids_of(found: Setup) -> dict[str, PeerId]:
+    """Of everybody, by name."""
+    return {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
+
+
+def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way) -> tuple[str, ...]:
+    """What runs there: whoever can be dialled listens. `place`: its folder, its id, where the coordinator is."""
+    match peer.role:
+        case "relay":
+            return ("rig.relay", *place, address)
+        case "auxiliary":
+            return ("rig.relay", *place, address, "auxiliary")
+    return ("agents.trainer", *place, str(way.sample_s), str(way.late_s), *([address] if peer.reachable else []))
+
+
+def trainers_of(found: Setup) -> list[str]:
+    """The names of those who contribute."""
+    return [peer.name for peer in found.peers if peer.role == "trainer"]
+
+
+def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S) -> Way:
+    """A batch to which every trainer gives one unit; with the plan's freedom a sample is one, as shares are uneven, and
+    rounds are made as they come."""
+    trainers, stated = len(trainers_of(found)), STATED if codec == "plan" else codec
+    recipe = Recipe(
+        model=Model(context=257),
+        target_batch=SAMPLES * trainers,
+        micro_batch=SAMPLES,
+        minimum_trainers=trainers,
+        snapshot_every=100_000,
+        codec_up=stated,
+        codec_down=stated,
+    )
+    if codec != "plan":
+        return Way(recipe, unit_s / SAMPLES, (FURTHER - 1) * unit_s)
+    return Way(replace(recipe, micro_batch=1, contributors="fast", codecs="plan"), unit_s / SAMPLES)
+
+
+def start(network: Network, found: Setup, folder: Path, control: str, way: Way) -> dict[str, PeerId]:
+    """Every peer of a set-up as a process in its place; their ids by name."""
+    peers = ids_of(found)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
+        place = (str(folder / peer.name), peers[peer.name], control)
+        program = program_of(peer, place, network[peer.name].address, way)
+        network[peer.name].python("-m", f"{HERE}.{program[0]}", *program[1:], env=environment, stdin=subprocess.PIPE)
+    return peers
+
+
+def tell_steps(coordinator: Coordinator) -> None:
+    """What became of each step, for whoever looks on."""
+    for step, timed in sorted(coordinator.steps.items()):
+        said = f"{timed.slots} slots, {len(timed.held_at)} hold it, exact {timed.exact}"
+        said += f", {len(timed.dropped)} dropped" if timed.dropped else ""
+        said += f", {timed.attempts} attempts" if timed.attempts > 1 else ""
+        say(f"step {step}: took {timed.round_s:.2f} s, planned {timed.planned_s:.2f}, {said}; {timed.told}")
+
+
+async def end_of_any(network: Network, setup: Setup, gone: AbstractSet[str] = frozenset()) -> NoReturn:
+    """Wait until a process of somebody's has ended, which none does by itself but those that are `gone`.
+
+    Raises Unavailable.
+    """
+    while True:
+        await asyncio.sleep(1.0)
+        names = [peer.name for peer in setup.peers if peer.name not in gone]
+        if ended := [name for name in names if network[name].started[-1].poll() is not None]:
+            raise Unavailable(f"ended too early: {', '.join(ended)}")
+
+
+async def unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
+    """The work, or the error that comes before its end."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            watching.result()
+        working.result()
+    finally:
+        working.cancel()
