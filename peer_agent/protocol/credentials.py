@@ -32,6 +32,9 @@ class Role(StrEnum):
     READER = "reader"  # the site's own replay: reads logs at relays, and does nothing else anywhere
 
 
+FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # whose links relays forward (rule 27)
+
+
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):
     """What the site vouches for. Times are seconds of UTC; `key` is the machine's Ed25519 public key."""
 

@@ -13,11 +13,10 @@ from msgspec import Struct
 from peer_agent.network.link import FORWARDED_BYTES, Connection
 from peer_agent.network.tunnel import carry, connected
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.credentials import FORWARDED
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 
-FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # whose links are
 Find = Callable[[RunId, PeerId], m.Listener | None]
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from hashlib import sha256
 
 from peer_agent.network.link import DIAL_S, Connection, Refused
-from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.credentials import FORWARDED
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages import Listener
 from peer_agent.site.credential import RunAccess
@@ -14,7 +14,6 @@ from peer_agent.site.credential import RunAccess
 QUICK_S = 3.0  # to dial again after a link has ended, where a relay can forward: a round may be waiting
 AGAIN_S = 600.0  # until a direct link is looked for in place of a forwarded one
 BUSY_S, BUSY_LOOKS = 1.0, 600  # between looks whether a round is still open; with staleness 1 there is always one
-FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # for whom relays do so
 Serve = Callable[[Connection], Awaitable[None]]
 
 

@@ -89,7 +89,10 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
     was_idle = state.phase is Phase.ACCUMULATE and state.rounds == found.rounds
     if was_idle and LEAST_S <= probed.seconds <= state.now - found.begun_at:
         other = found.listener if member.peer == found.member else found.member
-        settled = {peer for peer, at in ((member.peer, other), (other, member.peer)) if _is_settled(state, peer, at)}
+        ends = (member.peer, other), (other, member.peer)
+        for peer, partner in ends:
+            _remember(state, peer, partner)
+        settled = {peer for peer, partner in ends if _is_settled(state, peer, partner)}
         flow = Flow(other, member.peer, probed.size, 0.0, probed.seconds)
         learn_probe(state.capacities, flow, state.rounds, settled)
     if len(found.told) == 2:
@@ -97,12 +100,17 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
     return []
 
 
-def _is_settled(state: RunState, peer: PeerId, other: PeerId) -> bool:
+def _remember(state: RunState, peer: PeerId, partner: PeerId) -> None:
+    """With whom a link was measured."""
+    member = state.members.get(peer)
+    if member is not None and len(member.measured_with) < MOST_PROBES:
+        member.measured_with.add(partner)
+
+
+def _is_settled(state: RunState, peer: PeerId, partner: PeerId) -> bool:
     """Whether somebody was measured with more than this one, or nobody else is there to be measured with."""
-    member = state.members.get(peer) or state.listening.get(peer)
+    member = state.members.get(peer)
     if member is None:
         return False
-    if len(member.measured_with) < MOST_PROBES:
-        member.measured_with.add(other)
     others = {p.peer for p in state.listening.values() if p.measures and p.peer in member.reaches}
-    return len(member.measured_with) > 1 or not others - {other, peer}
+    return len(member.measured_with) > 1 or not others - {partner, peer}
