@@ -87,10 +87,10 @@ class Building:
 
     def _inner_links(self, names: list[str], slot: int) -> Iterator[str]:
         yield from links.bridges()
-        yield f"link set {HOST_LINK.format(slot=slot)} {links.QUIET} master control"
+        yield from links.port(HOST_LINK.format(slot=slot), "control")
         for index, (peer, name) in enumerate(zip(self._setup.peers, names, strict=True)):
-            port = links.delayed_port if self._setup.delays(peer) else links.data_port
-            yield from port(index, name)
+            data_port = links.delayed_port if self._setup.delays(peer) else links.data_port
+            yield from data_port(index, name)
             yield from links.control_port(index, name)
 
     def _hold_rates(self, *, shaped: bool) -> None:

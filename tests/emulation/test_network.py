@@ -102,6 +102,15 @@ def test_the_kernel_counts_what_was_sent_for_those_who_sent_it(network: Network)
         assert {(each.control_up.bytes, each.control_down.bytes) for each in grown.values()} == {(0, 0)}
 
 
+def test_no_device_has_an_address_of_which_the_kernel_speaks_by_itself(network: Network) -> None:
+    """IPv6 announces its own addresses, to all on a bridge, for seconds after it is up."""
+    if network.internet is None:
+        return
+    for namespace in (node.namespace for node in (network.internet, *network.nodes.values())):
+        shown = json.loads(run(["ip", "-n", namespace, "-j", "-6", "address", "show", "up"]))
+        assert [device["ifname"] for device in shown if device and device["ifname"] != "lo"] == []
+
+
 def test_control_is_counted_apart(network: Network) -> None:
     host = Node("host", network.host_address, network.host_address, "")
     size = 100_000

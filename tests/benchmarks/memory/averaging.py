@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,15 +85,21 @@ class Rounds:
             say(f"{self._ended()} rounds, {self.coordinator.state.void_rounds} void")
 
     def _fail(self) -> None:
-        """Once there is a plan, a contributor is lost: too few are left, and the round is void. It is back at once."""
+        """Once there is a plan, contributors are lost until too few are left, and are back at once: the round is void.
+
+        Where it was made all the same, because the one that reduces brought most of it, the next is to fail instead.
+        """
         state = self.coordinator.state
         round_ = state.round
         if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.number == self._failed:
             return
-        able = [slot.peer for slot in round_.slots if slot.peer != TRAINERS[0]]
-        if self._ended() % FAILS == 1 and able:
-            self._failed = round_.number
-            self.coordinator.lose(able[self._ended() % len(able)])
+        if FAILS * state.void_rounds >= self._ended():
+            return
+        self._failed = round_.number
+        able = deque(slot.peer for slot in round_.slots if slot.peer != TRAINERS[0])
+        able.rotate(state.void_rounds)
+        while able and state.round is round_:
+            self.coordinator.lose(able.popleft())
 
 
 async def rounds_of(folder: Path, elements: int, rounds: int) -> Figures:

@@ -8,42 +8,53 @@ from tests.emulation.setups import Peer, Setup
 # What home computers use. The machine's own choice would decide the figures otherwise.
 CONGESTION = "congctl cubic"
 BRIDGE = "type bridge stp_state 0 mcast_snooping 0"
-QUIET = "addrgenmode none up"  # without IPv6, which would send and be counted
+
+
+def quiet(device: str) -> Iterator[str]:
+    """Bring it up without an IPv6 address, which would send and be counted; in one line a bridge gets one first."""
+    yield f"link set {device} addrgenmode none"
+    yield f"link set {device} up"
 
 
 def bridges() -> Iterator[str]:
     """The two networks, in a namespace of their own."""
     for name in ("data", "control"):
         yield f"link add {name} {BRIDGE}"
-        yield f"link set {name} {QUIET}"
+        yield from quiet(name)
+
+
+def port(device: str, bridge: str) -> Iterator[str]:
+    """One end of a link, on a bridge."""
+    yield f"link set {device} master {bridge}"
+    yield from quiet(device)
 
 
 def control_port(index: int, namespace: str) -> Iterator[str]:
     """A peer's control link."""
     yield f"link add c{index} type veth peer name control netns {namespace}"
-    yield f"link set c{index} {QUIET} master control"
+    yield from port(f"c{index}", "control")
 
 
 def data_port(index: int, namespace: str) -> Iterator[str]:
     """A peer's data link."""
     yield f"link add d{index} type veth peer name data netns {namespace}"
-    yield f"link set d{index} {QUIET} master data"
+    yield from port(f"d{index}", "data")
 
 
 def delayed_port(index: int, namespace: str) -> Iterator[str]:
     """The same over two taps that are there already."""
     yield f"link set p{index} netns {namespace} name data"
-    yield f"link set d{index} {QUIET} master data"
+    yield from port(f"d{index}", "data")
 
 
 def peer_side(setup: Setup, index: int, slot: int) -> Iterator[str]:
     """Within a peer's namespace: its addresses, and whom it reaches."""
     yield "link set lo up"
-    yield f"link set data {QUIET}"
+    yield from quiet("data")
     yield f"addr add {addresses.data_address(index)}/32 dev data"
     for destination in destinations(setup, setup.peers[index]):
         yield f"route add {destination} dev data {CONGESTION}"
-    yield f"link set control {QUIET}"
+    yield from quiet("control")
     yield f"addr add {addresses.control_address(slot, index)}/32 dev control"
     yield f"route add {addresses.host_address(slot)}/32 dev control"
 
@@ -60,18 +71,18 @@ def destinations(setup: Setup, peer: Peer) -> Iterator[str]:
 
 def host_side(device: str, slot: int) -> Iterator[str]:
     """In the host's own namespace."""
-    yield f"link set {device} {QUIET}"
+    yield from quiet(device)
     yield f"addr add {addresses.host_address(slot)}/24 dev {device}"
 
 
 def sink_port(namespace: str) -> Iterator[str]:
     """The link of what a calibration sends to; it has no rate."""
     yield f"link add sink type veth peer name data netns {namespace}"
-    yield f"link set sink {QUIET} master data"
+    yield from port("sink", "data")
 
 
 def sink_side() -> Iterator[str]:
     """Within the namespace of what a calibration sends to."""
-    yield f"link set data {QUIET}"
+    yield from quiet("data")
     yield f"addr add {addresses.SINK}/32 dev data"
     yield f"route add {addresses.DATA} dev data {CONGESTION}"
