@@ -25,6 +25,7 @@ from tests.benchmarks.measures.moved import OF_ROUNDS, beside_plans, in_parts, p
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rig.swarm import (
+    EARLY_S,
     STATED,
     UNIT_S,
     Swarm,
@@ -117,9 +118,9 @@ def measure(asked: Asked) -> list[Figures]:
 
 def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
     """Our rounds, or why there are none: the others are worth knowing all the same."""
-    setup, unit_s = asked.setup, MANY_UNIT_S if asked.is_many else UNIT_S
+    setup, (unit_s, early_s) = asked.setup, (MANY_UNIT_S, 0.0) if asked.is_many else (UNIT_S, EARLY_S)
     try:
-        run = rounds_of(place, setup, way_of(setup, codec, unit_s), is_many=asked.is_many)
+        run = rounds_of(place, setup, way_of(setup, codec, unit_s, early_s), is_many=asked.is_many)
         return figures_of(run) | {"is_many": asked.is_many}
     except (TimeoutError, Unavailable) as trouble:
         reason = str(trouble) or f"no {place.rounds} rounds in {place.patience_s:.0f} s"
@@ -130,7 +131,7 @@ def engine_of(place: Place) -> Engine:
     """Our own engine with another plan, as a rival."""
 
     def engine(setup: Setup, solve: Solve) -> Figures:
-        figures = figures_of(rounds_of(place, setup, way_of(setup, place.codec), solve))
+        figures = figures_of(rounds_of(place, setup, way_of(setup, place.codec, early_s=EARLY_S), solve))
         shown = {name: value for name, value in figures.items() if name in SHOWN}
         peak = max(figures["peak_mb"][peer.name] for peer in setup.peers if peer.role == "trainer")
         partial_rounds = place.rounds - figures["rounds_ok"]

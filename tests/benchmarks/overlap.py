@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from peer_agent.protocol.identifiers import PeerId
+from tests.benchmarks.agents.trainer import Pace
 from tests.benchmarks.averaging import Made, absent_from, rounds_of, sized
 from tests.benchmarks.rig.coordinator import Timed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
@@ -34,7 +35,7 @@ def way(found: Setup, floor_s: float, contributors: Contributors) -> Way:
     """A batch is as many samples whoever is there; the exchange overlaps it."""
     free = way_of(found, "plan")
     recipe = replace(free.recipe, staleness=1, contributors=contributors)
-    return Way(recipe, OF_FLOOR * floor_s / SAMPLES, stays=LATER)
+    return Way(recipe, Pace(OF_FLOOR * floor_s / SAMPLES), stays=LATER)
 
 
 def faster(found: Setup) -> Setup:

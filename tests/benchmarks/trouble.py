@@ -21,7 +21,7 @@ from tests.benchmarks.measures.affected import TENTH, a_reducer, a_sender, besid
 from tests.benchmarks.measures.moved import planned
 from tests.benchmarks.rig.coordinator import Coordinator, Timed
 from tests.benchmarks.rig.figures import Figures, publish, say
-from tests.benchmarks.rig.swarm import Swarm, end_of_any, swarm, trainers_of, unless, way_of
+from tests.benchmarks.rig.swarm import EARLY_S, Swarm, end_of_any, swarm, trainers_of, unless, way_of
 from tests.benchmarks.rig.tally import AVERAGE, GRADIENT
 from tests.benchmarks.rivals.environment import Unavailable
 from tests.benchmarks.rivals.place import WARM_UP, Place
@@ -180,9 +180,9 @@ def unit_s_of(place: Place) -> float:
 
 async def rounds_of(place: Place, asked: Asked) -> Figures:
     """Warm up, usual rounds, the trouble, the way back, and rounds without the one that had it."""
-    way = way_of(asked.setup, CODEC, unit_s_of(place))
+    way = way_of(asked.setup, CODEC, unit_s_of(place), EARLY_S)
     recipe = copy_of(way.recipe, minimum_trainers=len(trainers_of(asked.setup)) - 1)
-    async with swarm(place, asked.setup, copy_of(way, recipe=recipe, late_s=0.0)) as made:
+    async with swarm(place, asked.setup, copy_of(way, recipe=recipe, pace=copy_of(way.pace, late_s=0.0))) as made:
         watching = asyncio.create_task(end_of_any(place.network, asked.setup, made.gone))
 
         async def do(work: Coroutine[Any, Any, None]) -> None:

@@ -12,7 +12,7 @@ two peers is told apart first (`pairs`).
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from peer_agent.protocol.bandwidth.flows import (
@@ -36,7 +36,8 @@ from peer_agent.protocol.bandwidth.pairs import learn_pairs, narrow_flows
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
-FASTER = 1.2  # times what a link showed: the other end is not what held it up
+FASTER = 1.2  # times what was known: it is another link than was thought
+HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 
 
 def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], flows: Iterable[Flow], at: float) -> None:
@@ -56,7 +57,7 @@ def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], fl
         is_full = load.is_steady and load.part_of(held_up) >= STEADY and load.bps >= FULL * known.bps
         if is_slowing or (is_full and load.is_asked and _others_have_room(capacities, loads, direction)):
             known.is_floor = False
-        known.is_tried = load.is_asked if is_full else known.is_tried and load.bps <= known.bps
+        known.is_tried = load.is_asked if is_full else known.is_tried and load.bps <= FASTER * known.bps
         if load.bps >= known.bps:
             _raise(known, load, at)
         elif is_slowing or is_full:
@@ -64,22 +65,17 @@ def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], fl
             known.measured_at = at
 
 
-def learn_probe(
-    capacities: dict[Direction, Capacity], flow: Flow, at: float, settled: Container[PeerId] = frozenset()
-) -> None:
-    """Take what one idle link showed by itself. Nothing is lowered by it: how much came is one peer's word.
+def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) -> None:
+    """Take what one idle link showed by itself: the least that its two directions carry.
 
-    It is all that a direction carries where the other end is known to carry more, and where its peer is `settled`: it
-    was measured with others too, so that it is not what lies between two peers that held it up.
+    Nothing is lowered by it, as how much came is one peer's word; nor is it all that a direction carries, as the other
+    end, or what lies between the two, may carry no more.
     """
     bps = min(flow.received / max(flow.last_s - flow.first_s, SHORTEST_S), FASTEST_BPS)
-    for direction, other in zip(directions_of(flow), reversed(directions_of(flow)), strict=True):
-        known, partner = capacities.get(direction), capacities.get(other)
-        is_all = direction[0] in settled and partner is not None and partner.bps >= FASTER * bps
+    for direction in directions_of(flow):
+        known = capacities.get(direction)
         if known is None or bps > known.bps:
-            capacities[direction] = Capacity(bps, is_floor=not is_all, measured_at=at)
-        elif is_all and bps >= FULL * known.bps:
-            known.is_floor = False
+            capacities[direction] = Capacity(bps, is_floor=True, measured_at=at)
 
 
 def _raise(known: Capacity, load: Load, at: float) -> None:
@@ -138,10 +134,22 @@ def _others_have_room(
     return free >= STEADY * load.received
 
 
-def budget_bps(capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0) -> float:
-    """What a plan may count on: bytes per second, without the household's part. 0: nothing is known."""
+def is_limit(known: Capacity | None) -> bool:
+    """Whether a direction is known to carry no more: a round has found its end, or has tried to."""
+    return known is not None and (known.is_tried or not known.is_floor)
+
+
+def budget_bps(
+    capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0, *, hopes: bool = False
+) -> float:
+    """What a plan may count on: bytes per second, without the household's part. 0: nothing is known.
+
+    `hopes`: where the least is all that is known, with more than that.
+    """
     known = capacities.get(direction)
-    return known.bps * (1 - reserve) if known is not None else 0.0
+    if known is None:
+        return 0.0
+    return known.bps * (1 - reserve) * (HOPE if hopes and not is_limit(known) else 1.0)
 
 
 def unknown(capacities: Mapping[Direction, Capacity], peers: Sequence[PeerId]) -> list[PeerId]:

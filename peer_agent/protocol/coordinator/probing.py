@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunS
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PROBES = 3  # of one member while one host drives the run; what the other end listens to is not counted
+MOST_PROBES = 5  # of one member while one host drives the run; what the other end listens to is not counted
 IDLE_UNTIL = 0.7  # of the batch: beyond, the next round is too near
 
 
@@ -89,12 +89,9 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
     was_idle = state.phase is Phase.ACCUMULATE and state.rounds == found.rounds
     if was_idle and LEAST_S <= probed.seconds <= state.now - found.begun_at:
         other = found.listener if member.peer == found.member else found.member
-        ends = (member.peer, other), (other, member.peer)
-        for peer, partner in ends:
-            _remember(state, peer, partner)
-        settled = {peer for peer, partner in ends if _is_settled(state, peer, partner)}
-        flow = Flow(other, member.peer, probed.size, 0.0, probed.seconds)
-        learn_probe(state.capacities, flow, state.rounds, settled)
+        _remember(state, member.peer, other)
+        _remember(state, other, member.peer)
+        learn_probe(state.capacities, Flow(other, member.peer, probed.size, 0.0, probed.seconds), state.rounds)
     if len(found.told) == 2:
         del state.probes[probed.number]
     return []
@@ -105,12 +102,3 @@ def _remember(state: RunState, peer: PeerId, partner: PeerId) -> None:
     member = state.members.get(peer)
     if member is not None and len(member.measured_with) < MOST_PROBES:
         member.measured_with.add(partner)
-
-
-def _is_settled(state: RunState, peer: PeerId, partner: PeerId) -> bool:
-    """Whether somebody was measured with more than this one, or nobody else is there to be measured with."""
-    member = state.members.get(peer)
-    if member is None:
-        return False
-    others = {p.peer for p in state.listening.values() if p.measures and p.peer in member.reaches}
-    return len(member.measured_with) > 1 or not others - {partner, peer}

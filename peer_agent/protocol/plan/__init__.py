@@ -11,7 +11,7 @@ from peer_agent.protocol.plan.outline import Bottleneck, Outline, Participant, o
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.published import published_bound
-from peer_agent.protocol.plan.solve import Limit, Shares, solve
+from peer_agent.protocol.plan.solve import Limit, Shares, judged, solve
 from peer_agent.protocol.plan.spans import SPAN_BYTES, largest_remainder, spans_of
 
 QUORUM_PERCENT = 70  # of a batch's samples, and of each chunk's planned tokens; below it a round is void (rule 7)
@@ -33,6 +33,7 @@ __all__ = [
     "Party",
     "Shares",
     "choose",
+    "judged",
     "largest_remainder",
     "outline_of",
     "published_bound",

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan.closed_form import fill, least_time, lines_of
@@ -50,6 +51,15 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
     else:
         shares, parts = coupled_shares(program, lines, float(time_s))
     return Shares(program.reducers, tuple(map(float, shares)), program.duration_s(shares), _named(program, parts))
+
+
+def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
+    """The same shares over other links: how long the round takes there, and what it waits for, in equal parts."""
+    program = program_of(parties, down_bytes, limits)
+    times = program.times(np.array(shares.shares))
+    longest = times.max(initial=0.0)
+    parts = ((times >= longest * (1 - ROUNDING)) & (times > 0)).astype(np.float64)
+    return replace(shares, duration_s=float(longest), limits=_named(program, parts / max(parts.sum(), 1.0)))
 
 
 def _parts(program: Program, shares: Vector) -> Vector:

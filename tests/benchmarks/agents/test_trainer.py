@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 from msgspec import Struct
 
 from peer_agent.protocol.bandwidth.flows import WAYS, Capacity
@@ -18,7 +19,7 @@ from peer_agent.protocol.recipe import Model, Recipe
 from peer_agent.protocol.trainer import events as e
 from peer_agent.relay.process import Relay
 from tests.benchmarks.agents.held import error_rms, load_average, load_held
-from tests.benchmarks.agents.trainer import Noise, NoModel, Watched, train
+from tests.benchmarks.agents.trainer import EARLY_STEPS, Noise, NoModel, Pace, Watched, train
 from tests.benchmarks.rig.coordinator import Coordinator
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.protocol.trainer.stage import commit
@@ -68,7 +69,7 @@ async def running(folder: Path, contributors: Literal["all", "fast"], staleness:
     tasks = [asyncio.create_task(relay.run())]
     for peer in TRAINERS:
         own = OwnAccess(folder / peer, peer, Role.TRAINER, control)
-        tasks.append(asyncio.create_task(train(own, 0.01, None)))
+        tasks.append(asyncio.create_task(train(own, Pace(0.01), None)))
     try:
         yield Rig(coordinator, folder)
     finally:
@@ -114,7 +115,7 @@ async def test_with_staleness_they_compute_on_and_what_they_hold_is_averaged(tmp
 def accumulation(folder: Path, late_s: float) -> Watched:
     """Of an agent that computes units in no time."""
     model = NoModel(folder, ELEMENTS)
-    gradients: Any = Noise(model, Recipe(model=Model(context=257)), np.ones(ELEMENTS, np.float32), 0.0)
+    gradients: Any = Noise(model, Recipe(model=Model(context=257)), np.ones(ELEMENTS, np.float32), Pace(0.0))
     found = Watched(gradients, grid_of(ELEMENTS), asyncio.Lock())
     found.folder, found.model, found.late_s = folder, model, late_s
     return found
@@ -150,3 +151,12 @@ def test_a_digest_names_the_averages_of_all_updates(tmp_path: Path) -> None:
     assert digests[1] == digests[2] != digests[0]
     model.begin()
     assert model.digest() == NoModel(tmp_path, ELEMENTS).digest() != digests[2]
+
+
+def test_the_first_steps_leave_time_to_measure_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, unit, slept_s = NoModel(tmp_path, ELEMENTS), Unit(epoch=0, shard=0, start=0, stop=2), list[float]()
+    monkeypatch.setattr("tests.benchmarks.agents.trainer.time.sleep", slept_s.append)
+    noise = Noise(model, Recipe(model=Model(context=257)), np.ones(ELEMENTS, np.float32), Pace(1.0, early_s=5.0))
+    for model.step in range(EARLY_STEPS + 1):
+        noise.compute(unit)
+    assert slept_s == [12.0] * EARLY_STEPS + [2.0]

@@ -1,18 +1,20 @@
-"""`python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL SECONDS LATE [ADDRESS]`: an agent without model.
+"""`python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL --sample-s SECONDS`: an agent without a model.
 
 All that it says, sends, holds and carries over is the agent's own. A sample is computed by a timer, its gradient is
 noise, the same for every token, and no step is made of the averages.
 """
 
+import argparse
 import asyncio
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
 
 from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.contributor import Sending
@@ -41,6 +43,16 @@ NATS = 2.5  # a token
 LOG = "agent.log"
 LOOK_S = 0.02
 LINKED_S = 20.0  # at most, before it begins without some of those who listen
+EARLY_STEPS = 3  # of a run, in which links that idle can be measured
+
+
+class Pace(Struct, frozen=True):
+    """Seconds in which a trainer computes a sample, by which one is longer in a run's first steps, and by which a
+    further unit of the same step comes later."""
+
+    sample_s: float
+    early_s: float = 0.0
+    late_s: float = 0.0
 
 
 class NoModel:
@@ -67,15 +79,16 @@ class NoModel:
 class Noise:
     """In place of what computes gradients."""
 
-    def __init__(self, model: NoModel, recipe: Recipe, noise: Floats, sample_s: float) -> None:
-        self.model, self.recipe, self.noise, self.sample_s = model, recipe, noise, sample_s
+    def __init__(self, model: NoModel, recipe: Recipe, noise: Floats, pace: Pace) -> None:
+        self.model, self.recipe, self.noise, self.pace = model, recipe, noise, pace
         self.units: tuple[m.DoneUnit, ...] = ()
         self.tokens = 0
 
     def compute(self, unit: Unit) -> Computed:
         """Take as long as it takes. In a thread."""
         base = self.model.step
-        time.sleep(self.sample_s * unit.samples)
+        early_s = self.pace.early_s if base < EARLY_STEPS else 0.0
+        time.sleep((self.pace.sample_s + early_s) * unit.samples)
         _, tokens = self.recipe.tokens_in(unit.samples)
         return Computed(unit, base, NATS * tokens, tokens)
 
@@ -144,7 +157,7 @@ class Watched(Accumulation):
 class TimedJobs(Jobs):
     """Jobs without torch."""
 
-    sample_s = late_s = 0.0
+    pace = Pace(0.0)
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
         """A timer and noise."""
@@ -155,31 +168,43 @@ class TimedJobs(Jobs):
         follower = Linked(agent.home, agent.access, agent.links, cast("Any", model))
         follower.model = model
         follower.listeners = frozenset(listener.peer for listener in greeting.listeners) - {me}
-        gradients: Any = Noise(model, parse_recipe(greeting.recipe), noise, self.sample_s)
+        gradients: Any = Noise(model, parse_recipe(greeting.recipe), noise, self.pace)
         accumulation = Watched(gradients, grid_of(elements), follower.busy)
-        accumulation.folder, accumulation.model, accumulation.late_s = folder, model, self.late_s
+        accumulation.folder, accumulation.model, accumulation.late_s = folder, model, self.pace.late_s
         return follower, accumulation
 
 
-async def train(access: RunAccess, sample_s: float, place: Place | None, late_s: float = 0.0) -> None:
-    """Until ended. What it would tell a person is in its folder. `late_s`: by which a further unit of a step is."""
+async def train(access: RunAccess, pace: Pace, place: Place | None) -> None:
+    """Until ended. What it would tell a person is in its folder."""
     with (access.home.folder / LOG).open("w") as words:
         agent = Agent(access.home, access, Limits(threads=1, reserve_percent=0), View(words), place)
         agent.jobs = jobs = TimedJobs(agent)
-        jobs.sample_s, jobs.late_s = sample_s, late_s
+        jobs.pace = pace
         await agent.run()
 
 
-def main(folder: str, peer: str, control: str, *more: str) -> None:
-    """Train until ended; with an address, others can dial it there. Seconds are of a sample, and those by which a
-    further unit of the same step comes later."""
-    sample_s, late_s, *address = more
+def main(arguments: Sequence[str]) -> None:
+    """Train until ended."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.agents.trainer", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("peer", type=PeerId)
+    parser.add_argument("control", help="where the coordinator is")
+    parser.add_argument("--sample-s", type=float, required=True, help="in which it computes a sample")
+    parser.add_argument("--early-s", type=float, default=0.0, help="by which that is longer in the first steps")
+    parser.add_argument("--late-s", type=float, default=0.0, help="by which a further unit of a step comes later")
+    parser.add_argument("--address", help="where others can dial it")
+    parser.add_argument("--torch", action="store_true", help="load it, as whoever computes has")
+    asked = parser.parse_args(arguments)
     leave_with_parent()
-    count_into(Path(folder))
-    access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)
-    place = Place(address[0]) if address else None
-    asyncio.run(train(access, float(sample_s), place, float(late_s)))
+    count_into(asked.folder)
+    if asked.torch:
+        import torch
+
+        torch.set_num_threads(1)
+    access = OwnAccess(asked.folder, asked.peer, Role.TRAINER, asked.control)
+    place = Place(asked.address) if asked.address else None
+    asyncio.run(train(access, Pace(asked.sample_s, asked.early_s, asked.late_s), place))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

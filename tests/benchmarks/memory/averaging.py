@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]  # the first listens, and reduces beside the relay
 RELAY = PeerId(f"{1 << 64:032x}")
 SAMPLES = 4
-UNITS_S = str(0.02 / SAMPLES), "0.1"  # of a sample, and by which a further unit comes later
+PACE = "--sample-s", str(0.02 / SAMPLES), "--late-s", "0.1"
 FAILS = 3  # of so many rounds one
 TELL = 50
 PATIENCE_S = 60.0  # for one round
@@ -52,9 +52,9 @@ def everybody(folder: Path, control: str) -> Iterator[dict[str, Child]]:
 
         yield {
             "relay": start("rig.relay", RELAY),
-            "contributor that reduces": start("agents.trainer", TRAINERS[0], *UNITS_S, HOST),
-            "contributor": start("agents.trainer", TRAINERS[1], *UNITS_S),
-            "other contributor": start("agents.trainer", TRAINERS[2], *UNITS_S),
+            "contributor that reduces": start("agents.trainer", TRAINERS[0], *PACE, "--address", HOST),
+            "contributor": start("agents.trainer", TRAINERS[1], *PACE),
+            "other contributor": start("agents.trainer", TRAINERS[2], *PACE),
         }
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Codec, Model, Recipe
+from tests.benchmarks.agents.trainer import Pace
 from tests.benchmarks.rig.coordinator import Coordinator
 from tests.benchmarks.rig.figures import say
 from tests.benchmarks.rig.tally import Counts, counted
@@ -28,6 +29,7 @@ from tests.emulation.setups import Peer, Setup
 HERE = "tests.benchmarks"
 SAMPLES = 4  # of each trainer in a round
 UNIT_S = 2.5  # in which each computes them
+EARLY_S = 12.0  # by which that is longer while rounds warm up: three measures of an idle link take so long
 FURTHER = 6.0  # times that, until it has computed as many again: by then everybody has given the first
 STATED: Codec = "fp16"  # where nothing is said, and the most bits that the plan may use
 
@@ -36,8 +38,7 @@ class Way(Struct, frozen=True, eq=False):
     """How rounds are made: by which recipe, and how long trainers compute."""
 
     recipe: Recipe
-    sample_s: float  # in which a trainer computes a sample
-    late_s: float = 0.0  # by which a further unit of the same step comes later
+    pace: Pace
     stays: int = 0  # rounds that are made after somebody was left out of one
 
 
@@ -98,7 +99,8 @@ def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way) 
             return ("rig.relay", *place, address)
         case "auxiliary":
             return ("rig.relay", *place, address, "auxiliary")
-    return ("agents.trainer", *place, str(way.sample_s), str(way.late_s), *([address] if peer.reachable else []))
+    pace = ("--sample-s", way.pace.sample_s, "--early-s", way.pace.early_s, "--late-s", way.pace.late_s)
+    return ("agents.trainer", *place, "--torch", *map(str, pace), *(("--address", address) if peer.reachable else ()))
 
 
 def trainers_of(found: Setup) -> list[str]:
@@ -106,9 +108,9 @@ def trainers_of(found: Setup) -> list[str]:
     return [peer.name for peer in found.peers if peer.role == "trainer"]
 
 
-def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S) -> Way:
+def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0.0) -> Way:
     """A batch to which every trainer gives one unit; with the plan's freedom a sample is one, as shares are uneven, and
-    rounds are made as they come."""
+    rounds are made as they come. `early_s`: by which units are longer in the first steps."""
     trainers, stated = len(trainers_of(found)), STATED if codec == "plan" else codec
     recipe = Recipe(
         model=Model(context=257),
@@ -120,8 +122,9 @@ def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S) -> Way:
         codec_down=stated,
     )
     if codec != "plan":
-        return Way(recipe, unit_s / SAMPLES, (FURTHER - 1) * unit_s)
-    return Way(replace(recipe, micro_batch=1, contributors="fast", codecs="plan"), unit_s / SAMPLES)
+        return Way(recipe, Pace(unit_s / SAMPLES, early_s / SAMPLES, (FURTHER - 1) * unit_s + early_s))
+    freedom = replace(recipe, micro_batch=1, contributors="fast", codecs="plan")
+    return Way(freedom, Pace(unit_s / SAMPLES, early_s / SAMPLES))
 
 
 def start(network: Network, found: Setup, folder: Path, control: str, way: Way) -> dict[str, PeerId]:

@@ -7,46 +7,38 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
 
-import numpy as np
-
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.plan import Limit, Party, Shares
-from peer_agent.protocol.plan.program import program_of
-from peer_agent.protocol.plan.solve import MOST_NAMED, ROUNDING
+from peer_agent.protocol.plan import Limits, Party, Shares, judged
 from tests.emulation.setups import Rates, Setup
 
-Solve = Callable[[Sequence[Party], float], Shares]
+Solve = Callable[[Sequence[Party], float, Limits], Shares]
 
 
-def butterfly(parties: Sequence[Party], down_bytes: float) -> Shares:
+def butterfly(parties: Sequence[Party], down_bytes: float, limits: Limits) -> Shares:
     """Equal shares for the trainers that are reached; where there are none, for whoever is. Raises ValueError."""
     able = [party.peer for party in parties if party.may_reduce]
     trainers = [party.peer for party in parties if party.may_reduce and party.is_volunteer]
-    return equal(parties, down_bytes, trainers or able)
+    return equal(parties, down_bytes, limits, trainers or able)
 
 
 def parameter_server(server: PeerId) -> Solve:
     """Everything is reduced at one place; while it is not there, by the first of the others."""
 
-    def solve(parties: Sequence[Party], down_bytes: float) -> Shares:
+    def solve(parties: Sequence[Party], down_bytes: float, limits: Limits) -> Shares:
         able = sorted(party.peer for party in parties if party.may_reduce)
-        return equal(parties, down_bytes, [server] if server in able else able[:1])
+        return equal(parties, down_bytes, limits, [server] if server in able else able[:1])
 
     return solve
 
 
-def equal(parties: Sequence[Party], down_bytes: float, chosen: Sequence[PeerId]) -> Shares:
+def equal(parties: Sequence[Party], down_bytes: float, limits: Limits, chosen: Sequence[PeerId]) -> Shares:
     """Equal shares for those chosen, the time that takes on what is known of the links, and which of them take it."""
-    program = program_of(parties, down_bytes)
     if not chosen:
         raise ValueError("nobody may reduce")
-    shares = np.array([1.0 / len(chosen) if peer in chosen else 0.0 for peer in program.reducers])
-    duration_s, times = program.duration_s(shares), program.times(shares)
-    longest = np.flatnonzero((times > 0) & (times >= duration_s * (1 - ROUNDING)))
-    rows = [program.rows[row] for row in longest][:MOST_NAMED]
-    limits = tuple(Limit(row.kind, row.peers, 1.0 / len(rows)) for row in rows)
-    return Shares(program.reducers, tuple(shares.tolist()), duration_s, limits)
+    reducers = tuple(sorted(party.peer for party in parties if party.may_reduce))
+    shares = tuple(1.0 / len(chosen) if peer in chosen else 0.0 for peer in reducers)
+    return judged(Shares(reducers, shares, 0.0), parties, down_bytes, limits)
 
 
 def best_connected(setup: Setup, rates: Rates) -> str:

@@ -3,11 +3,13 @@
 import pytest
 
 from peer_agent.protocol.coordinator.round import planning
+from peer_agent.protocol.coordinator.round.planning import make_plan
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.plan import Party, solve
+from peer_agent.protocol.plan import NO_LIMITS, Party, solve
 from tests.benchmarks.rivals.against import opened
 from tests.benchmarks.rivals.plans import best_connected, butterfly, parameter_server, planned_by
 from tests.emulation.setups import SETUPS, Setup, peers, setup
+from tests.protocol.coordinator.scenes import reducing
 
 BYTES = 80.0
 RELAY = PeerId(f"{99:032x}")
@@ -30,7 +32,7 @@ def relay() -> Party:
 
 
 def test_butterfly_gives_every_trainer_the_same_whatever_its_link() -> None:
-    found = butterfly([trainer(1), trainer(2, 5.0), trainer(3), trainer(4), relay()], BYTES)
+    found = butterfly([trainer(1), trainer(2, 5.0), trainer(3), trainer(4), relay()], BYTES, NO_LIMITS)
     assert dict(zip(found.reducers, found.shares, strict=True)) == {
         **{PeerId(f"{number:032x}"): 0.25 for number in (1, 2, 3, 4)},
         RELAY: 0.0,
@@ -41,22 +43,22 @@ def test_butterfly_gives_every_trainer_the_same_whatever_its_link() -> None:
 
 
 def test_butterfly_takes_relays_where_no_trainer_is_reached() -> None:
-    found = butterfly([trainer(1, may_reduce=False), relay()], BYTES)
+    found = butterfly([trainer(1, may_reduce=False), relay()], BYTES, NO_LIMITS)
     assert (found.reducers, found.shares) == ((RELAY,), (1.0,))
 
 
 def test_a_parameter_server_has_all_of_it_and_while_it_is_away_another_has() -> None:
     both = [trainer(1), trainer(2), relay()]
-    found = parameter_server(RELAY)(both, BYTES)
+    found = parameter_server(RELAY)(both, BYTES, NO_LIMITS)
     assert found.shares == (0.0, 0.0, 1.0)
     assert found.duration_s == pytest.approx(BYTES / 10.0)
-    assert parameter_server(RELAY)(both[:2], BYTES).shares == (1.0, 0.0)
+    assert parameter_server(RELAY)(both[:2], BYTES, NO_LIMITS).shares == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("plan", [butterfly, parameter_server(RELAY)])
 def test_where_nobody_may_reduce_there_is_no_plan(plan: object) -> None:
     with pytest.raises(ValueError, match="nobody"):
-        plan([trainer(1, may_reduce=False)], BYTES)  # type: ignore[operator]
+        plan([trainer(1, may_reduce=False)], BYTES, NO_LIMITS)  # type: ignore[operator]
 
 
 def test_the_best_connected_is_a_relay_or_else_whoever_has_the_best_link() -> None:
@@ -74,6 +76,10 @@ def test_coordinators_plan_so_within_the_block_alone() -> None:
     with planned_by(butterfly):
         assert vars(planning)["solve"] is butterfly
     assert vars(planning)["solve"] is solve
+    stage, _, relays = reducing({}, {}, bps=(3_000_000, 1_000_000))
+    with planned_by(butterfly):
+        equal = make_plan(stage.state, stage.round, stage.state.reducers())
+    assert [sum(s.stop - s.first for s in equal.spans if s.reducer == relay) for relay in relays] == [4, 4]
     with planned_by(None):
         assert vars(planning)["solve"] is solve
 

@@ -34,7 +34,7 @@ def test_the_slowest_four_are_those_without_whom_it_is_measured() -> None:
 def test_everybody_computes_its_share_in_a_part_of_the_floor() -> None:
     found = setup("albert")
     way = overlap.way(found, 10.0, "all")
-    assert way.sample_s * way.recipe.target_batch / 16 == 7.0
+    assert way.pace.sample_s * way.recipe.target_batch / 16 == 7.0
     assert (way.recipe.staleness, way.recipe.codecs, way.recipe.micro_batch) == (1, "plan", 1)
     checked(way.recipe)
 
@@ -66,8 +66,8 @@ def test_the_plans_freedom_is_a_recipe_that_may_be() -> None:
     assert (free.recipe.contributors, free.recipe.codecs, free.recipe.codec_up) == ("fast", "plan", "fp16")
     assert (stated.recipe.contributors, stated.recipe.codecs, stated.recipe.codec_up) == ("all", "stated", "int8")
     assert free.recipe.target_batch == stated.recipe.target_batch
-    assert free.sample_s * swarm.SAMPLES == swarm.UNIT_S
-    assert free.late_s == 0.0
-    assert stated.late_s >= 5 * swarm.UNIT_S, "so that all are in every round"
+    assert free.pace.sample_s * swarm.SAMPLES == swarm.UNIT_S
+    assert free.pace.late_s == 0.0
+    assert stated.pace.late_s >= 5 * swarm.UNIT_S, "so that all are in every round"
     assert checked(free.recipe)
     assert checked(stated.recipe)

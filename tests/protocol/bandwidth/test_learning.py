@@ -187,8 +187,11 @@ def test_where_both_ends_carried_all_that_is_known_nobody_knows_which_was_full()
 
 def test_what_carried_more_after_all_is_to_be_tried_anew() -> None:
     known = {direction: Capacity(10 * MBPS, True, 0, is_tried=True) for direction in links(a=(1, 1), r=(1, 1))}
-    learn(known, [paced("a", "r", 12.8, 12.8)], 1)
-    assert mbps(known, "a") == pytest.approx(12.5)
+    learn(known, [paced("a", "r", 14.5, 14.5)], 1)
+    assert mbps(known, "a") == pytest.approx(11, rel=0.01)
+    assert known[peer("a"), "up"].is_tried, "so little more is the same link"
+    learn(known, [paced("a", "r", 11.5, 11.5)], 2)
+    assert mbps(known, "a") == pytest.approx(13.9, rel=0.01)
     assert not known[peer("a"), "up"].is_tried
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.plan import NO_LIMITS, Kind, Limits, Party, Shares, solve
+from peer_agent.protocol.plan import NO_LIMITS, Kind, Limits, Party, Shares, judged, solve
 from tests.protocol.plan import by_hand
 from tests.protocol.plan.instances import (
     albert,
@@ -252,3 +252,17 @@ def test_so_it_does_where_only_own_links_limit(seed: int) -> None:
         faster = [replace(p, upload_bps=p.upload_bps * 1.0001) if (p.peer,) == limit.peers else p for p in parties]
         shorter = solve(faster, 1.0).duration_s
         assert 1 - shorter / plan.duration_s == pytest.approx(0.0001 * limit.part, rel=0.01)
+
+
+def test_shares_are_judged_over_other_links() -> None:
+    """The same shares, as long as they take there, and what that is."""
+    parties = [trainer(0, 2.0, 100.0), trainer(1, 1.0, 100.0), auxiliary(2, 100.0)]
+    found = solve(parties, 1.0)
+    assert judged(found, parties, 1.0).duration_s == pytest.approx(found.duration_s)
+    slower = [replace(parties[0], upload_bps=0.1), *parties[1:]]
+    there = judged(found, slower, 1.0)
+    assert there.shares == found.shares
+    reducers, table = by_hand.seconds(slower, 1.0)
+    assert list(there.reducers) == reducers
+    assert there.duration_s == pytest.approx(float((table @ np.array(found.shares)).max()))
+    assert [(limit.kind, limit.peers, limit.part) for limit in there.limits] == [(Kind.UP, (peer(0),), 1.0)]

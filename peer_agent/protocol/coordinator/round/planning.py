@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS
-from peer_agent.protocol.bandwidth.learning import budget_bps
+from peer_agent.protocol.bandwidth.learning import budget_bps, is_limit
 from peer_agent.protocol.bandwidth.pairs import limits_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
@@ -19,7 +19,7 @@ from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.deadlines import MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
-from peer_agent.protocol.plan import Limits, Party, Shares, solve, spans_of
+from peer_agent.protocol.plan import Limits, Party, Shares, judged, solve, spans_of
 
 AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
 FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
@@ -66,7 +66,11 @@ def patience_s(state: RunState) -> float:
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
-    shares = solve(parties, down_bytes, Limits(limits_of(state.pairs)))
+    limits = Limits(limits_of(state.pairs))
+    hoped = _parties(state, round_, members, hopes=True)
+    shares = solve(hoped, down_bytes, limits)
+    if hoped != parties:
+        shares = judged(shares, parties, down_bytes, limits)
     round_.limits = shares.limits
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
@@ -106,10 +110,8 @@ def _timing(state: RunState, shares: Shares, *, has_straggler: bool) -> dict[str
     """
     duration_s = shares.duration_s and START_S + FRAMING * shares.duration_s
     sigma = sigma_of(state, duration_s)
-    known = [
-        state.capacities.get((limit.peers[0], way)) for limit in shares.limits for way in WAYS if way == limit.kind
-    ]
-    is_known = all(each is not None and (each.is_tried or not each.is_floor) for each in known)
+    limiting = ((limit.peers[0], way) for limit in shares.limits for way in WAYS if way == limit.kind)
+    is_known = all(is_limit(state.capacities.get(direction)) for direction in limiting)
     if has_straggler:
         return {"duration_s": duration_s, "sigma": sigma, "pace": 0.0}
     if not sigma or is_known:
@@ -117,17 +119,17 @@ def _timing(state: RunState, shares: Shares, *, has_straggler: bool) -> dict[str
     return {"duration_s": duration_s, "sigma": MOST_SIGMA, "pace": FAR_AHEAD}
 
 
-def _parties(state: RunState, round_: Round, reducers: Sequence[Member]) -> list[Party]:
+def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hopes: bool = False) -> list[Party]:
     up = {slot.peer: encoded_size(slot.codec, state.elements) for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
     gone = [Party(peer=peer, up_bytes=up[peer], is_volunteer=True) for peer in up.keys() - here.keys()]
-    parties = [party_of(state, member, up.get(peer, 0)) for peer, member in here.items()]
+    parties = [party_of(state, member, up.get(peer, 0), hopes=hopes) for peer, member in here.items()]
     if state.recipe.contributors == "fast":
         parties = [replace(party, is_awaited=party.peer in round_.persons) for party in parties]
     return [*parties, *gone]
 
 
-def party_of(state: RunState, member: Member, up_bytes: int = 0) -> Party:
+def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool = False) -> Party:
     """Relays reduce, trainers receive. Who has left sends what it offered once it is back, and receives nothing."""
     return Party(
         peer=member.peer,
@@ -135,8 +137,8 @@ def party_of(state: RunState, member: Member, up_bytes: int = 0) -> Party:
         receives=member.trains,
         may_reduce=state.may_reduce(member),
         is_volunteer=member.trains,
-        upload_bps=upload_bps(state, member),
-        download_bps=budget_bps(state.capacities, (member.peer, "down")),
+        upload_bps=upload_bps(state, member, hopes=hopes),
+        download_bps=budget_bps(state.capacities, (member.peer, "down"), hopes=hopes),
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS, Way
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.planning import (
     AHEAD_OF_PLAN,
@@ -82,6 +83,19 @@ def test_a_reducer_with_three_times_the_bandwidth_has_three_times_the_part() -> 
     stage, _, relays = reducing({}, {}, bps=(3_000_000, 1_000_000))
     parts = {relay: sum(s.stop - s.first for s in stage.spans() if s.reducer == relay) for relay in relays}
     assert parts == {relays[0]: 6, relays[1]: 2}
+
+
+@pytest.mark.parametrize(("is_tried", "parts"), [(True, (4, 4)), (False, (5, 3))])
+def test_of_a_link_that_may_carry_more_than_was_seen_more_is_hoped(is_tried: bool, parts: tuple[int, int]) -> None:
+    """Else two links that are thought slow, and are asked for little, would never show what they carry."""
+    stage, _, relays = reducing({}, {}, bps=(1_000_000, 1_000_000))
+    for way in WAYS:
+        known = stage.state.capacities[relays[0], way]
+        known.is_floor, known.is_tried = True, is_tried
+    new = make_plan(stage.state, stage.round, stage.state.reducers())
+    assert tuple(sum(s.stop - s.first for s in new.spans if s.reducer == relay) for relay in relays) == parts
+    longest = max(parts) / 8 * 4 * encoded_size("fp16", stage.state.elements) / 1e6
+    assert new.duration_s == pytest.approx(START_S + FRAMING * longest, rel=0.1), "its time rests on what was seen"
 
 
 def test_a_round_is_given_four_times_what_its_links_take_beyond_its_patience() -> None:
