@@ -97,7 +97,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Site
         swarm.sign_up("Noor")
         places = drafted(swarm, amina) | {"code": asked(swarm)}
         places |= {"done": finished(swarm, amina), "operator": swarm.operator_link()}
-        swarm.open_run(amina, python_text()[:150_000], trainers=1, steps=100_000)
+        swarm.open_endless_run(amina, python_text()[:150_000])
         swarm.start_agent("amina")
         run = f"/runs/{swarm.slug}/"
         amina.submit(f"{run}manage/", {"remove-name": "Noor"}, action=f"{run}removed/")

@@ -13,7 +13,6 @@ from peer_agent.relay.place import SEEN
 from tests.end_to_end.rig.swarm import Swarm
 
 HERE = str(ROOT)  # the agent of this checkout, whichever is installed
-ENDLESS = 100_000
 AVERAGED = re.compile(r"step (\d+) is made: .* ([\d.]+) [MG]B averaged here")
 
 
@@ -41,7 +40,7 @@ def has_torch(swarm: Swarm, name: str) -> bool:
 
 def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: str) -> None:
     organizer = swarm.sign_up("organizer")
-    swarm.open_run(organizer, english, trainers=1, steps=ENDLESS)
+    swarm.open_endless_run(organizer, english)
     swarm.start_agent("a", token=swarm.token_of(organizer), PYTHONPATH=HERE)
     swarm.wait(lambda: "no relay is connected" in swarm.facts()["waiting_for"], 300, "nobody averages")
     start_auxiliary(swarm, "nas", swarm.token_of(organizer))
@@ -88,7 +87,7 @@ def test_two_that_listen_need_no_relay(tmp_path: Path, english: str) -> None:
     with Swarm(tmp_path) as swarm:
         swarm.start_site(options="--no-relay")
         organizer = swarm.sign_up("organizer")
-        swarm.open_run(organizer, english, trainers=2, steps=ENDLESS)
+        swarm.open_endless_run(organizer, english, trainers=2)
         for name in ("a", "b"):
             token = swarm.token_of(organizer)
             swarm.start_agent(name, token=token, options="--listen --host 127.0.0.1", PYTHONPATH=HERE)

@@ -21,7 +21,7 @@ from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, SHOWN, Swarm
 from tests.end_to_end.test_live_page import open_page
 
 # As in real runs: the site looks for revoked machines once a second.
-SECONDS_A_STEP = {"width": "96", "layers": "2", "target_batch": "384"}
+SECONDS_A_STEP: dict[str, str] = {"width": "96", "layers": "2", "target_batch": "384"}
 ROUNDS = 2  # that a revoked machine may still be part of: the one under way, and one that was just planned
 OVERRIDE = "\u202e"  # right-to-left override: what follows it reads backwards
 HOSTILE = f"<img src=x onerror=window.harm=1><script>window.harm=2</script>{OVERRIDE}&amp; {{{{7*7}}}} مرحبا"
@@ -153,7 +153,7 @@ def after_revocation(swarm: Swarm, name: str) -> list[int]:
 def test_a_machine_that_is_revoked_in_the_middle_of_a_run(site: tuple[Swarm, Browser], english: str) -> None:
     swarm, browser = site
     mira, tom = swarm.sign_up("Mira"), swarm.sign_up("Tom")
-    swarm.open_run(mira, english, trainers=1, steps=100_000, **SECONDS_A_STEP)
+    swarm.open_endless_run(mira, english, trainers=1, **SECONDS_A_STEP)
     for name, visitor in (("mira", mira), ("tom", tom)):
         swarm.start_agent(name, token=swarm.token_of(visitor))
     swarm.wait(lambda: {row["person"] for row in swarm.items("ledger")} == {"Mira", "Tom"}, 120, "both work")

@@ -3,8 +3,8 @@
 One has been there since before its first step, and sees also what is measured on text that nobody trains on.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import psutil
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[Run]
     with Swarm(tmp_path_factory.mktemp("readers")) as swarm, chromium() as browser:
         swarm.start_site()
         amina = swarm.sign_up("Amina")
-        swarm.open_run(amina, english, trainers=1, steps=100_000)
+        swarm.open_endless_run(amina, english, snapshot_every="10")
         spectator = watch(swarm, Reader(browser))
         swarm.start_agent("amina", token=swarm.token_of(amina))
         swarm.wait_for_step(1)
@@ -97,25 +97,43 @@ def test_a_browser_of_years_ago(run: Run) -> None:
     reader.context.close()
 
 
+def of_the_browser() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if "chrom" in child.name()]
+
+
 @contextmanager
-def asleep() -> Iterator[None]:
-    """Every process of our browser stands still, as when a phone is put away."""
-    browsers = [child for child in psutil.Process().children(recursive=True) if "chrom" in child.name()]
-    assert browsers
-    for process in browsers:
-        process.suspend()
+def asleep(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """They stand still, as when a phone is put away. Some may end meanwhile: pages that were closed before."""
+    assert processes
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
     try:
         yield
     finally:
-        for process in browsers:
-            process.resume()
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def test_who_ends_asleep_leaves_nobody_asleep() -> None:
+    sleepers = [psutil.Popen(["sleep", "300"]) for _ in range(3)]
+    try:
+        with asleep(sleepers):
+            sleepers[0].kill()
+            sleepers[0].wait()
+        assert psutil.STATUS_STOPPED not in {each.status() for each in sleepers[1:]}
+    finally:
+        for each in sleepers[1:]:
+            each.kill()
+            each.wait()
 
 
 def test_a_phone_that_sleeps(run: Run) -> None:
     swarm, browser, _ = run
     reader = watch(swarm, Reader(browser, width=390, height=844))
     before = reader.page.evaluate("window.seen.length")
-    with asleep():
+    with asleep(of_the_browser()):
         swarm.wait_for_step(swarm.head() + 5)
         woken = swarm.head()
     is_up_to_date(swarm, reader)

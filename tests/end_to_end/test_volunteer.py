@@ -19,7 +19,6 @@ from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
 from tests.end_to_end.rig.swarm import AWAY, BACK, MANYHANDS, Swarm
 
 ROAMING = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
-ENDLESS = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def begun(site: tuple[Swarm, Visitor]) -> Iterator[tuple[Swarm, Visitor]]:
 def begin(site: tuple[Swarm, Visitor], english: str, *names: str, trainers: int = 1) -> Swarm:
     """A run of their own for these agents."""
     swarm, organizer = site
-    swarm.open_run(organizer, english, trainers=trainers, steps=ENDLESS)
+    swarm.open_endless_run(organizer, english, trainers=trainers)
     for name in names:
         swarm.start_agent(name, token=swarm.token_of(organizer))
     return swarm

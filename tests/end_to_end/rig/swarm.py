@@ -32,6 +32,7 @@ OPERATOR = re.compile(r"/operator/[\w-]+/")
 AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
 LOOK_S, ASK_S = 0.05, 0.2  # between two looks at what is at hand; between two questions to the site
 GONE_S = 60.0
+ENDLESS = 100_000  # steps
 SMALL = {
     "family": "gpt2",
     "layers": "1",
@@ -210,6 +211,10 @@ class Swarm:
         self.draft(organizer, text, trainers=trainers, steps=steps, **recipe)
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
         self.wait_for_state("open", 120)
+
+    def open_endless_run(self, organizer: Visitor, text: str, *, trainers: int = 1, **recipe: str) -> None:
+        """A run that goes on until the test ends, with few snapshots: for each the site loads torch in processes."""
+        self.open_run(organizer, text, trainers=trainers, steps=ENDLESS, **{"snapshot_every": "1000", **recipe})
 
     def draft(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
         """A run on a text."""
