@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
+import json
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as copy_of
 from functools import partial
 from pathlib import Path
@@ -110,6 +111,7 @@ def measure(asked: Asked) -> list[Figures]:
         place = Place(network, Path(folder), calibrated(network), asked.stated, asked.rounds)
         lines = [ours(place, asked, codec) for codec in asked.codecs]
         if asked.against:
+            say(json.dumps(lines))  # nothing that a rival does takes it away
             against = compared(place, asked.against, lines[0], engine_of(place), ids_of(asked.setup))
             for line in lines:
                 line["against"] = against | summary(against["details"], line.get("round_s_median"))
@@ -239,7 +241,7 @@ def figures_of(run: Made) -> Figures:
         "per_peer_down_bytes": {name: each.down.bytes / len(steps) for name, each in moved.items()},
         "relay_bytes": _relay_bytes(found, moved, len(steps)),
         "bytes": _bytes_beside_plans(run, steps, sent),
-        "learned_bandwidth_error": _errors(coordinator, peers, run.rates),
+        "learned_bandwidth_error": link_errors(coordinator.state.capacities, coordinator.shown_by, peers, run.rates),
         "not_measured": _not_measured(coordinator.state.capacities, peers),
         "notes": [note for note in coordinator.notes if not note.startswith("step")][-8:],
         **(freedom_of(run) if run.way.recipe.codecs == "plan" else {}),
@@ -310,16 +312,22 @@ def _relay_bytes(found: Setup, moved: dict[str, Traffic], rounds: int) -> dict[s
     }
 
 
-def _errors(coordinator: Coordinator, peers: dict[str, PeerId], rates: Rates) -> dict[str, float]:
+def link_errors(
+    known: Mapping[Direction, Capacity],
+    seen_with: Mapping[Direction, PeerId],
+    peers: Mapping[str, PeerId],
+    rates: Rates,
+) -> dict[str, float]:
     """What was learned to the end, beside what was calibrated: relative error by peer and direction.
 
-    Of what is known for sure, and of the least that is known where an idle link to somebody as fast showed it.
+    Of what is known for sure, and of the least that is known where an idle link to somebody as fast showed it
+    (`seen_with`). `peers` who take part, perhaps not all that were calibrated.
     """
-    true: dict[Direction, float] = {(peers[name], "up"): bps for name, bps in rates.up.items()}
-    true |= {(peers[name], "down"): bps for name, bps in rates.down.items()}
+    true: dict[Direction, float] = {(peer, "up"): rates.up[name] for name, peer in peers.items()}
+    true |= {(peer, "down"): rates.down[name] for name, peer in peers.items()}
     errors = {}
-    for direction, capacity in coordinator.state.capacities.items():
-        other = coordinator.shown_by.get(direction)
+    for direction, capacity in known.items():
+        other = seen_with.get(direction)
         shown_by = true[other, "down" if direction[1] == "up" else "up"] if other is not None else 0.0
         if not capacity.is_floor or shown_by >= AS_FAST * true[direction]:
             errors[named(direction, peers)] = capacity.bps / true[direction] - 1
@@ -331,7 +339,7 @@ def _not_measured(known: dict[Direction, Capacity], peers: dict[str, PeerId]) ->
     return sorted(named(direction, peers) for direction, capacity in known.items() if capacity.is_floor)
 
 
-def named(direction: Direction, peers: dict[str, PeerId]) -> str:
+def named(direction: Direction, peers: Mapping[str, PeerId]) -> str:
     """`home-1 up`."""
     return next(name for name, peer in peers.items() if peer == direction[0]) + f" {direction[1]}"
 

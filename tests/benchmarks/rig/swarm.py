@@ -29,7 +29,7 @@ from tests.emulation.setups import Peer, Setup
 HERE = "tests.benchmarks"
 SAMPLES = 4  # of each trainer in a round
 UNIT_S = 2.5  # in which each computes them
-EARLY_S = 12.0  # by which that is longer while rounds warm up: three measures of an idle link take so long
+EARLY_S = 20.0  # by which that is longer while rounds warm up: measures of idle links take so long
 FURTHER = 6.0  # times that, until it has computed as many again: by then everybody has given the first
 STATED: Codec = "fp16"  # where nothing is said, and the most bits that the plan may use
 

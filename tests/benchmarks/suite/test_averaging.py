@@ -7,10 +7,13 @@ from typing import NoReturn
 
 import pytest
 
+from peer_agent.protocol.bandwidth.flows import Capacity, Direction
+from peer_agent.protocol.identifiers import PeerId
+from tests.benchmarks.averaging import link_errors
 from tests.benchmarks.rig.swarm import end_of_any, unless
 from tests.benchmarks.rivals.environment import Unavailable
 from tests.emulation.namespaces import on_loopback
-from tests.emulation.setups import Setup, peers
+from tests.emulation.setups import Rates, Setup, peers
 
 TWO = Setup("two", peers("trainer", (2, 50, 50)), 1000, "trainer-1", 1.0)
 
@@ -35,3 +38,16 @@ async def test_who_has_ended_ends_the_wait_and_is_named() -> None:
         with pytest.raises(Unavailable, match=r"early: trainer-2$"):
             await unless(watching, asyncio.sleep(30))
         assert lasting.poll() is None
+
+
+def test_errors_are_of_who_takes_part_and_of_what_somebody_as_fast_has_shown() -> None:
+    ann, bob = PeerId("a"), PeerId("b")
+    rates = Rates({"ann": 100.0, "bob": 50.0, "gone": 10.0}, {"ann": 100.0, "bob": 50.0, "gone": 10.0})
+    known: dict[Direction, Capacity] = {
+        (ann, "up"): Capacity(90.0, is_floor=False, measured_at=0),
+        (ann, "down"): Capacity(50.0, is_floor=True, measured_at=0),
+        (bob, "down"): Capacity(55.0, is_floor=True, measured_at=0),
+    }
+    seen_with: dict[Direction, PeerId] = {(ann, "down"): bob, (bob, "down"): ann}
+    found = link_errors(known, seen_with, {"ann": ann, "bob": bob}, rates)
+    assert found == pytest.approx({"ann up": -0.1, "bob down": 0.1})

@@ -205,3 +205,9 @@ def test_a_page_keeps_its_words_and_no_figure_of_before(tmp_path: Path) -> None:
 def test_the_page_of_benchmarks_has_every_table() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert [name for name in TABLES if f"<!-- {name} -->" not in page] == []
+
+
+def test_the_page_shows_the_lines_that_are_kept_beside_it() -> None:
+    page, kept = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.jsonl"
+    runs = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert filled(page.read_text(), runs) == page.read_text(), "written by suite.tables, and never by hand"
