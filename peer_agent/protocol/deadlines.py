@@ -56,14 +56,19 @@ def batch_chunks(codecs: Iterable[Codec], chunk_elements: int) -> int:
     return max((BATCH_BYTES // encoded_size(codec, chunk_elements) for codec in codecs), default=1) or 1
 
 
+def planned_s(plan: PlanHead, places: NDArray[np.int64], count: int, batch: int = 1) -> Seconds:
+    """When the chunks at these places, of the `count` of a reducer, are planned to come."""
+    planned: Seconds = coming_s(plan) * np.minimum((places // batch + 1) * batch, count) / count
+    return planned
+
+
 def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds, batch: int = 1) -> Seconds:
     """When chunks close without whoever has not sent them: of the `count` of a reducer those at these places.
 
     `enough_s`: when enough of the others had sent each. Where that took longer than the plan, sigma is a part of that.
     """
-    planned_s = coming_s(plan) * np.minimum((places // batch + 1) * batch, count) / count
     waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
-    due: Seconds = np.maximum(planned_s, enough_s) + waiting_s
+    due: Seconds = np.maximum(planned_s(plan, places, count, batch), enough_s) + waiting_s
     return due
 
 

@@ -88,8 +88,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "who was dropped is forgotten, and sigma shrinks",
         "round/lateness",
-        "if is_whole else plan.sigma",
-        "if is_whole else 0.0",
+        "yield share.peer, plan.sigma",
+        "yield share.peer, 0.0",
         "round/lateness",
     ),
     fault(

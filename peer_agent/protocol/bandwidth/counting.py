@@ -24,10 +24,18 @@ def count(arrived: dict[PeerId, Arrived], sender: PeerId, payload_bytes: int, no
     so_far.last_at = now
 
 
-def arrivals_of(arrived: Mapping[PeerId, Arrived], planned_at: float) -> tuple[m.Arrival, ...]:
-    """The same as it is told: by id, in seconds since the plan came."""
+def arrivals_of(
+    arrived: Mapping[PeerId, Arrived], planned_at: float, late: Mapping[PeerId, float] | None = None
+) -> tuple[m.Arrival, ...]:
+    """The same as it is told: by id, in seconds since the plan came. `late`: in parts of the plan's time."""
     return tuple(
-        m.Arrival(sender, each.size, max(each.first_at - planned_at, 0.0), max(each.last_at - planned_at, 0.0))
+        m.Arrival(
+            sender,
+            each.size,
+            max(each.first_at - planned_at, 0.0),
+            max(each.last_at - planned_at, 0.0),
+            (late or {}).get(sender, 0.0),
+        )
         for sender, each in sorted(arrived.items())
     )
 

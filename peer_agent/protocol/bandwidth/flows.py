@@ -16,6 +16,7 @@ SHORTEST_S = 0.25  # a flow that took less is start-up more than link
 IN_TIME = 1.12  # times the seconds that were asked for: what took longer was held up
 PAUSE_S = 0.1  # that a machine or a clock may add to them
 OFTEN_FULL = 0.3  # of a flow's seconds: so often is each of several that share a direction that is full
+FASTER = 1.2  # times what was known: it is another link than was thought
 MOST_RISE = 4.0  # in one round, whatever a receiver says of its seconds
 WEIGHT = 0.7  # of a new measurement against what was known before
 FASTEST_BPS = 1.25e10  # 100 Gb/s: what is claimed beyond is no link of a home, nor of a data centre
@@ -96,6 +97,12 @@ class Load(Struct):
     def is_asked(self) -> bool:
         """Whether a plan's pace said how fast all of it was to come."""
         return all(flow.asked_s for flow in self.flows)
+
+    @property
+    def took_longer(self) -> bool:
+        """Whether it lasted far longer than its bytes were asked for, on average, by a plan that said so of all."""
+        asked_s = sum(flow.received * flow.asked_s for flow in self.flows) / max(self.received, 1)
+        return self.is_asked and self.seconds > FASTER * asked_s
 
     def part_of(self, flows: AbstractSet[Flow]) -> float:
         """Which part of its bytes came in these flows."""

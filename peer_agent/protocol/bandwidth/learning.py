@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from peer_agent.protocol.bandwidth.flows import (
+    FASTER,
     FASTEST_BPS,
     FULL,
     MOST_RISE,
@@ -36,7 +37,7 @@ from peer_agent.protocol.bandwidth.pairs import learn_pairs, narrow_flows
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
-FASTER = 1.2  # times what was known: it is another link than was thought
+BUSY = 0.7  # of the estimate: a direction that carried so much, and was asked for more, had its turn to show it
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 
 
@@ -57,7 +58,11 @@ def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], fl
         is_full = load.is_steady and load.part_of(held_up) >= STEADY and load.bps >= FULL * known.bps
         if is_slowing or (is_full and load.is_asked and _others_have_room(capacities, loads, direction)):
             known.is_floor = False
-        known.is_tried = load.is_asked if is_full else known.is_tried and load.bps <= FASTER * known.bps
+        if is_full:
+            known.is_tried = load.is_asked
+        else:
+            known.is_tried |= load.is_steady and load.took_longer and load.bps >= BUSY * known.bps
+            known.is_tried &= load.bps <= FASTER * known.bps
         if load.bps >= known.bps:
             _raise(known, load, at)
         elif is_slowing or is_full:

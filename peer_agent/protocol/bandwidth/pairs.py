@@ -17,10 +17,11 @@ from peer_agent.protocol.bandwidth.flows import (
     Flow,
     Load,
     directions_of,
-    has_room,
+    use,
 )
 from peer_agent.protocol.plan import Pair
 
+ROOM = 0.7  # of what is known of a direction: one that carried more may be what held a flow up
 FREE = 0.25  # of a direction's bytes, at least, that were not held up in it
 ROUNDS_KEPT = 100  # that a pair is remembered without a measurement
 MOST_PAIRS = 2048  # that are known; those measured longest ago are forgotten first
@@ -33,7 +34,8 @@ def narrow_flows(
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
-    return {flow for flow in held_up if has_room(capacities, loads, flow) and free.issuperset(directions_of(flow))}
+    roomy = {direction for direction in free if use(capacities, loads, direction) < ROOM}
+    return {flow for flow in held_up if roomy.issuperset(directions_of(flow))}
 
 
 def learn_pairs(

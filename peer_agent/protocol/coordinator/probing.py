@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.flows import WAYS, Flow
-from peer_agent.protocol.bandwidth.learning import FASTER, learn_probe
+from peer_agent.protocol.bandwidth.flows import FASTER, WAYS, Flow
+from peer_agent.protocol.bandwidth.learning import learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S, LEAST_S
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunState
@@ -36,7 +36,7 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
         if member.peer in busy or member.probed >= MOST_PROBES or not _is_to_be_measured(state, member):
             continue
         able = [
-            p for p in listeners if p.peer in member.reaches and p is not member and _may_show_all(state, member, p)
+            p for p in listeners if p.peer in member.reaches and p is not member and _may_show_more(state, member, p)
         ]
         if able:
             found = max(able, key=partial(_worth, state, member))
@@ -55,9 +55,16 @@ def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int
     return listener.peer not in member.measured_with, steps, listener.role is Role.RELAY
 
 
-def _may_show_all(state: RunState, member: Member, listener: Member) -> bool:
-    """Whether this end is known to carry more than what is known of the other, or nothing is known of either."""
-    return not member.probed or _least_bps(state, listener) >= FASTER * _least_bps(state, member)
+def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
+    """Whether this end is known to carry more than what is known of the other, or nothing is known of either.
+
+    Two that were measured with slower ones may both carry more: they are measured with each other, once.
+    """
+    mine, other = _least_bps(state, member), _least_bps(state, listener)
+    if not member.probed or other >= FASTER * mine:
+        return True
+    is_new = listener.peer not in member.measured_with
+    return is_new and FASTER * other >= mine and _is_to_be_measured(state, listener)
 
 
 def _least_bps(state: RunState, member: Member) -> float:

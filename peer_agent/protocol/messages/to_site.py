@@ -173,12 +173,16 @@ class Progress(Attempted, frozen=True, kw_only=True):
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
-    """Bytes of an attempt that came from one peer, and when the first and the last came, in seconds since the plan."""
+    """Bytes of an attempt that came from one peer, and when the first and the last came, in seconds since the plan.
+
+    `late`: how late the chunk of its gradient was that came latest, in parts of the plan's time (rule 8).
+    """
 
     sender: Peer
     size: Count
     first_s: Seconds
     last_s: Seconds
+    late: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from peer_agent.protocol.deadlines import batch_chunks, due_s
+from peer_agent.protocol.deadlines import batch_chunks, due_s, planned_s
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlanHead, PlannedSpan, Slot
 from peer_agent.protocol.plan import QUORUM_PERCENT
@@ -30,7 +30,8 @@ class Coverage:
         self._whole = self._planned.sum(axis=0)
         self._came = np.zeros(len(self.chunks), np.int64)  # tokens
         self._awaited = (self._planned > 0).sum(axis=0)  # slots
-        self._enough_s = np.full(len(self.chunks), np.inf)  # since when that is enough, in seconds since the plan came
+        self._came_s = np.full(self._planned.shape, np.inf, np.float32)  # when, in seconds since the plan came
+        self._enough_s = np.full(len(self.chunks), np.inf)  # since when that is enough
         self._closed = np.zeros(len(self.chunks), np.bool_)
 
     def asks_for(self, slot: int, chunk: int) -> bool:
@@ -48,6 +49,7 @@ class Coverage:
         """These bytes are in the sum; the chunk that closes by it."""
         column = self._column[chunk]
         self._received[slot, column] = True
+        self._came_s[slot, column] = since_plan_s
         self._came[column] += self._planned[slot, column]
         self._awaited[column] -= 1
         if self._has_quorum(column):
@@ -68,11 +70,26 @@ class Coverage:
         if not plan.sigma:
             return []
         places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
-        batch = batch_chunks(self._codecs, plan.chunk_elements)
-        due = due_s(plan, places, len(self.chunks), self._enough_s[places], batch)
+        due = due_s(plan, places, len(self.chunks), self._enough_s[places], self._batch(plan))
         late = places[due <= since_plan_s]
         self._awaited[late] = 0
         return self._close(late.tolist())
+
+    def _batch(self, plan: PlanHead) -> int:
+        return batch_chunks(self._codecs, plan.chunk_elements)
+
+    def lateness(self, plan: PlanHead) -> tuple[float, ...]:
+        """How late each slot was with the chunk that came latest against plan and others, in parts of the plan's time.
+
+        As late as chunks are waited for where one of them is missing: how much later it would have come, nobody knows.
+        """
+        if not plan.sigma:
+            return (0.0,) * len(self._dropped)
+        places = np.arange(len(self.chunks))
+        since_s = np.maximum(planned_s(plan, places, len(places), self._batch(plan)), self._enough_s)
+        late = (self._came_s - since_s) / np.maximum(plan.duration_s, self._enough_s)
+        late = np.where(self._received, late, plan.sigma) * (self._planned > 0)
+        return tuple(np.clip(late.max(axis=1), 0.0, 1.0).tolist())
 
     def _close(self, columns: Iterable[int]) -> list["Closing"]:
         closing = []

@@ -250,7 +250,9 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
     if len(attempt.done) < len(attempt.spans):
         return [e.Say(message)]
     move(reducer, "its last span is written")
-    told = m.Arrivals(**named(attempt), arrivals=arrivals_of(attempt.arrived, attempt.began_at))
+    late = zip((slot.peer for slot in attempt.plan.slots), attempt.coverage.lateness(attempt.plan.plan), strict=True)
+    arrivals = arrivals_of(attempt.arrived, attempt.began_at, dict(late))
+    told = m.Arrivals(**named(attempt), arrivals=arrivals)
     return [e.Say(message), e.Say(told)]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol.bandwidth import learning
 from peer_agent.protocol.bandwidth.flows import FASTEST_BPS, MOST_RISE, Capacity, Direction, Flow
@@ -237,3 +238,63 @@ def test_who_was_full_itself_is_measured_though_a_receiver_was_full_too() -> Non
     for number in range(4):
         learn(known, flows, number)
     assert mbps(known, "a") == pytest.approx(20, rel=0.02)
+
+
+def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
+    """Four trainers' gradients come to a relay, whose links are 100 Mb/s; none gets ahead of where else it sends."""
+    return [
+        Flow(peer(name), peer("relay"), VECTOR, 0.0, took_s, asked_s, in_step=True, full_s=0.1 * took_s)
+        for name in "abcd"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known_mbps", "took_s", "asked_s", "is_tried"),
+    [
+        (100.0, 6.4, 1.6, True),  # 100 of 100 Mb/s, asked for four times that
+        (100.0, 6.4, 5.6, False),  # nobody asked for more
+        (100.0, 8.9, 1.6, True),  # 72 Mb/s: others may have been slower, and shares are not to grow for that
+        (100.0, 9.5, 1.6, False),  # 67 Mb/s: there was room
+        (80.0, 6.4, 1.6, False),  # more came than was thought: there may be more
+    ],
+)
+def test_what_was_asked_for_more_and_carried_no_more_was_tried_though_nobody_was_held_up(
+    known_mbps: float, took_s: float, asked_s: float, is_tried: bool
+) -> None:
+    """Senders that keep step are held up nowhere in particular; shares would be dealt by twice what came, for ever."""
+    known: dict[Direction, Capacity] = {
+        (peer("relay"), "down"): Capacity(known_mbps * MBPS, is_floor=True, measured_at=0)
+    }
+    known |= {(peer(name), "up"): Capacity(500 * MBPS, is_floor=False, measured_at=0) for name in "abcd"}
+    learn(known, relay_in_step(took_s, asked_s), 1)
+    assert known[peer("relay"), "down"].is_tried is is_tried
+    assert known[peer("relay"), "down"].is_floor, "nothing shows whose fault it was"
+    assert not known[peer("a"), "up"].is_tried
+
+
+def is_tried_after(flows: Sequence[Flow]) -> bool:
+    known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
+    learn(known, flows, 1)
+    return known[peer("relay"), "down"].is_tried
+
+
+def test_of_a_direction_that_idled_or_of_which_nothing_was_asked_nothing_shows_that_it_was_tried() -> None:
+    *early, last = relay_in_step(6.4, 1.6)
+    assert not is_tried_after([*(replace(flow, last_s=2.0) for flow in early), last])
+    assert not is_tried_after([replace(flow, asked_s=0.0) for flow in relay_in_step(6.4, 1.6)])
+
+
+def test_averages_come_as_gradients_did_and_count_by_their_bytes() -> None:
+    flows = relay_in_step(6.4, 1.6)
+    assert is_tried_after([*flows[:2], *(replace(flow, asked_s=6.4) for flow in flows[2:])])
+    assert not is_tried_after([replace(flows[0], asked_s=3.2), *(replace(flow, asked_s=6.4) for flow in flows[1:])])
+
+
+def test_what_was_tried_and_carries_more_later_is_tried_anew() -> None:
+    known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
+    learn(known, relay_in_step(6.4, 1.6), 1)
+    learn(known, relay_in_step(6.0, 5.2), 2)
+    assert known[peer("relay"), "down"].is_tried, "a bit more"
+    learn(known, relay_in_step(4.5, 4.0), 3)
+    assert not known[peer("relay"), "down"].is_tried
+    assert mbps(known, "relay", "down") == pytest.approx(142, rel=0.01)

@@ -146,10 +146,30 @@ def test_after_the_first_measure_the_other_end_is_one_that_is_faster_and_the_fas
         stage.state.capacities[ann, way] = Capacity(1e6, is_floor=True, measured_at=0)
         for other, bps in zip((RELAY, eve, fred), (1.1e6, 3e6, 5e6), strict=True):
             stage.state.capacities[other, way] = Capacity(bps, is_floor=True, measured_at=0)
+    stage.state.members[ann].measured_with = {RELAY, *others}
     assert partners(stage, ann) == [fred]
     for other in others:
         stage.state.capacities[other, "up"].bps = 1.1e6
     assert partners(stage, ann) == [], "an equal one shows nothing new"
+
+
+def test_two_that_were_measured_with_slower_ones_are_measured_with_each_other_once() -> None:
+    stage, ann, eve = two_relays()
+    stage.state.members[ann].probed = 1
+    stage.state.members[ann].measured_with = {RELAY}
+    for way in WAYS:
+        stage.state.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
+        stage.state.capacities[ann, way] = Capacity(5e6, is_floor=True, measured_at=0)
+        stage.state.capacities[eve, way] = Capacity(4.9e6, is_floor=True, measured_at=0)
+    assert partners(stage, ann) == [eve]
+    stage.state.members[ann].measured_with = {RELAY, eve}
+    assert partners(stage, ann) == [], "they have shown what they can to each other"
+    stage.state.members[ann].measured_with = {RELAY}
+    stage.state.capacities[eve, "up"].bps = 4e6
+    assert partners(stage, ann) == [], "one that is slower shows nothing"
+    for way in WAYS:
+        stage.state.capacities[eve, way] = Capacity(4.9e6, is_floor=False, measured_at=0)
+    assert partners(stage, ann) == [], "nor does one whose end is known"
 
 
 def partners(stage: Stage, peer: PeerId) -> list[PeerId]:

@@ -180,3 +180,47 @@ def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.M
         here.add(slot, 0, 5.0)
     assert here.close_late(IN_TIME, 43.9) == [], "four chunks in 40 seconds, and four to wait"
     assert [each.chunk for each in here.close_late(IN_TIME, 44.1)] == [0]
+
+
+def in_time_but(*late: tuple[int, int, float]) -> Coverage:
+    """Everything comes when it is planned, but for some: (slot, chunk, seconds later)."""
+    here, later_s = coverage(), {(slot, chunk): seconds for slot, chunk, seconds in late}
+    for chunk in range(4):
+        for slot in range(3):
+            here.add(slot, chunk, 10.0 * (chunk + 1) + later_s.get((slot, chunk), 0.0))
+    return here
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_a_slot_is_as_late_as_its_latest_chunk_wherever_that_is(chunk: int) -> None:
+    assert in_time_but((2, chunk, 3.0)).lateness(IN_TIME) == pytest.approx((0, 0, 3 / 40))
+    assert in_time_but((2, (chunk + 1) % 4, 1.0), (2, chunk, 3.0)).lateness(IN_TIME) == pytest.approx((0, 0, 3 / 40))
+
+
+def test_where_all_are_late_nobody_is() -> None:
+    assert in_time_but((0, 1, 9.0), (1, 1, 9.5), (2, 1, 9.0)).lateness(IN_TIME) == pytest.approx((0, 0.5 / 40, 0))
+    slow = in_time_but((0, 1, 60.0), (1, 1, 60.0), (2, 1, 68.0))
+    assert slow.lateness(IN_TIME) == pytest.approx((0, 0, 8 / 80)), "a part of the time that it took"
+
+
+def test_who_came_early_is_not_late() -> None:
+    assert in_time_but((2, 3, -35.0)).lateness(IN_TIME) == (0, 0, 0)
+
+
+def test_where_a_chunk_is_missing_it_is_as_late_as_is_waited_for() -> None:
+    here = coverage()
+    for chunk in range(4):
+        for slot in (0, 1) if chunk == 2 else range(3):
+            here.add(slot, chunk, 10.0 * (chunk + 1))
+    here.close_late(IN_TIME, 34.0)
+    assert here.lateness(IN_TIME) == pytest.approx((0, 0, 0.1))
+
+
+def test_a_chunk_without_tokens_is_not_missing_and_without_deadlines_nobody_is_late() -> None:
+    partial = replace(PLAN.slots[2], weights=(Weight(0, 1, 200), Weight(1, 4, 0)))
+    here = Coverage((*PLAN.slots[:2], partial), PLAN.spans)
+    for chunk in range(4):
+        for slot in (0, 1, 2) if chunk == 0 else (0, 1):
+            here.add(slot, chunk, 10.0 * (chunk + 1))
+    assert here.lateness(IN_TIME) == (0, 0, 0)
+    assert in_time_but((2, 1, 3.0)).lateness(plan_of().plan) == (0, 0, 0)

@@ -268,6 +268,20 @@ def test_with_its_last_span_it_says_what_came_of_whom_and_when() -> None:
     )
 
 
+def test_it_says_how_late_the_latest_chunk_of_each_was() -> None:
+    plan = plan_of(duration_s=40.0, sigma=0.5)
+    relay = opened(plan)
+    for slot, chunk in ((0, 0), (0, 1), (0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3), (1, 0), (1, 2), (1, 3)):
+        relay.add(plan, slot, chunk)
+    for _ in range(56):
+        relay.tick(0.5)
+    relay.add(plan, 1, 1)
+    relay.handle(e.SpanWritten(plan.place, 0, b"r" * 32, 2.5))
+    _, told = said(relay.handle(e.SpanWritten(plan.place, 1, b"r" * 32, 2.5)))
+    late = {each.sender: each.late for each in told.arrivals}
+    assert late == {SENDERS[0]: 0, SENDERS[1]: pytest.approx(8 / 40), SENDERS[2]: 0}, "planned for 20 s"
+
+
 def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
     relay = opened()
     all_added(relay)

@@ -113,8 +113,8 @@ def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
 def _latenesses(
     plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
 ) -> Iterator[tuple[PeerId, float]]:
-    """Of the first chunk or the last, whichever was later. Who did not send all counts as late as chunks are waited
-    for: how much later it would have come, nobody knows."""
+    """Of the first chunk, the last or what the reducer says of those between, whichever was later. Who did not send all
+    counts as late as chunks are waited for: how much later it would have come, nobody knows."""
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]
     first = [each.first_s if each is not None else float("inf") for each in came]
@@ -124,5 +124,7 @@ def _latenesses(
     begun = deadlines.lateness(plan, whole_s * batch / count, first, tokens)
     ended = deadlines.lateness(plan, whole_s, last, tokens)
     for share, arrival, *late in zip(shares, came, begun, ended, strict=True):
-        is_whole = arrival is not None and arrival.size >= share.bytes
-        yield share.peer, min(max(late), deadlines.MOST_SIGMA) if is_whole else plan.sigma
+        if arrival is not None and arrival.size >= share.bytes:
+            yield share.peer, min(max(*late, arrival.late), deadlines.MOST_SIGMA)
+        else:
+            yield share.peer, plan.sigma

@@ -19,7 +19,7 @@ from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.deadlines import MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
-from peer_agent.protocol.plan import Limits, Party, Shares, judged, solve, spans_of
+from peer_agent.protocol.plan import Limit, Limits, Party, judged, solve, spans_of
 
 AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
 FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
@@ -69,6 +69,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
     limits = Limits(limits_of(state.pairs))
     hoped = _parties(state, round_, members, hopes=True)
     shares = solve(hoped, down_bytes, limits)
+    dealt_by = shares.limits
     if hoped != parties:
         shares = judged(shares, parties, down_bytes, limits)
     round_.limits = shares.limits
@@ -87,7 +88,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         slots=round_.slots,
         spans=tuple(kept) + tuple(spans),
         codec_down=round_.codec_down,
-        **_timing(state, shares, has_straggler=_has_straggler(parties, down_bytes)),
+        **_timing(state, shares.duration_s, dealt_by, has_straggler=_has_straggler(parties, down_bytes)),
     )
 
 
@@ -101,16 +102,16 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
     return bool(own_s) and own_s[-1] > STRAGGLES * own_s[len(own_s) // 2]
 
 
-def _timing(state: RunState, shares: Shares, *, has_straggler: bool) -> dict[str, float]:
+def _timing(state: RunState, least_s: float, dealt_by: Sequence[Limit], *, has_straggler: bool) -> dict[str, float]:
     """The plan's time, and how exactly it is kept to.
 
-    Where a link that limits it may carry more than was seen of it, gradients go further ahead of it, and chunks are
-    waited for as long as in a first round. To one that would hold up all others by far, nobody keeps step: it is
-    dropped once they have waited for it.
+    Where a link by which shares were dealt may carry more than was seen of it, gradients go further ahead of it, and
+    chunks are waited for as long as in a first round. To one that would hold up all others by far, nobody keeps step:
+    it is dropped once they have waited for it.
     """
-    duration_s = shares.duration_s and START_S + FRAMING * shares.duration_s
+    duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
-    limiting = ((limit.peers[0], way) for limit in shares.limits for way in WAYS if way == limit.kind)
+    limiting = ((limit.peers[0], way) for limit in dealt_by for way in WAYS if way == limit.kind)
     is_known = all(is_limit(state.capacities.get(direction)) for direction in limiting)
     if has_straggler:
         return {"duration_s": duration_s, "sigma": sigma, "pace": 0.0}

@@ -192,6 +192,17 @@ def test_who_begins_late_is_late_too() -> None:
     assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.375], abs=1e-3)
 
 
+def test_what_a_reducer_says_of_the_chunks_between_counts_too() -> None:
+    stage, trainers, relay = timed()
+    size = HALF + CHUNKS * 60
+    told = sorted((m.Arrival(t.peer, size, 1.0, 10.0, 0.3 if t is trainers[3] else 0.0) for t in trainers), key=str)
+    stage.say(relay, m.Arrivals(**stage.place(), arrivals=tuple(told)))
+    assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.3], abs=1e-3)
+    stage, trainers, relay = timed()
+    stage.say(relay, m.Arrivals(**stage.place(), arrivals=tuple(replace(each, late=1.0) for each in told)))
+    assert late(stage, *trainers) == [0.5] * 4, "no later than anybody is waited for"
+
+
 def test_who_was_dropped_counts_as_late_as_chunks_were_waited_for() -> None:
     stage, trainers, relay = timed()
     assert stage.round.plan is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.bandwidth.flows import WAYS, Way
+from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Way
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.planning import (
@@ -121,6 +121,17 @@ def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
         known.is_floor, known.is_tried = is_floor, is_tried
     new = make_plan(stage.state, stage.round, stage.state.reducers())
     assert (new.pace, new.sigma) == (pace, sigma)
+
+
+@pytest.mark.parametrize(("tried", "pace"), [("up", AHEAD_OF_PLAN), ("down", AHEAD_OF_PLAN), (None, FAR_AHEAD)])
+def test_what_would_limit_no_plan_if_it_carried_more_need_not_be_known(tried: Way | None, pace: float) -> None:
+    """A relay gives out averages as gradients come: its other way shows no more than the one that is full."""
+    stage, trainers, (relay,) = reducing({}, bps=(1000,))
+    stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
+    for way in WAYS:
+        stage.state.capacities[relay, way] = Capacity(1000 if way == tried else 990, True, 0, is_tried=way == tried)
+    new = make_plan(stage.state, stage.round, stage.state.reducers())
+    assert new.pace == pace
 
 
 @pytest.mark.parametrize(("way", "factor", "pace"), [("up", 5, AHEAD_OF_PLAN), ("up", 7, 0.0), ("down", 7, 0.0)])
