@@ -314,7 +314,7 @@ def _relay_bytes(found: Setup, moved: dict[str, Traffic], rounds: int) -> dict[s
 
 def link_errors(
     known: Mapping[Direction, Capacity],
-    seen_with: Mapping[Direction, PeerId],
+    seen_with: Mapping[Direction, set[PeerId]],
     peers: Mapping[str, PeerId],
     rates: Rates,
 ) -> dict[str, float]:
@@ -327,8 +327,8 @@ def link_errors(
     true |= {(peer, "down"): rates.down[name] for name, peer in peers.items()}
     errors = {}
     for direction, capacity in known.items():
-        other = seen_with.get(direction)
-        shown_by = true[other, "down" if direction[1] == "up" else "up"] if other is not None else 0.0
+        others = seen_with.get(direction, ())
+        shown_by = max((true[other, "down" if direction[1] == "up" else "up"] for other in others), default=0.0)
         if not capacity.is_floor or shown_by >= AS_FAST * true[direction]:
             errors[named(direction, peers)] = capacity.bps / true[direction] - 1
     return errors

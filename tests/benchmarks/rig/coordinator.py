@@ -116,7 +116,7 @@ class Coordinator:
         self.notes: list[str] = []
         self.absent: set[PeerId] = set()  # who is stopped or gone on purpose, and is not waited for
         self.digests: dict[int, dict[PeerId, str]] = {}  # of each step's state, as each says
-        self.shown_by: dict[Direction, PeerId] = {}  # who was at the other end when an idle link was measured last
+        self.shown_by: dict[Direction, set[PeerId]] = {}  # who was at the other end when an idle link was measured
         self._moved_on = asyncio.Event()
         self._words: dict[PeerId, asyncio.Queue[m.Message]] = {}
         self._server: Server
@@ -189,7 +189,8 @@ class Coordinator:
         self._note_held(credential.peer, body)
         if isinstance(body, m.Probed) and (probe := self.state.probes.get(body.number)) is not None:
             other = probe.listener if credential.peer == probe.member else probe.member
-            self.shown_by |= {(credential.peer, "down"): other, (other, "up"): credential.peer}
+            self.shown_by.setdefault((credential.peer, "down"), set()).add(other)
+            self.shown_by.setdefault((other, "up"), set()).add(credential.peer)
         self.handle(e.Received(credential.peer, body))
 
     def _note_held(self, peer: PeerId, body: m.TO_SITE) -> None:

@@ -41,13 +41,13 @@ async def test_who_has_ended_ends_the_wait_and_is_named() -> None:
 
 
 def test_errors_are_of_who_takes_part_and_of_what_somebody_as_fast_has_shown() -> None:
-    ann, bob = PeerId("a"), PeerId("b")
-    rates = Rates({"ann": 100.0, "bob": 50.0, "gone": 10.0}, {"ann": 100.0, "bob": 50.0, "gone": 10.0})
+    ann, bob, cat = PeerId("a"), PeerId("b"), PeerId("c")
+    true = {"ann": 100.0, "bob": 50.0, "cat": 20.0, "gone": 10.0}
     known: dict[Direction, Capacity] = {
         (ann, "up"): Capacity(90.0, is_floor=False, measured_at=0),
         (ann, "down"): Capacity(50.0, is_floor=True, measured_at=0),
         (bob, "down"): Capacity(55.0, is_floor=True, measured_at=0),
     }
-    seen_with: dict[Direction, PeerId] = {(ann, "down"): bob, (bob, "down"): ann}
-    found = link_errors(known, seen_with, {"ann": ann, "bob": bob}, rates)
+    seen_with: dict[Direction, set[PeerId]] = {(ann, "down"): {bob, cat}, (bob, "down"): {ann, cat}}
+    found = link_errors(known, seen_with, {"ann": ann, "bob": bob, "cat": cat}, Rates(true, true))
     assert found == pytest.approx({"ann up": -0.1, "bob down": 0.1})
