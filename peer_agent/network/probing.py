@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from peer_agent.network.link import Connection, LinkLost, Refused
+from peer_agent.network.uplink import Bucket
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.probing import (
     FRAME_BYTES,
@@ -81,11 +82,19 @@ class Prober:
             if first is not None:
                 await asyncio.sleep(HEARD_S)
                 await link.send(first)
-            until, sent = self._clock() + PROBE_S, 0
-            while self._clock() < until and sent < MOST_BYTES:
-                await link.send(self._frame(number, PAYLOAD))
-                sent += FRAME_BYTES
+            await self._send_evenly(link, number)
             await link.send(self._frame(number, b"", slot=LAST))
+
+    async def _send_evenly(self, link: Connection, number: int) -> None:
+        """No faster than what may be sent lasts: the other end would have all of it before it counts."""
+        bucket, until = Bucket(), self._clock() + PROBE_S
+        bucket.pace(MOST_BYTES / PROBE_S, self._clock())
+        while (now := self._clock()) < until:
+            if bucket.free_at() > now:
+                await asyncio.sleep(bucket.free_at() - now)
+                continue
+            bucket.take(FRAME_BYTES, now)
+            await link.send(self._frame(number, PAYLOAD))
 
     def _frame(self, number: int, payload: bytes, slot: int = 0) -> Frame:
         return Frame(Kind.PROBE, self.run, number, FENCE, 0, 0, 0, slot, payload)

@@ -1,6 +1,8 @@
 """Two machines measure the link between them: each sends, and each says what came of the other."""
 
 import asyncio
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -35,11 +37,11 @@ class Clock:
 
 
 class Machine:
-    def __init__(self, partner: PeerId, link: Connection) -> None:
+    def __init__(self, partner: PeerId, link: Connection, clock: Callable[[], float] | None = None) -> None:
         self.partner, self.link = partner, link
         self.said: list[m.Probed] = []
         self.came = 0
-        self.prober = Prober(RUN, self.said.append, Clock())  # type: ignore[arg-type]
+        self.prober = Prober(RUN, self.said.append, clock or Clock())  # type: ignore[arg-type]
         self.receiving = asyncio.create_task(self._receive())
 
     async def _receive(self) -> None:
@@ -88,6 +90,21 @@ async def test_one_sends_after_the_other() -> None:
     assert ann.came == 0, "bob has all of ann's frames, and sent none before"
     await ann.says()
     assert ann.came > 1
+    here.abort()
+    await asyncio.gather(ann.receiving, bob.receiving)
+
+
+async def test_a_link_that_takes_everything_at_once_is_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All had come before anything was counted, and the measure was made again until there were no more."""
+    monkeypatch.setattr(probing, "PROBE_S", 1.0)
+    here, there = own_link()
+    ann, bob = Machine(BOB, here, time.monotonic), Machine(ANN, there, time.monotonic)
+    bob.told(3, begins=False)
+    ann.told(3, begins=True)
+    probed = await bob.says()
+    assert probed.size / probed.seconds == pytest.approx(probing.MOST_BYTES / probing.PROBE_S, rel=0.3)
+    for machine in (ann, bob):
+        machine.prober.close()
     here.abort()
     await asyncio.gather(ann.receiving, bob.receiving)
 
