@@ -9,6 +9,7 @@ from threading import Lock
 import numpy as np
 
 from peer_agent.averaging.codecs import Floats, decode_into, decode_with_leaf
+from peer_agent.averaging.memory import MEMORY
 from peer_agent.averaging.scratch import SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
@@ -48,7 +49,7 @@ class Assembly:
     def __init__(self, grid: Grid, codec: Codec) -> None:
         self.grid = grid
         self.codec = codec
-        self._values = np.empty(grid.elements, np.float32)  # never given out before all of it was put in
+        self._values = MEMORY.array(np.float32, grid.elements)  # never given out before all of it was put in
         self._leaves: list[Leaf | None] = [None] * grid.chunks
         self._matched: set[tuple[int, int, str]] = set()  # first, stop and root of spans whose leaves are all here
         self._plan: PlanHead | None = None

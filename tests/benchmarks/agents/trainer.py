@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.contributor import Sending
+from peer_agent.averaging.memory import MEMORY
 from peer_agent.display.lines import View
 from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
@@ -99,7 +100,9 @@ class Noise:
 
     def take_sum(self) -> Taken:
         """And begin a new one."""
-        taken = Taken(self.noise * np.float32(self.tokens), self.tokens, NATS * self.tokens, self.units)
+        array = MEMORY.array(np.float32, self.noise.size)
+        gradient = np.multiply(self.noise, np.float32(self.tokens), out=array)
+        taken = Taken(gradient, self.tokens, NATS * self.tokens, self.units)
         self.discard()
         return taken
 

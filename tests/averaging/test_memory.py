@@ -1,0 +1,107 @@
+"""Memory that is used again."""
+
+import gc
+from collections.abc import Callable
+from threading import Thread
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from peer_agent.averaging.assembly import Assembly
+from peer_agent.averaging.memory import LEAST_BYTES, MOST_SPARE, Memory
+from peer_agent.averaging.payloads import Payloads
+from peer_agent.protocol.grid import Grid
+
+LARGE = LEAST_BYTES // 4  # float32
+
+
+def _at(array: NDArray[np.generic]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_memory_is_used_again_once_nobody_holds_it() -> None:
+    memory = Memory()
+    first = memory.array(np.float32, LARGE)
+    where = _at(first)
+    first[:] = 1.0
+    del first
+    second = memory.array(np.float32, LARGE)
+    assert _at(second) == where
+    assert second.shape == (LARGE,)
+    assert second.dtype == np.float32
+    assert second.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda array: array[5:9], lambda array: array[::2].reshape(-1, 2), lambda array: memoryview(array)[3:4]],
+    ids=["part", "shape", "memoryview"],
+)
+def test_what_a_view_is_held_of_is_not_given_out(view: Callable[[NDArray[np.float32]], object]) -> None:
+    memory = Memory()
+    first = memory.array(np.float32, LARGE)
+    where, held = _at(first), view(first)
+    del first
+    gc.collect()
+    assert _at(memory.array(np.float32, LARGE)) != where
+    del held
+    assert where in (_at(memory.array(np.float32, LARGE)), _at(memory.array(np.float32, LARGE)))
+
+
+def test_the_smallest_that_fits_is_taken_and_none_that_is_far_too_large() -> None:
+    memory = Memory()
+    arrays = {size: memory.array(np.uint8, size * LEAST_BYTES) for size in (16, 5, 4)}
+    places = {size: _at(array) for size, array in arrays.items()}
+    arrays.clear()
+    kept = memory.array(np.uint8, 4 * LEAST_BYTES + 1)
+    assert _at(kept) == places[5]
+    assert kept.size == 4 * LEAST_BYTES + 1
+    assert _at(memory.array(np.uint8, 3 * LEAST_BYTES)) not in places.values()
+    assert _at(memory.array(np.uint8, 14 * LEAST_BYTES)) == places[16]
+
+
+def test_only_so_much_is_kept_the_latest() -> None:
+    memory = Memory()
+    arrays = [memory.array(np.uint8, LEAST_BYTES) for _ in range(MOST_SPARE + 2)]
+    places = [_at(array) for array in arrays]
+    while arrays:
+        arrays.pop(0)
+    assert len(memory._spare) == MOST_SPARE
+    again = [memory.array(np.uint8, LEAST_BYTES) for _ in range(MOST_SPARE)]
+    assert {_at(array) for array in again} == set(places[2:])
+
+
+@pytest.mark.parametrize("elements", [0, 1, LARGE - 1])
+def test_small_arrays_are_the_allocators_own(elements: int) -> None:
+    memory = Memory()
+    assert memory.array(np.float32, elements).shape == (elements,)
+    assert not memory._spare
+
+
+def test_threads_never_hold_the_same() -> None:
+    memory, clashes = Memory(), list[int]()
+
+    def use(mark: int) -> None:
+        for _ in range(200):
+            array = memory.array(np.uint8, LEAST_BYTES)
+            array[::4096] = mark
+            if (array[::4096] != mark).any():
+                clashes.append(mark)
+
+    threads = [Thread(target=use, args=(mark,)) for mark in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not clashes
+
+
+def test_gradients_and_payloads_lie_where_those_of_the_round_before_did() -> None:
+    grid = Grid(4 * LEAST_BYTES, 16384)
+    places = []
+    for _ in range(2):
+        assembly, payloads = Assembly(grid, "fp16"), Payloads("fp16", grid, 0, grid.chunks)
+        places.append((_at(assembly._values), _at(payloads.rows(0, 1))))
+        del assembly, payloads
+    assert places[0] == places[1]
