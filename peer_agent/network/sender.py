@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.own_link import way_out
 from peer_agent.network.uplink import UPLINK, Bucket, Uplink, batches, size_of
+from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
 AHEAD = 2  # batches of one reducer that may be on their way into its socket
+TURN = 0.02  # of all bytes, that one batch to every reducer may be
 PATIENCE_S = 1.0  # how long the others wait for one that does not take its next batch
 
 
@@ -36,6 +38,16 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
         waiting = [peer for peer in waiting if index[peer] < len(queues[peer])]
 
 
+def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
+    """How much goes to one reducer at once.
+
+    A chunk's average is sent once everybody's is there, so the first averages come, and the last are over, as late as
+    one batch to every reducer takes on the slowest uplink. Long batches save processor time where reducers are few.
+    """
+    whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
+    return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
+
+
 async def send_chunks(
     connections: Mapping[PeerId, Connection],
     chunks: Mapping[PeerId, Sequence[Frame]],
@@ -54,8 +66,9 @@ async def send_chunks(
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
-    said = first or {}
-    lanes = {peer: _Lane(connections[peer], frames, said.get(peer), uplink) for peer, frames in chunks.items()}
+    said, most_bytes = first or {}, batch_bytes(chunks)
+    cut = {peer: list(batches(frames, most_bytes)) for peer, frames in chunks.items()}
+    lanes = {peer: _Lane(connections[peer], ready, said.get(peer), uplink) for peer, ready in cut.items()}
     waited_s = {} if full_s is None else full_s
     async with asyncio.TaskGroup() as writers:
         for peer, lane in lanes.items():
@@ -78,9 +91,10 @@ async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: U
 class _Lane:
     """The writer for one reducer."""
 
-    def __init__(self, connection: Connection, frames: Sequence[Frame], first: Message | None, uplink: Uplink) -> None:
-        self._connection, self._first = connection, first
-        self._batches = list(batches(frames))
+    def __init__(
+        self, connection: Connection, cut: Sequence[Sequence[Frame]], first: Message | None, uplink: Uplink
+    ) -> None:
+        self._connection, self._first, self._batches = connection, first, cut
         self.sizes = [sum(map(size_of, batch)) for batch in self._batches]
         self._stream = way_out(connection, uplink).stream(sum(self.sizes))
         self._granted = asyncio.Semaphore(0)

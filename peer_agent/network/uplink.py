@@ -117,21 +117,21 @@ def size_of(body: Message | Frame) -> int:
     return len(body.payload) if isinstance(body, Frame) else 0
 
 
-def batch(bodies: Sequence[Body], start: int) -> Sequence[Body]:
-    """What goes out at once from `start` on: up to `BATCH_BYTES`, but at least one; nothing at the end.
+def batch(bodies: Sequence[Body], start: int, most_bytes: int = BATCH_BYTES) -> Sequence[Body]:
+    """What goes out at once from `start` on: up to `most_bytes`, but at least one; nothing at the end.
 
-    More would be out of reach of a `drop`.
+    More than `BATCH_BYTES` would be out of reach of a `drop`.
     """
     size, stop = 0, start
-    while stop < len(bodies) and (stop == start or size + size_of(bodies[stop]) <= BATCH_BYTES):
+    while stop < len(bodies) and (stop == start or size + size_of(bodies[stop]) <= most_bytes):
         size += size_of(bodies[stop])
         stop += 1
     return bodies[start:stop]
 
 
-def batches(bodies: Sequence[Body]) -> Iterator[Sequence[Body]]:
+def batches(bodies: Sequence[Body], most_bytes: int = BATCH_BYTES) -> Iterator[Sequence[Body]]:
     """All of them, cut into what goes out at once."""
     start = 0
-    while ready := batch(bodies, start):
+    while ready := batch(bodies, start, most_bytes):
         yield ready
         start += len(ready)

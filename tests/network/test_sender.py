@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,8 +60,10 @@ class Reducer:
         self.gate.set()
         self.fails_at = -1
         self.has_all = asyncio.Event()
+        self.lengths: list[int] = []  # frames of each batch
 
     async def send(self, *bodies: Frame) -> None:
+        self.lengths.append(len(bodies))
         for body in bodies:
             await self._take(body)
 
@@ -92,6 +95,17 @@ async def test_chunks_go_out_in_the_planned_proportion() -> None:
         among = [name for name, _ in ledger[first : first + 8]]
         assert 4 <= among.count("a") <= 8
     assert [chunk for name, chunk in ledger if name == "b"] == list(range(10))
+
+
+@pytest.mark.parametrize(("reducers", "count", "written"), [(1, 200, 4), (2, 200, 4), (4, 100, 2), (12, 20, 1)])
+async def test_one_batch_to_every_reducer_is_a_fiftieth_of_all_or_a_chunk_each(
+    reducers: int, count: int, written: int
+) -> None:
+    """What all wait for at the beginning and at the end of a round is one batch to everybody."""
+    _, connections, chunks = plan(**dict.fromkeys("abcdef0123456789"[:reducers], count))
+    chunks = {peer: [frame(n, 32_768) for n in range(count)] for peer in chunks}
+    assert await send_chunks(connections, chunks) == {}
+    assert max(length for reducer in connections.values() for length in reducer.lengths) == written
 
 
 async def test_one_that_stalls_does_not_stop_the_others() -> None:
