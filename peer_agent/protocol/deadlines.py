@@ -20,6 +20,7 @@ from peer_agent.protocol.recipe import Codec
 LEAST_SIGMA = 0.05
 MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
 DEVIATIONS = 4.0  # medians of what differs from the median
+SET_ASIDE = 10  # one of so many is not asked how late it was
 SHORTEST_S = 2.0  # a plan of less is over before anybody could be called late
 BATCH_BYTES = 128 * 1024  # of chunks that go to one reducer at once: two of the smallest in float32
 LEAST_S = 0.75  # in which machines and home networks may pause
@@ -27,8 +28,18 @@ LEAST_S = 0.75  # in which machines and home networks may pause
 Seconds = NDArray[np.float64]
 
 
+def round_lateness(latenesses: Collection[float]) -> float:
+    """The greatest of one round's latenesses, but for those of the latest tenth, one at least: who is always late lets
+    nobody wait, and the few whom a plan asks for most are not lost among all who had time to spare."""
+    late = sorted(latenesses)
+    return late[max(len(late) - 1 - max(1, len(late) // SET_ASIDE), 0)] if late else 0.0
+
+
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
-    """The part of the plan's time for which a chunk is waited for; 0 where the plan gives no deadlines."""
+    """The part of the plan's time for which a chunk is waited for; 0 where the plan gives no deadlines.
+
+    `latenesses`: one number for each round.
+    """
     if duration_s < SHORTEST_S:
         return 0.0
     if not latenesses:

@@ -74,15 +74,15 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "who was late at the end is dropped for it",
         "round/lateness",
-        "    return is_long or any(",
-        "    return bool(missed) or any(",
+        "is_behind = _longest_row(_missed(round_, done, slot)) > batch",
+        "is_behind = _longest_row(_missed(round_, done, slot)) > 0",
         "round/lateness",
     ),
     fault(
         "a late slot is dropped though too few are left",
         "round/lateness",
-        "if _in_a_row(_missed(round_, done, slot)) and has_quorum(",
-        "if _in_a_row(_missed(round_, done, slot)) or has_quorum(",
+        "if is_behind and has_quorum(",
+        "if is_behind or has_quorum(",
         "round/lateness",
     ),
     fault(

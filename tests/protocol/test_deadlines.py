@@ -19,6 +19,7 @@ from peer_agent.protocol.deadlines import (
     coming_s,
     due_s,
     lateness,
+    round_lateness,
     sigma_of,
     waiting_s,
 )
@@ -38,7 +39,7 @@ LATE = st.lists(st.floats(0, MOST_SIGMA), max_size=60)
     [
         ([], 0.5),  # nothing is known yet
         ([0.0] * 9, 0.05),
-        ([0.0] * 8 + [0.5], 0.05),  # one that is always late lets nobody wait
+        ([0.0] * 8 + [0.5], 0.05),  # one bad round
         ([0.1, 0.1, 0.1], 0.1),
         ([0.1, 0.12, 0.14], 0.12 + 4 * 0.02),
         ([0.14, 0.1, 0.12], 0.12 + 4 * 0.02),
@@ -66,6 +67,15 @@ def test_where_half_were_dropped_sigma_does_not_shrink() -> None:
     """They count as late by sigma; of those who are left alone it would become the least."""
     assert sigma_of([0.0] * 4 + [0.3] * 6, 10.0) == 0.3
     assert sigma_of([0.0] * 5 + [0.1] * 5, 10.0) == pytest.approx(0.25)
+
+
+def test_of_a_round_the_latest_tenth_is_set_aside_one_at_least() -> None:
+    """One that is always late lets nobody wait; a few of whom the plan asks most are not lost among the others."""
+    assert round_lateness([0.0] * 15 + [0.5]) == 0.0
+    assert round_lateness([0.0] * 12 + [0.1, 0.12, 0.14, 0.5]) == 0.14
+    assert round_lateness([0.5, 0.3] + [0.2] + [0.0] * 17) == 0.2, "two of twenty"
+    assert round_lateness([0.5, 0.3] + [0.2] + [0.0] * 16) == 0.3, "one of nineteen"
+    assert (round_lateness([]), round_lateness([0.2]), round_lateness([0.3, 0.1])) == (0.0, 0.2, 0.1)
 
 
 # Deadlines

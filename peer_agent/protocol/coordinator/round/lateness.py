@@ -4,7 +4,6 @@ How late the chunks of twenty rounds came decides how long the next plan waits f
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
 from msgspec import Struct
 
@@ -22,7 +21,7 @@ WHOLE = 0.95  # of its chunks: who sent less was dropped or gone, and its last o
 
 def sigma_of(state: RunState, duration_s: float) -> float:
     """The part of a plan's time for which its chunks are waited for."""
-    return deadlines.sigma_of([late for round_ in state.latenesses for late in round_.by.values()], duration_s)
+    return deadlines.sigma_of([deadlines.round_lateness(late.by.values()) for late in state.latenesses], duration_s)
 
 
 # --- who is late
@@ -36,12 +35,14 @@ def left_out(round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Those of them that missed two chunks in a row; no more than all chunks can do without (rule 7)."""
+    """Those of them that missed more than a batch in a row; no more than all chunks can do without (rule 7)."""
     behind: set[int] = set()
     for slot in sorted(left_out(round_, done)):
         gone = round_.dropped | behind | {slot}
         rest = tuple(number for number in range(len(round_.slots)) if number not in gone)
-        if _in_a_row(_missed(round_, done, slot)) and has_quorum(round_.slots, Included(0, state.grid.chunks, rest)):
+        batch = deadlines.batch_chunks([round_.slots[slot].codec], state.grid.chunk_elements)
+        is_behind = _longest_row(_missed(round_, done, slot)) > batch
+        if is_behind and has_quorum(round_.slots, Included(0, state.grid.chunks, rest)):
             behind.add(slot)
     return behind
 
@@ -57,9 +58,14 @@ def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]
     ]
 
 
-def _in_a_row(missed: Sequence[tuple[int, int]]) -> bool:
-    is_long = any(stop - first > 1 for first, stop in missed)
-    return is_long or any(one[1] == other[0] for one, other in pairwise(missed))
+def _longest_row(missed: Sequence[tuple[int, int]]) -> int:
+    """How many chunks lie in a row, of runs in ascending order."""
+    longest, began, ended = 0, -1, -1
+    for first, stop in missed:
+        began = began if first == ended else first
+        ended = stop
+        longest = max(longest, ended - began)
+    return longest
 
 
 # --- how late

@@ -82,6 +82,17 @@ def test_who_misses_two_chunks_in_a_row_is_dropped_for_the_round() -> None:
     assert stage.member(trainers[3]).conduct.owes, "it sits out a round"
 
 
+def test_a_batch_that_comes_late_is_one_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 2 * (HALF // CHUNKS + 100))
+    stage, *_ = timed()
+    said = averaged(stage, (2, EVERYBODY), (4, OTHERS), (CHUNKS, EVERYBODY))
+    assert notes(said).count("late") == 1
+    assert stage.round.dropped == set()
+    stage, *_ = timed()
+    averaged(stage, (2, EVERYBODY), (5, OTHERS), (CHUNKS, EVERYBODY))
+    assert stage.round.dropped == {3}, "and a part of the next"
+
+
 def two_reducers() -> tuple[Stage, list[Trainer], PeerId]:
     return timed({}, {})
 
@@ -269,6 +280,17 @@ def test_a_plan_waits_as_long_as_chunks_usually_come_late() -> None:
         stage.state.latenesses.append(Late((0, 0, number), by))
     assert len(stage.state.latenesses) == ROUNDS_KEPT
     assert next_round(stage, relay).sigma == pytest.approx(0.2)
+
+
+def test_a_few_that_the_plan_asks_most_are_waited_for_as_late_as_they_usually_come() -> None:
+    """Of sixteen, four whose links are full come late in every round, twelve never: they are not to be dropped."""
+    stage, trainers, relay = timed()
+    for number in range(ROUNDS_KEPT):
+        by = {PeerId(f"{index + 0xA0:032x}"): 0.0 for index in range(12)}
+        by |= {trainer.peer: 0.12 + 0.01 * index for index, trainer in enumerate(trainers)}
+        stage.state.latenesses.append(Late((0, 0, number), by))
+    stage.state.capacities = {(relay, way): Capacity(400, is_floor=False, measured_at=0) for way in ("up", "down")}
+    assert next_round(stage, relay).sigma == pytest.approx(0.14), "the latest is set aside"
 
 
 def test_a_plan_of_unknown_links_has_no_deadlines() -> None:
