@@ -19,10 +19,11 @@ from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.deadlines import MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
-from peer_agent.protocol.plan import Limit, Limits, Party, judged, solve, spans_of
+from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 
 AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
 FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
+LONGER = 1.02  # times what was hoped
 STRAGGLES = 6.0  # times the median of what contributors' own links need
 START_S = 0.2  # from the plan to the first chunk
 FRAMING = 1.01  # times the bytes of chunks: their headers, leaves, TLS
@@ -68,10 +69,9 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
     limits = Limits(limits_of(state.pairs))
     hoped = _parties(state, round_, members, hopes=True)
-    shares = solve(hoped, down_bytes, limits)
-    dealt_by = shares.limits
+    dealt = shares = solve(hoped, down_bytes, limits)
     if hoped != parties:
-        shares = judged(shares, parties, down_bytes, limits)
+        shares = judged(dealt, parties, down_bytes, limits)
     round_.limits = shares.limits
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
@@ -88,7 +88,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
         slots=round_.slots,
         spans=tuple(kept) + tuple(spans),
         codec_down=round_.codec_down,
-        **_timing(state, shares.duration_s, dealt_by, has_straggler=_has_straggler(parties, down_bytes)),
+        **_timing(state, shares.duration_s, _limits(dealt, shares), has_straggler=_has_straggler(parties, down_bytes)),
     )
 
 
@@ -102,16 +102,21 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
     return bool(own_s) and own_s[-1] > STRAGGLES * own_s[len(own_s) // 2]
 
 
-def _timing(state: RunState, least_s: float, dealt_by: Sequence[Limit], *, has_straggler: bool) -> dict[str, float]:
+def _limits(dealt: Shares, judged: Shares) -> tuple[Limit, ...]:
+    """Of the time by which shares were dealt, and of the round's where that is longer: it rests on a hope in vain."""
+    return dealt.limits + (judged.limits if judged.duration_s > LONGER * dealt.duration_s else ())
+
+
+def _timing(state: RunState, least_s: float, limits: Iterable[Limit], *, has_straggler: bool) -> dict[str, float]:
     """The plan's time, and how exactly it is kept to.
 
-    Where a link by which shares were dealt may carry more than was seen of it, gradients go further ahead of it, and
+    Where the link of one of these limits may carry more than was seen of it, gradients go further ahead of it, and
     chunks are waited for as long as in a first round. To one that would hold up all others by far, nobody keeps step:
     it is dropped once they have waited for it.
     """
     duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
-    limiting = ((limit.peers[0], way) for limit in dealt_by for way in WAYS if way == limit.kind)
+    limiting = ((limit.peers[0], way) for limit in limits for way in WAYS if way == limit.kind)
     is_known = all(is_limit(state.capacities.get(direction)) for direction in limiting)
     if has_straggler:
         return {"duration_s": duration_s, "sigma": sigma, "pace": 0.0}

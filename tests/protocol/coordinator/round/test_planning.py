@@ -134,6 +134,21 @@ def test_what_would_limit_no_plan_if_it_carried_more_need_not_be_known(tried: Wa
     assert new.pace == pace
 
 
+def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
+    """Shares are dealt as if one relay carried twice as much; where it does not, no pace of 1.25 would ever show it."""
+    stage, trainers, relays = reducing({}, {}, bps=(1000, 1000))
+    stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
+    for direction, known in stage.state.capacities.items():
+        known.is_floor = known.is_tried = direction[0] != relays[1]
+    other = {way: stage.state.capacities[relays[1], way] for way in WAYS}
+    for way in WAYS:
+        other[way].is_floor, other[way].bps = True, 1000 / 3
+    assert make_plan(stage.state, stage.round, stage.state.reducers()).pace == FAR_AHEAD
+    for way in WAYS:
+        other[way].is_tried = True
+    assert make_plan(stage.state, stage.round, stage.state.reducers()).pace == AHEAD_OF_PLAN
+
+
 @pytest.mark.parametrize(("way", "factor", "pace"), [("up", 5, AHEAD_OF_PLAN), ("up", 7, 0.0), ("down", 7, 0.0)])
 def test_nobody_keeps_step_with_a_link_that_is_far_slower_than_most(way: Way, factor: int, pace: float) -> None:
     """One slow machine would make everybody's round as long as its own."""
