@@ -1,11 +1,13 @@
 """Flows of bytes between two peers, and what they show of the links that they go through. Bytes per second."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from peer_agent.protocol.identifiers import PeerId
 
@@ -99,14 +101,38 @@ class Load(Struct):
         return all(flow.asked_s for flow in self.flows)
 
     @property
-    def took_longer(self) -> bool:
-        """Whether it lasted far longer than its bytes were asked for, on average, by a plan that said so of all."""
-        asked_s = sum(flow.received * flow.asked_s for flow in self.flows) / max(self.received, 1)
-        return self.is_asked and self.seconds > FASTER * asked_s
+    def overdue(self) -> "Load":
+        """What of it took far longer than a plan's pace asked for."""
+        late = Load()
+        for flow in self.flows:
+            if flow.asked_s and flow.last_s - flow.first_s > FASTER * flow.asked_s:
+                late.add(flow)
+        return late
+
+    def bps_during(self, periods: Sequence["Flow | Load"]) -> NDArray[np.float64]:
+        """Bytes per second of all its flows together while each of these lasted; every flow is taken to come evenly.
+
+        O((flows + periods) log flows).
+        """
+        size = np.array([flow.received for flow in self.flows], np.float64)
+        began, ended = _lasted(self.flows)
+        times, changes = np.concatenate([began, ended]), np.concatenate([size, -size]) / np.tile(ended - began, 2)
+        order = np.argsort(times)
+        times, rates = times[order], np.cumsum(changes[order])
+        until = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times))])
+        first, last = _lasted(periods)
+        carried: NDArray[np.float64] = np.interp(last, times, until) - np.interp(first, times, until)
+        return carried / (last - first)
 
     def part_of(self, flows: AbstractSet[Flow]) -> float:
         """Which part of its bytes came in these flows."""
         return sum(flow.received for flow in self.flows if flow in flows) / max(self.received, 1)
+
+
+def _lasted(periods: Sequence[Flow | Load]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When each began and ended; none is shorter than can be measured."""
+    first, last = np.array([(each.first_s, each.last_s) for each in periods], np.float64).reshape(-1, 2).T
+    return first, np.maximum(last, first + SHORTEST_S)
 
 
 def loads_of(flows: Iterable[Flow]) -> dict[Direction, Load]:

@@ -38,6 +38,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
 BUSY = 0.7  # of the estimate: a direction that carried so much, and was asked for more, had its turn to show it
+MOST = 0.5  # of a direction's bytes
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 
 
@@ -61,7 +62,7 @@ def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], fl
         if is_full:
             known.is_tried = load.is_asked
         else:
-            known.is_tried |= load.is_steady and load.took_longer and load.bps >= BUSY * known.bps
+            known.is_tried |= _is_tried(known, load)
             known.is_tried &= load.bps <= FASTER * known.bps
         if load.bps >= known.bps:
             _raise(known, load, at)
@@ -81,6 +82,17 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
         known = capacities.get(direction)
         if known is None or bps > known.bps:
             capacities[direction] = Capacity(bps, is_floor=True, measured_at=at)
+
+
+def _is_tried(known: Capacity, load: Load) -> bool:
+    """Whether a plan's pace asked for more, all along, of most that went through a direction, while that was busy.
+
+    What came as asked may last longer: averages of gradients that were late begin and end late.
+    """
+    overdue = load.overdue
+    if not overdue.is_steady or overdue.received < MOST * load.received:
+        return False
+    return bool(load.bps_during([overdue])[0] >= BUSY * known.bps)
 
 
 def _raise(known: Capacity, load: Load, at: float) -> None:

@@ -1,9 +1,10 @@
 """Limits between two peers that are none of their own links': two regions, a bad route (rule 26).
 
-A flow that was held up while both its directions are thought to have room, and while other flows of both came in time,
-was so by what lies between its ends. What went from one to the other in that attempt is then all that the pair carries.
-It counts once it was found a second time, the next time that something goes there: a machine that was busy for a moment
-looks the same. One that is not measured for long is forgotten, and found anew where it still holds something up.
+A flow that was held up while both its directions, as long as it lasted, had room by what is known, and while other
+flows of both came in time, was so by what lies between its ends. What went from one to the other in that attempt is
+then all that the pair carries. It counts once it was found a second time, the next time that something goes there: a
+machine that was busy for a moment looks the same. One that is not measured for long is forgotten, and found anew where
+it still holds something up.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,6 @@ from peer_agent.protocol.bandwidth.flows import (
     Flow,
     Load,
     directions_of,
-    use,
 )
 from peer_agent.protocol.plan import Pair
 
@@ -30,12 +30,23 @@ MOST_PAIRS = 2048  # that are known; those measured longest ago are forgotten fi
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Those that neither of their directions held up; none where nobody was asked to keep a pace. O(flows)."""
+    """Those that neither of their directions held up; none where nobody was asked to keep a pace.
+
+    O(flows log flows).
+    """
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
-    roomy = {direction for direction in free if use(capacities, loads, direction) < ROOM}
-    return {flow for flow in held_up if roomy.issuperset(directions_of(flow))}
+    crowded = {flow for direction in free for flow in _crowded(capacities.get(direction), loads[direction])}
+    return {flow for flow in held_up - crowded if free.issuperset(directions_of(flow))}
+
+
+def _crowded(known: Capacity | None, load: Load) -> list[Flow]:
+    """Flows during which their direction had no room: what is over soon may have been held up by that."""
+    if known is None or not known.bps:
+        return load.flows
+    uses = load.bps_during(load.flows) / known.bps
+    return [flow for flow, used in zip(load.flows, uses, strict=True) if used >= ROOM]
 
 
 def learn_pairs(

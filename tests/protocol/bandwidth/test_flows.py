@@ -35,6 +35,17 @@ def test_what_was_held_up_took_longer_than_asked_and_not_for_anothers_sake(
     assert Flow(ANN, RELAY, 1000, 1.0, 1.0 + took_s, asked_s, True, full_s).is_held_up == is_held_up
 
 
+def test_what_a_direction_carried_while_a_flow_lasted() -> None:
+    """Every flow comes evenly; one that took no time is spread over the shortest that can be measured."""
+    early, long, late = Flow(ANN, RELAY, 600, 0.0, 2.0), Flow(ANN, BOB, 800, 0.0, 8.0), Flow(ANN, BOB, 50, 8.0, 8.0)
+    load = loads_of([early, long, late])[ANN, "up"]
+    assert load.bps_during([early, long, late]) == pytest.approx([400, 175, 50 / SHORTEST_S])
+    assert load.bps_during([Flow(ANN, BOB, 1, 1.0, 3.0), loads_of([early, long])[ANN, "up"]]) == pytest.approx(
+        [250, 175]
+    )
+    assert load.bps_during([]).shape == (0,)
+
+
 def test_a_direction_carries_all_flows_from_their_first_byte_to_their_last() -> None:
     first, second = Flow(ANN, RELAY, 300, 1.0, 3.0), Flow(BOB, RELAY, 100, 2.0, 5.0)
     loads = loads_of([first, second])

@@ -290,6 +290,22 @@ def test_averages_come_as_gradients_did_and_count_by_their_bytes() -> None:
     assert not is_tried_after([replace(flows[0], asked_s=3.2), *(replace(flow, asked_s=6.4) for flow in flows[1:])])
 
 
+@pytest.mark.parametrize(
+    ("part", "until_s", "is_tried"),
+    [(0.8, 8.0, True), (0.45, 8.0, False), (0.8, 5.0, False)],  # the last is over before it could show that it is all
+)
+def test_averages_that_came_after_all_gradients_hide_nothing(part: float, until_s: float, is_tried: bool) -> None:
+    """Of a slow peer that sends as fast as it can, gradients are over long before the averages of others' last ones."""
+    known: dict[Direction, Capacity] = {(peer("relay"), "up"): Capacity(10 * MBPS, is_floor=True, measured_at=0)}
+    gradients, averages = int(part * 10e6), int((1 - part) * 10e6)
+    flows = [Flow(peer("relay"), peer(name), gradients // 4, 0.0, until_s, 2.0, True, 0.0) for name in "abcd"]
+    flows = [*flows, Flow(peer("relay"), peer("e"), averages, 3.0, 11.0, 8.0)]
+    if until_s == 5.0:
+        flows[0] = replace(flows[0], last_s=8.0)
+    learn(known, flows, 1)
+    assert known[peer("relay"), "up"].is_tried is is_tried
+
+
 def test_what_was_tried_and_carries_more_later_is_tried_anew() -> None:
     known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
     learn(known, relay_in_step(6.4, 1.6), 1)

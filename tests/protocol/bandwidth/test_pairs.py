@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, WAYS, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn
@@ -160,6 +161,25 @@ def test_a_direction_with_little_room_is_what_holds_up(used: float, is_narrow: b
     known[HERE[0], "up"].bps = 3 * VECTOR / 8.0 / used
     learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 1)
     assert bool(pairs) is is_narrow
+
+
+def test_what_filled_its_way_and_was_over_soon_was_not_held_up_by_a_pair() -> None:
+    """Far ahead of a plan, a fast peer's gradients go at once, and its averages late, as those of slow peers come."""
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    gradients = [Flow(HERE[0], to, VECTOR, 0.0, 1.2, 0.4, True, 1.2) for to in THERE[:3]]
+    averages = [Flow(HERE[0], to, VECTOR, 2.0, 8.0, 6.0) for to in THERE[:3]]
+    learn(known, pairs, [*gradients, *averages, *others_of(THERE)], 1)
+    assert not pairs
+    slower = [replace(flow, received=VECTOR // 2) for flow in gradients]
+    learn(known, pairs, [*slower, *averages, *others_of(THERE)], 2)
+    assert pairs.keys() == {(HERE[0], to) for to in THERE[:3]}, "there was room all along"
+
+
+def test_of_ways_of_which_nothing_is_known_no_pair_is_found() -> None:
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    del known[HERE[0], "up"]
+    learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 1)
+    assert not pairs
 
 
 def test_a_pair_that_is_not_measured_for_long_is_forgotten_and_few_are_known() -> None:
