@@ -100,16 +100,7 @@ class Load(Struct):
         """Whether a plan's pace said how fast all of it was to come."""
         return all(flow.asked_s for flow in self.flows)
 
-    @property
-    def overdue(self) -> "Load":
-        """What of it took far longer than a plan's pace asked for."""
-        late = Load()
-        for flow in self.flows:
-            if flow.asked_s and flow.last_s - flow.first_s > FASTER * flow.asked_s:
-                late.add(flow)
-        return late
-
-    def bps_during(self, periods: Sequence["Flow | Load"]) -> NDArray[np.float64]:
+    def bps_during(self, periods: Sequence[Flow]) -> NDArray[np.float64]:
         """Bytes per second of all its flows together while each of these lasted; every flow is taken to come evenly.
 
         O((flows + periods) log flows).
@@ -129,7 +120,7 @@ class Load(Struct):
         return sum(flow.received for flow in self.flows if flow in flows) / max(self.received, 1)
 
 
-def _lasted(periods: Sequence[Flow | Load]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _lasted(periods: Sequence[Flow]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """When each began and ended; none is shorter than can be measured."""
     first, last = np.array([(each.first_s, each.last_s) for each in periods], np.float64).reshape(-1, 2).T
     return first, np.maximum(last, first + SHORTEST_S)

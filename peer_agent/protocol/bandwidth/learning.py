@@ -19,7 +19,9 @@ from peer_agent.protocol.bandwidth.flows import (
     FASTER,
     FASTEST_BPS,
     FULL,
+    IN_TIME,
     MOST_RISE,
+    PAUSE_S,
     SHORTEST_S,
     STEADY,
     WAYS,
@@ -37,13 +39,20 @@ from peer_agent.protocol.bandwidth.pairs import learn_pairs, narrow_flows
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
-BUSY = 0.7  # of the estimate: a direction that carried so much, and was asked for more, had its turn to show it
-MOST = 0.5  # of a direction's bytes
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 
 
-def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], flows: Iterable[Flow], at: float) -> None:
-    """Take the flows of one attempt into what is known. O(flows)."""
+def learn(
+    capacities: dict[Direction, Capacity],
+    pairs: dict[Pair, Capacity],
+    flows: Iterable[Flow],
+    at: float,
+    hoped_s: float = 0.0,
+) -> None:
+    """Take the flows of one attempt into what is known. O(flows).
+
+    `hoped_s`: in how many seconds all of them were to be over, by links that may carry more than was seen.
+    """
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
     narrow = narrow_flows(capacities, loads, held_up)
@@ -62,7 +71,7 @@ def learn(capacities: dict[Direction, Capacity], pairs: dict[Pair, Capacity], fl
         if is_full:
             known.is_tried = load.is_asked
         else:
-            known.is_tried |= _is_tried(known, load)
+            known.is_tried |= _is_in_vain(known, load, hoped_s)
             known.is_tried &= load.bps <= FASTER * known.bps
         if load.bps >= known.bps:
             _raise(known, load, at)
@@ -84,15 +93,11 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
             capacities[direction] = Capacity(bps, is_floor=True, measured_at=at)
 
 
-def _is_tried(known: Capacity, load: Load) -> bool:
-    """Whether a plan's pace asked for more, all along, of most that went through a direction, while that was busy.
-
-    What came as asked may last longer: averages of gradients that were late begin and end late.
-    """
-    overdue = load.overdue
-    if not overdue.is_steady or overdue.received < MOST * load.received:
+def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
+    """Whether more was hoped of a direction than is known of it, and it took longer than that, whatever the reason."""
+    if not (hoped_s and load.is_steady and load.received > known.bps * hoped_s):
         return False
-    return bool(load.bps_during([overdue])[0] >= BUSY * known.bps)
+    return load.seconds > IN_TIME * hoped_s + PAUSE_S
 
 
 def _raise(known: Capacity, load: Load, at: float) -> None:

@@ -164,6 +164,7 @@ class Round(Struct):
     plan: Plan | None = None
     planned_at: float = 0.0
     limits: tuple[Limit, ...] = ()  # what the plan waits for
+    hoped: float = 1.0  # in which part of its time it is over, if links carry what is hoped of them
     moved_at: float = 0.0  # when a chunk or a span of this attempt was last reported, or a slot dropped
     done: dict[int, SpanDone] = field(default_factory=dict)  # span -> what its reducer said of it
     kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> who said to have its bytes, under that root
@@ -201,6 +202,7 @@ class Measured(Struct):
 
     plan: Plan
     planned_at: float
+    hoped_s: float = 0.0  # in which all of it would come, if links carried what is hoped of them
     told: set[tuple[PeerId, bool]] = field(default_factory=set)  # and whether as one who holds all averages
     gradients: list[Flow] = field(default_factory=list)
     averages: list[Flow] = field(default_factory=list)

@@ -72,9 +72,9 @@ def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
     return chunks * (encoded_size(codec, plan.chunk_elements) + FRAME_BYTES)
 
 
-def begin_measuring(state: RunState, plan: m.Plan) -> None:
-    """A plan is made: its flows are new, those of the one before are taken into what is known."""
-    state.measured = Measured(plan, state.now)
+def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
+    """A plan is made: its flows are new. `hoped`: the part of its time in which it was hoped to be over."""
+    state.measured = Measured(plan, state.now, hoped * coming_s(plan))
 
 
 def learn_links(state: RunState) -> None:
@@ -82,7 +82,8 @@ def learn_links(state: RunState) -> None:
     if state.measured is None:
         return
     told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
-    learn(state.capacities, state.pairs, _as_asked(state.measured, told), state.rounds)
+    measured = state.measured
+    learn(state.capacities, state.pairs, _as_asked(measured, told), state.rounds, measured.hoped_s)
     state.measured = None
     _forget_old(state.capacities)
 

@@ -41,7 +41,7 @@ def plan(state: RunState) -> list[Command]:
         return []
     learn_links(state)
     round_.plan = make_plan(state, round_, reducers)
-    begin_measuring(state, round_.plan)
+    begin_measuring(state, round_.plan, round_.hoped)
     round_.planned_at = round_.moved_at = state.now
     round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
     round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
@@ -73,6 +73,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
     if hoped != parties:
         shares = judged(dealt, parties, down_bytes, limits)
     round_.limits = shares.limits
+    round_.hoped = dealt.duration_s / shares.duration_s if shares.duration_s else 1.0
     kept = kept_spans(state, round_)
     first_span = max((span.span + 1 for span in (round_.plan.spans if round_.plan else ())), default=0)
     missing = _missing(kept, state.grid.chunks)

@@ -223,3 +223,19 @@ def test_averages_of_one_that_told_nothing_came_in_time() -> None:
     tell(stage, trainers[0].peer, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64)
     (average,) = _as_asked(stage.state.measured, {})
     assert not average.is_held_up
+
+
+@pytest.mark.parametrize(("in_parts", "is_tried"), [(1.0, True), (0.5, False)])
+def test_a_hope_of_a_link_ends_with_the_round_in_which_it_did_not_come_true(in_parts: float, is_tried: bool) -> None:
+    """`in_parts` of the time that the plan gives them, gradients come to a relay of which twice as much was hoped."""
+    stage, trainers, (relay,) = reducing(bps=(HALF, HALF))
+    stage.state.capacities[relay, "down"].is_floor = stage.state.capacities[relay, "up"].is_floor = True
+    next_plan(stage)
+    assert stage.state.measured is not None
+    plan = stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.0)  # as planned, so nobody is held up
+    stage.wait(plan.duration_s + 1)
+    last_s = in_parts * plan.duration_s
+    senders = sorted(trainer.peer for trainer in trainers)
+    tell(stage, relay, *(m.Arrival(sender, HALF, 0.0, last_s) for sender in senders))
+    next_plan(stage)
+    assert stage.state.capacities[relay, "down"].is_tried is is_tried
