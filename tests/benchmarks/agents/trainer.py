@@ -42,7 +42,7 @@ from tests.benchmarks.rig.tally import count_into
 
 NATS = 2.5  # a token
 LOG = "agent.log"
-LOOK_S = 0.02
+LOOK_S = 0.1
 LINKED_S = 20.0  # at most, before it begins without some of those who listen
 EARLY_STEPS = 3  # of a run, in which links that idle can be measured
 

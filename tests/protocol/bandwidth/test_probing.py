@@ -46,6 +46,21 @@ def test_what_comes_after_the_beginning_is_measured() -> None:
     assert not probes.open, "it is told once"
 
 
+@pytest.mark.parametrize("held_back", [range(3, 6), range(8, 11)])
+def test_what_waited_while_the_machine_was_busy_makes_no_link_faster(held_back: range) -> None:
+    """It is read all at once, just before its half begins or in it."""
+    probes, waiting = expecting(), 0
+    for tenth in range(17):
+        waiting += 1
+        if tenth not in held_back:
+            for _ in range(waiting):
+                frame_came(probes, ANN, frame(), 100.0 + 0.1 * tenth)
+            waiting = 0
+    came = frame_came(probes, ANN, frame(slot=LAST), 101.6)
+    assert came is not None
+    assert came[0] / came[1] <= 11_000, "a thousand bytes each tenth of a second"
+
+
 def test_one_that_was_too_short_shows_nothing() -> None:
     probes = expecting()
     frame_came(probes, ANN, frame(), 100.0)
