@@ -126,6 +126,12 @@ def _lasted(periods: Sequence[Flow]) -> tuple[NDArray[np.float64], NDArray[np.fl
     return first, np.maximum(last, first + SHORTEST_S)
 
 
+def is_in_time(known: Capacity, load: Load, late: AbstractSet[Flow]) -> bool:
+    """Whether all that is known to fit came when it was asked to: nothing shows that no more would have."""
+    is_used = load.is_asked and load.bps >= FULL * known.bps
+    return is_used and load.part_of(late) <= 1 - STEADY
+
+
 def loads_of(flows: Iterable[Flow]) -> dict[Direction, Load]:
     """What each direction carried."""
     loads: dict[Direction, Load] = defaultdict(Load)

@@ -56,7 +56,7 @@ def learn(
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
     narrow = narrow_flows(capacities, loads, held_up)
-    learn_pairs(pairs, loads, narrow, at)
+    learn_pairs(pairs, loads, held_up, narrow, at)
     held_up -= narrow
     slowing = _slowing(capacities, loads, held_up)
     for direction, load in loads.items():

@@ -3,8 +3,9 @@
 A flow that was held up while both its directions, as long as it lasted, had room by what is known, and while other
 flows of both came in time, was so by what lies between its ends. What went from one to the other in that attempt is
 then all that the pair carries. It counts once it was found a second time, the next time that something goes there: a
-machine that was busy for a moment looks the same. One that is not measured for long is forgotten, and found anew where
-it still holds something up.
+machine that was busy for a moment looks the same. Where all that fits came in time, the next shares are dealt as if a
+bit more did: what was found in a bad moment would else limit what goes there for ever. One that is not measured for
+long is forgotten, and found anew where it still holds something up.
 """
 
 from collections.abc import Mapping
@@ -18,12 +19,14 @@ from peer_agent.protocol.bandwidth.flows import (
     Flow,
     Load,
     directions_of,
+    is_in_time,
 )
 from peer_agent.protocol.plan import Pair
 
 ROOM = 0.7  # of what is known of a direction: one that carried more may be what held a flow up
 FREE = 0.25  # of a direction's bytes, at least, that were not held up in it
 ROUNDS_KEPT = 100  # that a pair is remembered without a measurement
+HOPE = 1.1  # times what came over a pair in time: shares are dealt by it
 MOST_PAIRS = 2048  # that are known; those measured longest ago are forgotten first
 
 
@@ -50,12 +53,21 @@ def _crowded(known: Capacity | None, load: Load) -> list[Flow]:
 
 
 def learn_pairs(
-    pairs: dict[Pair, Capacity], loads: Mapping[Direction, Load], narrow: AbstractSet[Flow], at: float
+    pairs: dict[Pair, Capacity],
+    loads: Mapping[Direction, Load],
+    late: AbstractSet[Flow],
+    narrow: AbstractSet[Flow],
+    at: float,
 ) -> None:
-    """Take what went between two, both kinds of bytes together, into what is known of them. O(flows)."""
+    """Take what went between two, both kinds of bytes together, into what is known of them. O(flows).
+
+    `late`: all that was held up, `narrow`: what neither of its directions held up.
+    """
     full = {(flow.sender, flow.receiver) for flow in narrow}
     for pair, load in _loads_of_pairs(loads, full | pairs.keys()).items():
         known = pairs.pop(pair, None)
+        if known is not None and is_in_time(known, load, late):
+            known.is_floor = True
         if (found := _measured(known, load, is_full=pair in full, at=at)) is not None:
             pairs[pair] = found
     _forget_old(pairs, at)
@@ -75,9 +87,11 @@ def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -
     return Capacity(known.bps + WEIGHT * (load.bps - known.bps), is_floor=False, measured_at=at, is_tried=True)
 
 
-def limits_of(pairs: Mapping[Pair, Capacity]) -> dict[Pair, float]:
-    """What a plan counts on: bytes per second, of those that were found twice."""
-    return {pair: known.bps for pair, known in pairs.items() if known.is_tried}
+def limits_of(pairs: Mapping[Pair, Capacity], *, hopes: bool = False) -> dict[Pair, float]:
+    """What a plan counts on: bytes per second, of those that were found twice. `hopes`: with more where it may be."""
+    return {
+        pair: known.bps * (HOPE if hopes and known.is_floor else 1.0) for pair, known in pairs.items() if known.is_tried
+    }
 
 
 def _loads_of_pairs(loads: Mapping[Direction, Load], wanted: AbstractSet[Pair]) -> dict[Pair, Load]:

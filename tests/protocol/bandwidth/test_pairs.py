@@ -9,7 +9,7 @@ from peer_agent.protocol.bandwidth.flows import SHORTEST_S, WAYS, Capacity, Dire
 from peer_agent.protocol.bandwidth.learning import learn
 from peer_agent.protocol.bandwidth.pairs import MOST_PAIRS, ROUNDS_KEPT, learn_pairs, limits_of
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.plan import Limits, Pair, Party, solve
+from peer_agent.protocol.plan import Limits, Pair, Party, judged, solve
 from tests.protocol.bandwidth.fluid import flows_over
 
 HERE, THERE = [PeerId(f"a{n}") for n in range(4)], [PeerId(f"b{n}") for n in range(4)]
@@ -55,8 +55,8 @@ def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tu
 
     The gradients of a contributor go in step, so that its widest ways wait for its narrowest.
     """
-    known = Limits(limits_of(pairs))
-    plan = solve(parties(), VECTOR, known)
+    plan = solve(parties(), VECTOR, Limits(limits_of(pairs, hopes=True)))
+    plan = judged(plan, parties(), VECTOR, Limits(limits_of(pairs)))
     shares = dict(zip(plan.reducers, plan.shares, strict=True))
     gradient = {
         (sender, reducer): int(VECTOR * share)
@@ -92,6 +92,22 @@ def test_between_two_regions_a_round_is_near_the_optimum_from_the_third_on() -> 
     assert pairs.keys() == far_pairs().keys()
     assert all(0.9 * FAR < each.bps < 1.05 * FAR for each in pairs.values())
     assert all(known[peer, way].bps == LINK for peer in (*HERE, *THERE) for way in WAYS)
+
+
+@pytest.mark.parametrize("part", [0.5, 0.65])
+def test_a_pair_that_was_measured_in_a_bad_moment_carries_all_it_can_again(part: float) -> None:
+    """It is given little since it is thought narrow, and that little comes in time."""
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    for pair in far_pairs():
+        pairs[pair] = Capacity(FAR, is_floor=False, measured_at=0, is_tried=True)
+    pairs[HERE[0], THERE[0]].bps *= part
+    best_s = solve(parties(), VECTOR, Limits(far_pairs())).duration_s
+    for number in range(1, 16):
+        took_s, flows = a_round(pairs, far_pairs())
+        assert took_s < 1.15 * best_s / part**0.5
+        learn(known, pairs, flows, number)
+    assert 0.9 * FAR < pairs[HERE[0], THERE[0]].bps < 1.05 * FAR
+    assert took_s < 1.1 * best_s
 
 
 def test_where_no_pair_is_narrow_none_is_found() -> None:
@@ -184,12 +200,12 @@ def test_of_ways_of_which_nothing_is_known_no_pair_is_found() -> None:
 
 def test_a_pair_that_is_not_measured_for_long_is_forgotten_and_few_are_known() -> None:
     pairs = {(HERE[0], THERE[0]): Capacity(1.0, is_floor=False, measured_at=0)}
-    learn_pairs(pairs, {}, set(), ROUNDS_KEPT - 1)
+    learn_pairs(pairs, {}, set(), set(), ROUNDS_KEPT - 1)
     assert pairs
-    learn_pairs(pairs, {}, set(), ROUNDS_KEPT)
+    learn_pairs(pairs, {}, set(), set(), ROUNDS_KEPT)
     assert not pairs
     many = {(PeerId(f"{n:032x}"), RELAY): Capacity(1.0, is_floor=False, measured_at=n / 1e6) for n in range(3000)}
-    learn_pairs(many, {}, set(), 1)
+    learn_pairs(many, {}, set(), set(), 1)
     assert len(many) == MOST_PAIRS
     assert min(each.measured_at for each in many.values()) == (3000 - MOST_PAIRS) / 1e6
 

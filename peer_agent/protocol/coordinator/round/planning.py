@@ -67,10 +67,10 @@ def patience_s(state: RunState) -> float:
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
     """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
-    limits = Limits(limits_of(state.pairs))
+    limits, hoped_limits = (Limits(limits_of(state.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
-    dealt = shares = solve(hoped, down_bytes, limits)
-    if hoped != parties:
+    dealt = shares = solve(hoped, down_bytes, hoped_limits)
+    if (hoped, hoped_limits) != (parties, limits):
         shares = judged(dealt, parties, down_bytes, limits)
     round_.limits = shares.limits
     round_.hoped = dealt.duration_s / shares.duration_s if shares.duration_s else 1.0
