@@ -39,6 +39,7 @@ from peer_agent.protocol.bandwidth.pairs import learn_pairs, narrow_flows
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
+BUSY = 0.5  # of the estimate: a direction that carried so much had its turn to show that it carries more
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 
 
@@ -94,8 +95,9 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
-    """Whether more was hoped of a direction than is known of it, and it took longer than that, whatever the reason."""
-    if not (hoped_s and load.is_steady and load.received > known.bps * hoped_s):
+    """Whether more was hoped of a direction than is known of it, and it took longer than that, for whatever reason, but
+    that it was hardly used: then nobody knows."""
+    if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S
 

@@ -252,7 +252,8 @@ def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
     ("known_mbps", "took_s", "hoped_s", "is_tried"),
     [
         (100.0, 6.4, 3.2, True),  # 100 of 100 Mb/s, where 200 were hoped for
-        (100.0, 12.8, 3.2, True),  # 50 Mb/s: whatever was slower, shares are not to be dealt by 200 for ever
+        (100.0, 12.7, 3.2, True),  # 50 Mb/s: whatever was slower, shares are not to be dealt by 200 for ever
+        (100.0, 12.9, 3.2, False),  # less: all waited for somebody else
         (100.0, 3.5, 3.2, False),  # it came
         (100.0, 6.4, 6.5, False),  # no more was hoped for than is known
         (100.0, 6.4, 0.0, False),  # nor anything at all
@@ -274,11 +275,12 @@ def test_what_was_hoped_of_a_direction_and_did_not_come_was_tried_though_nobody_
     assert not known[peer("a"), "up"].is_tried
 
 
-def test_a_hope_of_a_direction_that_idled_is_not_over() -> None:
+def test_averages_that_came_after_all_gradients_hide_nothing() -> None:
+    """Of who sends as fast as it can, gradients are over long before the averages of others' last ones."""
     known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
     *early, last = relay_in_step(6.4, 1.6)
     learn(known, [*(replace(flow, last_s=2.0) for flow in early), last], 1, 3.2)
-    assert not known[peer("relay"), "down"].is_tried
+    assert known[peer("relay"), "down"].is_tried
 
 
 def test_what_was_tried_and_carries_more_later_is_tried_anew() -> None:
