@@ -95,8 +95,7 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
-    """Whether more was hoped of a direction than is known of it, and it took longer than that, for whatever reason, but
-    that it was hardly used: then nobody knows."""
+    """Whether a direction of which more was hoped took longer than that. One that was hardly used shows nothing."""
     if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, WAYS, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn
-from peer_agent.protocol.bandwidth.pairs import MOST_PAIRS, ROUNDS_KEPT, learn_pairs, limits_of
+from peer_agent.protocol.bandwidth.pairs import HOPE, MOST_PAIRS, ROUNDS_KEPT, learn_pairs, limits_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limits, Pair, Party, judged, solve
 from tests.protocol.bandwidth.fluid import flows_over
@@ -108,6 +108,26 @@ def test_a_pair_that_was_measured_in_a_bad_moment_carries_all_it_can_again(part:
         learn(known, pairs, flows, number)
     assert 0.9 * FAR < pairs[HERE[0], THERE[0]].bps < 1.05 * FAR
     assert took_s < 1.1 * best_s
+
+
+@pytest.mark.parametrize(
+    ("part", "asked_s", "factor"),
+    [
+        (0.9, 4.0, HOPE),
+        (0.8, 4.0, 1.0),  # nothing shows that the rest would have come
+        (0.9, 3.0, 1.0),  # held up, by one of its ends
+        (0.9, 0.0, 1.0),  # nobody asked for less than all
+    ],
+)
+def test_more_is_hoped_of_a_pair_only_where_all_that_fits_came_in_time(
+    part: float, asked_s: float, factor: float
+) -> None:
+    pair = HERE[0], THERE[0]
+    known, pairs = believed(true_links()), {pair: Capacity(FAR, is_floor=False, measured_at=0, is_tried=True)}
+    known[HERE[0], "up"].bps = FAR
+    learn(known, pairs, [Flow(*pair, int(part * FAR * 4.0), 0.0, 4.0, asked_s)], 1)
+    assert limits_of(pairs) == {pair: FAR}
+    assert limits_of(pairs, hopes=True) == {pair: FAR * factor}
 
 
 def test_where_no_pair_is_narrow_none_is_found() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Way
+from peer_agent.protocol.bandwidth.pairs import HOPE
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round.planning import (
@@ -132,6 +133,18 @@ def test_what_would_limit_no_plan_if_it_carried_more_need_not_be_known(tried: Wa
         stage.state.capacities[relay, way] = Capacity(1000 if way == tried else 990, True, 0, is_tried=way == tried)
     new = make_plan(stage.state, stage.round, stage.state.reducers())
     assert new.pace == pace
+
+
+@pytest.mark.parametrize(("is_floor", "hoped"), [(False, 1.0), (True, 1 / HOPE)])
+def test_of_a_pair_that_carried_its_limit_in_time_more_is_hoped(is_floor: bool, hoped: float) -> None:
+    """Shares are dealt by it; how long they take is said by what was seen."""
+    stage, trainers, (relay,) = reducing(bps=(10_000_000,))
+    pair = trainers[0].peer, relay
+    stage.state.pairs[pair] = Capacity(100_000, is_floor=is_floor, measured_at=0, is_tried=True)
+    new = make_plan(stage.state, stage.round, stage.state.reducers())
+    assert stage.round.hoped == pytest.approx(hoped)
+    took_s = encoded_size("fp16", stage.state.elements) / 100_000
+    assert new.duration_s == pytest.approx(START_S + FRAMING * took_s, rel=0.01)
 
 
 def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
