@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,20 @@ FURTHER_S = 15.0  # until a second unit of the same step
 class Contributor:
     """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
 
-    def __init__(self, access: RunAccess, grid: Grid, unit_s: float = 0.0, place: Place | None = None) -> None:
-        """`unit_s`: seconds in which a unit is computed, beside what it takes to add it. `place`: where it listens."""
+    def __init__(
+        self,
+        access: RunAccess,
+        grid: Grid,
+        unit_s: float = 0.0,
+        place: Place | None = None,
+        fail: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """`unit_s`: seconds in which a unit is computed, beside what it takes to add it. `place`: where it listens.
+
+        `fail` is given what went wrong beside what is heard: without it the process ends.
+        """
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
+        self._fail = fail or _end_process
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(RUN, self._say)
         self.listening: Listening | None = None
@@ -97,7 +108,7 @@ class Contributor:
         await self.site.close()
 
     async def _be_dialled(self, place: Place) -> None:
-        self.listening = Listening(self.access, self.links, self._say, _fail)
+        self.listening = Listening(self.access, self.links, self._say, self._fail)
         await self.listening.open(place)
         self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
 
@@ -140,7 +151,7 @@ class Contributor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._jobs.discard(task)
         if not self._closing and not task.cancelled() and (error := task.exception()) is not None:
-            _fail(error)
+            self._fail(error)
 
     async def _load(self, action: e.Load) -> None:
         """There is no state; the hello after it says that all relays are linked."""
@@ -243,7 +254,7 @@ class Contributor:
             await self._take(gathered)
 
 
-def _fail(error: BaseException) -> None:
+def _end_process(error: BaseException) -> None:
     traceback.print_exception(error)
     os._exit(1)
 
