@@ -41,6 +41,7 @@ from peer_agent.protocol.plan import Pair
 
 BUSY = 0.5  # of the estimate: a direction that carried so much had its turn to show that it carries more
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
+HOPE_OF_REDUCERS = 4.0  # the same where a peer reduces alone: those that measured it were, as a rule, slower
 
 
 def learn(
@@ -67,10 +68,12 @@ def learn(
             continue
         is_slowing = load.is_steady and direction in slowing
         is_full = load.is_steady and load.part_of(held_up) >= STEADY and load.bps >= FULL * known.bps
-        if is_slowing or (is_full and load.is_asked and _others_have_room(capacities, loads, direction)):
+        is_end = is_full and load.is_asked and _others_have_room(capacities, loads, direction)
+        if is_slowing or is_end:
             known.is_floor = False
         if is_full:
-            known.is_tried = load.is_asked
+            # What carried more than was thought, while the other ends were full, may carry more still.
+            known.is_tried = load.is_asked and (is_end or load.bps <= FASTER * known.bps)
         else:
             known.is_tried |= _is_in_vain(known, load, hoped_s)
             known.is_tried &= load.bps <= FASTER * known.bps
@@ -162,17 +165,26 @@ def is_limit(known: Capacity | None) -> bool:
     return known is not None and (known.is_tried or not known.is_floor)
 
 
+def hope_of(*, trains: bool) -> float:
+    """How much more is hoped of a peer's link.
+
+    Were as much hoped of all, no round would tell an auxiliary that carries more from trainers that do not: they were
+    measured with each other, and are held up together.
+    """
+    return HOPE if trains else HOPE_OF_REDUCERS
+
+
 def budget_bps(
-    capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0, *, hopes: bool = False
+    capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0, *, hope: float = 1.0
 ) -> float:
     """What a plan may count on: bytes per second, without the household's part. 0: nothing is known.
 
-    `hopes`: where the least is all that is known, with more than that.
+    Where the least is all that is known, `hope` times as much.
     """
     known = capacities.get(direction)
     if known is None:
         return 0.0
-    return known.bps * (1 - reserve) * (HOPE if hopes and not is_limit(known) else 1.0)
+    return known.bps * (1 - reserve) * (1.0 if is_limit(known) else hope)
 
 
 def unknown(capacities: Mapping[Direction, Capacity], peers: Sequence[PeerId]) -> list[PeerId]:

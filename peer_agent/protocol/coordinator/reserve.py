@@ -10,9 +10,9 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 CHANGED = 0.02  # of its rate: by less an agent is not told anew
 
 
-def upload_bps(state: RunState, member: Member, *, hopes: bool = False) -> float:
+def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
     """Bytes per second that a plan may count on; 0: nothing is known."""
-    return budget_bps(state.capacities, (member.peer, "up"), member.reserve, hopes=hopes)
+    return budget_bps(state.capacities, (member.peer, "up"), member.reserve, hope=hope)
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:

@@ -1,6 +1,6 @@
 """Flows over links of given capacities, as TCP shares them: each gets what is fair, nobody waits for anybody."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from peer_agent.protocol.bandwidth.flows import Direction, Flow
 from peer_agent.protocol.identifiers import PeerId
@@ -9,14 +9,21 @@ Pair = tuple[PeerId, PeerId]
 
 
 def flows_over(
-    true_bps: Mapping[Direction, float], wanted: Mapping[Pair, int], between: Mapping[Pair, float] | None = None
+    true_bps: Mapping[Direction, float],
+    wanted: Mapping[Pair, int],
+    between: Mapping[Pair, float] | None = None,
+    *,
+    in_step: bool = False,
 ) -> list[Flow]:
-    """Each pair's bytes, from the first moment on; when a flow ends, the others share what it leaves."""
+    """Each pair's bytes, from the first moment on; when a flow ends, the others share what it leaves.
+
+    `in_step`: a larger flow gets as much more of what is shared, as where a sender goes on with all of its at once.
+    """
     left = {pair: float(size) for pair, size in wanted.items() if size}
     ended: dict[Pair, float] = {}
     now = 0.0
     while left:
-        rates = fair_rates(true_bps, left, between or {})
+        rates = fair_rates(true_bps, wanted if in_step else dict.fromkeys(left, 1), left, between or {})
         step = min(size / rates[pair] for pair, size in left.items())
         now += step
         left = {pair: size - rates[pair] * step for pair, size in left.items()}
@@ -27,9 +34,12 @@ def flows_over(
 
 
 def fair_rates(
-    true_bps: Mapping[Direction, float], pairs: Mapping[Pair, float], between: Mapping[Pair, float]
+    true_bps: Mapping[Direction, float],
+    weights: Mapping[Pair, int],
+    pairs: Collection[Pair],
+    between: Mapping[Pair, float],
 ) -> dict[Pair, float]:
-    """Max-min fair: what has the least for each of its flows is shared out first, then the next."""
+    """Max-min fair by weight: what has the least for each of its flows is shared out first, then the next."""
     rates: dict[Pair, float] = {}
     room = dict[tuple[str, str], float]([*true_bps.items(), *between.items()])
     open_ = set(pairs)
@@ -39,11 +49,11 @@ def fair_rates(
             for direction in ((pair[0], "up"), (pair[1], "down"), pair):
                 if direction in room:
                     users.setdefault(direction, []).append(pair)
-        tightest = min(users, key=lambda each: (room[each] / len(users[each]), each))
-        share = room[tightest] / len(users[tightest])
+        shares = {each: room[each] / sum(weights[pair] for pair in pairs_) for each, pairs_ in users.items()}
+        tightest = min(users, key=lambda each: (shares[each], each))
         for pair in users[tightest]:
-            rates[pair] = share
+            rates[pair] = shares[tightest] * weights[pair]
             open_.discard(pair)
-            room[pair[0], "up"] -= share
-            room[pair[1], "down"] -= share
+            room[pair[0], "up"] -= rates[pair]
+            room[pair[1], "down"] -= rates[pair]
     return rates

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS
-from peer_agent.protocol.bandwidth.learning import budget_bps, is_limit
+from peer_agent.protocol.bandwidth.learning import budget_bps, hope_of, is_limit
 from peer_agent.protocol.bandwidth.pairs import limits_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
@@ -138,14 +138,15 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
 
 def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool = False) -> Party:
     """Relays reduce, trainers receive. Who has left sends what it offered once it is back, and receives nothing."""
+    hope = hope_of(trains=member.trains) if hopes else 1.0
     return Party(
         peer=member.peer,
         up_bytes=up_bytes,
         receives=member.trains,
         may_reduce=state.may_reduce(member),
         is_volunteer=member.trains,
-        upload_bps=upload_bps(state, member, hopes=hopes),
-        download_bps=budget_bps(state.capacities, (member.peer, "down"), hopes=hopes),
+        upload_bps=upload_bps(state, member, hope=hope),
+        download_bps=budget_bps(state.capacities, (member.peer, "down"), hope=hope),
     )
 
 
