@@ -46,7 +46,7 @@ from tests.benchmarks.rivals.place import WARM_UP, Counted, Place
 from tests.benchmarks.rivals.plans import Solve, planned_by
 from tests.benchmarks.suite.sizes import AVERAGING, RIVALS, SIZES, Averaging, Rival, Wire
 from tests.emulation.calibration import calibrated
-from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy
+from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy, traffic
 from tests.emulation.floor import floor_s
 from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
@@ -58,13 +58,17 @@ SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "s
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """Rounds over these links, in each of these codecs, so many, and beside whom. `is_many`: short, and counted."""
+    """Rounds over these links, in each of these codecs, so many, and beside whom. `is_many`: short, and counted.
+
+    `reserve`: percent of every trainer's uplink that its household keeps.
+    """
 
     setup: Setup
     codecs: tuple[Wire, ...]
     rounds: int
     against: tuple[Rival, ...]
     is_many: bool = False
+    reserve: int = 0
 
     @property
     def stated(self) -> Codec:
@@ -92,6 +96,14 @@ class Made(Struct, frozen=True, eq=False):
     after: Seen
     rounds: int
     errors: dict[int, float]  # of the averages, by step, where the plan chose codecs
+    peaks: dict[str, float]  # the most that went up of each trainer in a second, in parts of its link
+
+    @property
+    def left(self) -> Rates:
+        """The links without what households keep."""
+        share = 1 - self.way.reserve / 100
+        up = {name: bps * (share if name in trainers_of(self.setup) else 1) for name, bps in self.rates.up.items()}
+        return copy_of(self.rates, up=up)
 
     @property
     def counted(self) -> dict[int, Timed]:
@@ -122,7 +134,7 @@ def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
     """Our rounds, or why there are none: the others are worth knowing all the same."""
     setup, (unit_s, early_s) = asked.setup, (MANY_UNIT_S, 0.0) if asked.is_many else (UNIT_S, EARLY_S)
     try:
-        run = rounds_of(place, setup, way_of(setup, codec, unit_s, early_s), is_many=asked.is_many)
+        run = rounds_of(place, setup, way_of(setup, codec, unit_s, early_s, asked.reserve), is_many=asked.is_many)
         return figures_of(run) | {"is_many": asked.is_many}
     except (TimeoutError, Unavailable) as trouble:
         reason = str(trouble) or f"no {place.rounds} rounds in {place.patience_s:.0f} s"
@@ -163,15 +175,30 @@ async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[
     if is_many:
         coordinator.end_probes()  # a round before the first that counts, for one may be under way
     await unless(watching, coordinator.reach(WARM_UP))
-    before, began = seen(made), time.monotonic()
+    before, began, peaks = seen(made), time.monotonic(), dict[str, float]()
+    looking = asyncio.create_task(look_at_uplinks(made, place.rates, peaks))
     await unless(watching, coordinator.reach(last))
+    looking.cancel()
     after = seen(made)
     say(f"{place.rounds} rounds in {time.monotonic() - began:.1f} s")
     trainers = {made.peers[name] for name in trainers_of(made.setup)}
     await unless(watching, coordinator.reach(last_step(coordinator, trainers, way, place.rounds)))
-    found = Made(made.setup, way, place.rates, coordinator, made.peers, before, after, place.rounds, {})
+    found = Made(made.setup, way, place.rates, coordinator, made.peers, before, after, place.rounds, {}, peaks)
     found.errors.update(errors_of(found, made.folder) if way.recipe.codecs == "plan" else {})
     return found
+
+
+async def look_at_uplinks(made: Swarm, rates: Rates, peaks: dict[str, float]) -> None:
+    """Until ended: the most that leaves each trainer in a second."""
+    names, at = trainers_of(made.setup), time.monotonic()
+    last = traffic(made.network)
+    while True:
+        await asyncio.sleep(1.0)
+        now, then, at, counted = traffic(made.network), at, time.monotonic(), last
+        for name in names:
+            bps = (now[name].up.bytes - counted[name].up.bytes) / (at - then)
+            peaks[name] = max(peaks.get(name, 0.0), bps / rates.up[name])
+        last = now
 
 
 def seen(made: Swarm) -> Seen:
@@ -209,7 +236,7 @@ def figures_of(run: Made) -> Figures:
     found, codec, coordinator, peers = run.setup, run.way.recipe.codec_up, run.coordinator, run.peers
     wire, steps = wire_bytes(codec, found.elements), list(run.counted.values())
     before, after = run.before.kernel, run.after.kernel
-    round_s, floor = median(timed.round_s for timed in steps), floor_s(found, run.rates, wire, wire)
+    round_s, floor = median(timed.round_s for timed in steps), floor_s(found, run.left, wire, wire)
     moved = {name: after.traffic[name] - before.traffic[name] for name in peers}
     busy = cpu_busy(before.busy, after.busy)
     sent = sum(each.up.bytes for each in moved.values())
@@ -219,6 +246,8 @@ def figures_of(run: Made) -> Figures:
         "peers": len(found.peers),
         "parameters": found.elements,
         "codec": codec,
+        "reserve_percent": run.way.reserve,
+        "uplink_peak": max(run.peaks.values(), default=None),
         "wire_bytes": wire,
         "floor_s": floor,
         "raw_floor_s": floor_s(found, found.nominal(), wire, wire),
@@ -252,7 +281,7 @@ def freedom_of(run: Made) -> Figures:
     """Where the plan chose codecs and contributors: floors are of what it chose, and of the rounds as they were."""
     names = {peer: name for name, peer in run.peers.items()}
     steps = list(run.counted.values())
-    floors = [_floor_s(run, timed, run.rates) for timed in steps]
+    floors = [_floor_s(run, timed, run.left) for timed in steps]
     return {
         "codec": "plan",
         "floor_s": median(floors),
@@ -367,6 +396,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--elements", type=int, help="of the vector; default: the set-up's own")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--many", action="store_true", help="short units, and no probes of idle links after warm-up")
+    parser.add_argument("--reserve", type=int, default=0, help="percent of uplinks that households keep")
     parser.add_argument("--against", choices=RIVALS, action="append", default=[], help="may be given several times")
     sizes = parser.add_mutually_exclusive_group()
     for size in SIZES:
@@ -379,7 +409,7 @@ def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
     if wanted.size is None:
         found = sized(setup(wanted.setup, wanted.scale), wanted.elements)
         codecs = tuple(dict.fromkeys(wanted.codec or [STATED]))
-        return [Asked(found, codecs, wanted.rounds, tuple(dict.fromkeys(wanted.against)), wanted.many)]
+        return [Asked(found, codecs, wanted.rounds, tuple(dict.fromkeys(wanted.against)), wanted.many, wanted.reserve)]
     return [asked_for(job, wanted) for job in AVERAGING[wanted.size]]
 
 

@@ -177,10 +177,10 @@ class TimedJobs(Jobs):
         return follower, accumulation
 
 
-async def train(access: RunAccess, pace: Pace, place: Place | None) -> None:
+async def train(access: RunAccess, pace: Pace, place: Place | None, reserve_percent: int) -> None:
     """Until ended. What it would tell a person is in its folder."""
     with (access.home.folder / LOG).open("w") as words:
-        agent = Agent(access.home, access, Limits(threads=1, reserve_percent=0), View(words), place)
+        agent = Agent(access.home, access, Limits(threads=1, reserve_percent=reserve_percent), View(words), place)
         agent.jobs = jobs = TimedJobs(agent)
         jobs.pace = pace
         await agent.run()
@@ -196,6 +196,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--early-s", type=float, default=0.0, help="by which that is longer in the first steps")
     parser.add_argument("--late-s", type=float, default=0.0, help="by which a further unit of a step comes later")
     parser.add_argument("--address", help="where others can dial it")
+    parser.add_argument("--reserve", type=int, default=0, help="percent of its uplink that its household keeps")
     parser.add_argument("--torch", action="store_true", help="load it, as whoever computes has")
     asked = parser.parse_args(arguments)
     leave_with_parent()
@@ -206,7 +207,7 @@ def main(arguments: Sequence[str]) -> None:
         torch.set_num_threads(1)
     access = OwnAccess(asked.folder, asked.peer, Role.TRAINER, asked.control)
     place = Place(asked.address) if asked.address else None
-    asyncio.run(train(access, Pace(asked.sample_s, asked.early_s, asked.late_s), place))
+    asyncio.run(train(access, Pace(asked.sample_s, asked.early_s, asked.late_s), place, asked.reserve))
 
 
 if __name__ == "__main__":

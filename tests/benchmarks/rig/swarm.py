@@ -39,6 +39,7 @@ class Way(Struct, frozen=True, eq=False):
 
     recipe: Recipe
     pace: Pace
+    reserve: int = 0  # percent of a trainer's uplink that its household keeps
     stays: int = 0  # rounds that are made after somebody was left out of one
 
 
@@ -100,7 +101,8 @@ def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way) 
         case "auxiliary":
             return ("rig.relay", *place, address, "auxiliary")
     pace = ("--sample-s", way.pace.sample_s, "--early-s", way.pace.early_s, "--late-s", way.pace.late_s)
-    return ("agents.trainer", *place, "--torch", *map(str, pace), *(("--address", address) if peer.reachable else ()))
+    told = (*pace, "--reserve", way.reserve, *(("--address", address) if peer.reachable else ()))
+    return ("agents.trainer", *place, "--torch", *map(str, told))
 
 
 def trainers_of(found: Setup) -> list[str]:
@@ -108,7 +110,7 @@ def trainers_of(found: Setup) -> list[str]:
     return [peer.name for peer in found.peers if peer.role == "trainer"]
 
 
-def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0.0) -> Way:
+def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0.0, reserve: int = 0) -> Way:
     """A batch to which every trainer gives one unit; with the plan's freedom a sample is one, as shares are uneven, and
     rounds are made as they come. `early_s`: by which units are longer in the first steps."""
     trainers, stated = len(trainers_of(found)), STATED if codec == "plan" else codec
@@ -122,9 +124,9 @@ def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0
         codec_down=stated,
     )
     if codec != "plan":
-        return Way(recipe, Pace(unit_s / SAMPLES, early_s / SAMPLES, (FURTHER - 1) * unit_s + early_s))
+        return Way(recipe, Pace(unit_s / SAMPLES, early_s / SAMPLES, (FURTHER - 1) * unit_s + early_s), reserve)
     freedom = replace(recipe, micro_batch=1, contributors="fast", codecs="plan")
-    return Way(freedom, Pace(unit_s / SAMPLES, early_s / SAMPLES))
+    return Way(freedom, Pace(unit_s / SAMPLES, early_s / SAMPLES), reserve)
 
 
 def start(network: Network, found: Setup, folder: Path, control: str, way: Way) -> dict[str, PeerId]:

@@ -50,7 +50,8 @@ def cells(run: Figures, *names: str) -> Cells:
 
 def averaging(runs: Iterable[Figures], *, is_free: bool = False) -> list[Figures]:
     """Those of `averaging` whose rounds were made for their time: in a stated codec, or with the plan's freedom."""
-    return [run for run in made(runs) if not run.get("is_many") and (run["codec"] == "plan") == is_free]
+    timed = [run for run in made(runs) if not run.get("is_many") and not run.get("reserve_percent")]
+    return [run for run in timed if (run["codec"] == "plan") == is_free]
 
 
 def made(runs: Iterable[Figures]) -> list[Figures]:
@@ -64,6 +65,13 @@ def time_rows(runs: list[Figures]) -> Iterable[Cells]:
         raw = run["round_s_median"] / run["raw_floor_s"]
         names = ("setup", "scale", "codec", "round_s_median", "floor_s", "ratio")
         yield [*cells(run, *names), shown(raw), *cells(run, "cpu_busy", "is_valid")]
+
+
+def reserve_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Rounds in which households keep a part of their uplinks, beside the floor on what they leave."""
+    for run in (run for run in made(runs) if run.get("reserve_percent")):
+        names = ("setup", "reserve_percent", "uplink_peak", "round_s_median", "floor_s", "ratio", "is_valid")
+        yield cells(run, *names)
 
 
 def bandwidth_rows(runs: list[Figures]) -> Iterable[Cells]:
@@ -209,6 +217,18 @@ OVERLAP = ["set-up", "contributors", "fp16 floor, s", "samples/s", "without the 
 BEHIND = ["round with all, s", "without some, s", "steps behind at the end", "ten rounds after", "valid"]
 TABLES: dict[str, Table] = {
     "round-times": (TIMES, time_rows),
+    "household": (
+        [
+            "set-up",
+            "kept, percent",
+            "most in a second, of the uplink",
+            "round, s",
+            "floor, s",
+            "ratio",
+            "valid",
+        ],
+        reserve_rows,
+    ),
     "bandwidths": (["set-up", "links", "largest error", "of"], bandwidth_rows),
     "rivals": (["set-up", "ours, s", "beside", "s", "times ours", "rounds partly averaged"], rival_rows),
     "freedom": ([*FREEDOM, "times hivemind, tuned", "times gloo", "valid"], freedom_rows),

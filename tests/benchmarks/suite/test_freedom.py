@@ -41,7 +41,7 @@ def made() -> Made:
     coordinator: Any = SimpleNamespace(steps=steps, entries=[(None, each) for each in records])
     errors, nothing = {FIRST: 0.25, SECOND: 0.75}, SimpleNamespace()
     counted: Any = nothing
-    return Made(FOUR, way_of(FOUR, "plan"), FOUR.nominal(), coordinator, IDS, counted, counted, 2, errors)
+    return Made(FOUR, way_of(FOUR, "plan"), FOUR.nominal(), coordinator, IDS, counted, counted, 2, errors, {})
 
 
 def test_floors_are_of_the_codecs_and_contributors_of_each_round() -> None:

@@ -42,6 +42,12 @@ def test_round_times_stand_beside_both_floors() -> None:
     assert rows("round-times", RUN) == [["four", "1", "fp16", "9", "8", "1.12", "1.2", "0.25", "True"]]
 
 
+def test_what_households_keep_has_a_table_of_its_own() -> None:
+    run = RUN | {"reserve_percent": 20, "uplink_peak": 0.801}
+    assert rows("household", RUN, run) == [["four", "20", "0.801", "9", "8", "1.12", "True"]]
+    assert rows("round-times", run) == []
+
+
 def test_the_largest_error_is_shown_whatever_its_sign() -> None:
     assert rows("bandwidths", RUN) == [["four", "2", "-0.11", "trainer-4 down"]]
 
