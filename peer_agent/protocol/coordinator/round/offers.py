@@ -179,12 +179,12 @@ def close_offers(state: RunState) -> list[Command]:
         return []
     for peer in sorted(round_.waiting.intersection(state.members)):
         missed(state, state.members[peer].conduct)
+    returned = _refuse_hold(state, round_)
     offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
-    samples = sum(done.unit.samples for _, offer in offers for done in offer.units)
-    if not offers or 100 * samples < QUORUM_PERCENT * state.recipe.target_batch:
+    if not offers or not _is_enough(state, (offer for _, offer in offers)):
         state.late_rounds += bool(round_.waiting)
         _miss_less(state, round_)
-        return void(state, Why.TOO_LITTLE, "too few offers came in time")
+        return returned + void(state, Why.TOO_LITTLE, "too few offers came in time")
     state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # at least; void ones double it
     scales = scales_of([offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers])
     round_.slots = tuple(
@@ -200,7 +200,33 @@ def close_offers(state: RunState) -> list[Command]:
     )
     enter(state, Why.OFFERED)
     state.moved_at, round_.deadline = state.now, state.now + patience_s(state)
-    return plan(state)
+    return returned + plan(state)
+
+
+def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
+    """Whether these are a batch, or nearly one (rule 7)."""
+    samples = sum(done.unit.samples for offer in offers for done in offer.units)
+    return 100 * samples >= QUORUM_PERCENT * state.recipe.target_batch
+
+
+def _refuse_hold(state: RunState, round_: Round) -> list[Command]:
+    """Who was late holds what it could not send before: it grows to more than the others can do without.
+
+    Where these have enough without it, its leases come back, for it would hold up the round again; with the next ones
+    it begins anew.
+    """
+    commands: list[Command] = []
+    for peer in [peer for peer in sorted(round_.offers) if peer in state.members]:
+        member, offer = state.members[peer], round_.offers[peer]
+        others = [other for of, other in round_.offers.items() if of != peer]
+        most = max((weight.tokens for weight in offer.weights), default=0)
+        whole = most + sum(other.loss_tokens for other in others)
+        is_needed = 100 * (whole - most) < QUORUM_PERCENT * whole
+        if member.conduct.is_late and is_needed and _is_enough(state, others):
+            del round_.offers[peer]
+            member.conduct.is_late = False
+            commands += revoke(state, member, "it was too late before, and holds more than the others can do without")
+    return commands
 
 
 def _miss_less(state: RunState, round_: Round) -> None:

@@ -130,7 +130,11 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
     up = {slot.peer: encoded_size(slot.codec, state.elements) for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
     gone = [Party(peer=peer, up_bytes=up[peer], is_volunteer=True) for peer in up.keys() - here.keys()]
-    parties = [party_of(state, member, up.get(peer, 0), hopes=hopes) for peer, member in here.items()]
+    dealt = {member.peer for member in reducers}  # a trainer that stood still sends and receives, and has no part
+    parties = [
+        replace(party_of(state, member, up.get(peer, 0), hopes=hopes), may_reduce=peer in dealt)
+        for peer, member in here.items()
+    ]
     if state.recipe.contributors == "fast":
         parties = [replace(party, is_awaited=party.peer in round_.persons) for party in parties]
     return [*parties, *gone]

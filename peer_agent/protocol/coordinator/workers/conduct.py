@@ -165,13 +165,14 @@ def missed(state: RunState, conduct: Conduct) -> None:
 
     Delivering is no more than a word; whoever does so again without having been in an update sits out longer.
     """
-    conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
+    conduct.owes = conduct.is_late = True
+    conduct.proven, conduct.misses = 0, conduct.misses + 1
     _send_out(state, conduct, conduct.misses)
 
 
 def was_late(state: RunState, conduct: Conduct) -> None:
     """Too much of its gradient came too late: one round without it, each time. What came in time is in the update."""
-    conduct.owes = True
+    conduct.owes = conduct.is_late = True
     _send_out(state, conduct, 1)
 
 
@@ -183,7 +184,7 @@ def struck(state: RunState, conduct: Conduct) -> None:
 
 def did_well(conduct: Conduct, samples: int) -> None:
     """Work of it is in an update."""
-    conduct.strikes, conduct.misses = max(0, conduct.strikes - 1), 0
+    conduct.strikes, conduct.misses, conduct.is_late = max(0, conduct.strikes - 1), 0, False
     conduct.proven = max(samples, conduct.proven * 9 // 10)
 
 

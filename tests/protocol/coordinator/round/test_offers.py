@@ -9,7 +9,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.round.offers import offer_s
 from peer_agent.protocol.coordinator.round.waiting import FIRST_S, LONGEST_S
 from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Phase
-from tests.protocol.coordinator.scenes import partly, reducing
+from tests.protocol.coordinator.scenes import NAMES, partly, reducing
 from tests.protocol.coordinator.stage import RUN, TOKENS, UNIT, Stage, Trainer, notes, sent
 
 
@@ -238,3 +238,32 @@ def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
     assert stage.offer(late) == []
     assert late.peer not in stage.round.offers
     assert late.peer not in stage.round.waiting
+
+
+# --- who was late before
+
+
+@pytest.mark.parametrize(
+    ("is_late", "carried", "people", "is_in"),
+    [
+        (True, 5, 4, False),  # 9 of 29 samples, and 70 percent have to come
+        (False, 5, 4, True),
+        (True, 4, 4, True),  # 8 of 28: the others can do without it
+        (True, 5, 2, True),  # the other one has no batch without it
+    ],
+)
+def test_who_was_late_may_not_hold_what_the_others_cannot_do_without(
+    is_late: bool, carried: int, people: int, is_in: bool
+) -> None:
+    """What it could not send is carried over: with a tenth of its uplink it held up round after round for 20 s."""
+    stage = Stage(batch=6 * people)
+    stage.relay()
+    *others, slow = [stage.trainer(name) for name in NAMES[:people]]
+    stage.accumulate()
+    samples = [trainer.samples for trainer in (*others, slow)]
+    stage.member(slow).carried = slow.carried = carried * TOKENS
+    stage.member(slow).conduct.is_late = is_late
+    *_, said = [stage.offer(trainer) for trainer in (*others, slow)]
+    assert (slow.peer in {slot.peer for slot in stage.round.slots}) is is_in, samples
+    assert ("returned" in notes(said)) is not is_in
+    assert is_in or not stage.member(slow).conduct.is_late, "with what it does next it has its chance"

@@ -7,6 +7,7 @@ from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Way
 from peer_agent.protocol.bandwidth.pairs import HOPE
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.round.planning import (
     AHEAD_OF_PLAN,
     FAR_AHEAD,
@@ -20,7 +21,7 @@ from peer_agent.protocol.coordinator.round.planning import (
 from peer_agent.protocol.coordinator.state import Late
 from peer_agent.protocol.deadlines import MOST_SIGMA
 from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, reducing
-from tests.protocol.coordinator.stage import ELEMENTS, Stage, peer_of, sent
+from tests.protocol.coordinator.stage import ELEMENTS, RUN, Stage, peer_of, sent
 
 # --- what is held
 
@@ -86,7 +87,30 @@ def test_a_reducer_with_three_times_the_bandwidth_has_three_times_the_part() -> 
     assert parts == {relays[0]: 6, relays[1]: 2}
 
 
-@pytest.mark.parametrize(("is_tried", "parts"), [(True, (4, 4)), (False, (5, 3))])
+@pytest.mark.parametrize("is_out", [False, True])
+def test_a_trainer_that_stood_still_or_let_a_round_down_has_no_part(is_out: bool) -> None:
+    """It is a party all the same, as it sends and receives."""
+    stage, trainers, (relay,) = reducing(bps=(1_000_000,))
+    stage.state.capacities |= capacities_of((trainer.peer, 1_000_000) for trainer in trainers)
+    listening = stage.member(trainers[0])
+    stage.hello(trainers[0], url="ws://me", reduces=True, keeps_log=True)
+    for peer in (relay, *(trainer.peer for trainer in trainers)):
+        stage.say(peer, m.Reaches(run=RUN, listeners=(trainers[0].peer, relay)))
+    look_at_reach(stage.state)
+    assert {span.reducer for span in dealt(stage).spans} == {relay, trainers[0].peer}
+    if is_out:
+        listening.conduct.out_until, listening.conduct.out_since = stage.state.rounds, stage.state.now
+    else:
+        stage.round.hung = {trainers[0].peer}
+    assert {span.reducer for span in dealt(stage).spans} == {relay}
+
+
+def dealt(stage: Stage) -> m.Plan:
+    """Another plan of the same round."""
+    return make_plan(stage.state, stage.round, stage.state.reducers())
+
+
+@pytest.mark.parametrize(("is_tried", "parts"), [(True, (4, 4)), (False, (6, 2))])
 def test_of_a_link_that_may_carry_more_than_was_seen_more_is_hoped(is_tried: bool, parts: tuple[int, int]) -> None:
     """Else two links that are thought slow, and are asked for little, would never show what they carry."""
     stage, _, relays = reducing({}, {}, bps=(1_000_000, 1_000_000))
