@@ -104,6 +104,8 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     able = {member.peer for member in state.listening.values() if state.may_reduce(member)} - round_.hung
     done = {p for p in planned - late if state.now - round_.reported.get(p, round_.planned_at) < HANG_S} & able
     idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
+    if done and (mute := {p for p in late if state.now - round_.reported.get(p, round_.planned_at) >= HEARD_S}):
+        return mute  # it would say each second how far it is
     if done and (
         idle_s > (_standing_s(round_, late) or max(STALL_S, WAIT * moving_s))
         or not has_quorum_without(state, round_, stalled)

@@ -338,6 +338,24 @@ def test_a_reducer_that_stands_still_while_its_senders_go_on_elsewhere_is_done_w
     assert "void" not in notes(stage.said)
 
 
+@pytest.mark.parametrize("is_mute", [True, False])
+def test_a_reducer_that_says_nothing_is_done_without_as_soon_as_another_is_done(is_mute: bool) -> None:
+    """One that was stopped in mid-upload cost three seconds from when the others were done."""
+    stage, relays = timed({}, {}, duration_s=4.0)
+    begun = stage.now
+    while stage.now < begun + HEARD_S + 0.5:
+        stage.wait(0.5)
+        progress(stage, relays[0], *[min(4, int(stage.now - begun))] * 4)
+        if not is_mute or stage.now <= begun + 0.5:
+            progress(stage, relays[1], 1, 1, 1, 1)
+    for span in stage.spans():
+        if span.reducer == relays[0]:
+            stage.span_done(span)
+    stage.wait(0.5)
+    assert stage.round.attempt == (2 if is_mute else 1)
+    assert ({span.reducer for span in stage.spans()} == {relays[0]}) is is_mute
+
+
 def test_how_long_it_may_stand_still_is_a_part_of_the_plans_time() -> None:
     stage, relays = timed({}, {}, duration_s=40.0)
     begun = stage.now
