@@ -47,7 +47,7 @@ class Conduct(Struct):
     owes: bool = False  # it was dropped or did not offer; it counts again with its first delivered unit
     strikes: int = 0  # refused work, less what it did well since
     misses: int = 0  # rounds that it let down since its work was last in an update
-    is_late: bool = False  # it came too late in the last round that had it, or not at all
+    is_slow: bool = False  # in the last round that had it, its gradient was coming, and came too late
     out_until: int = 0  # the last round it sits out
     out_to: float = 0.0  # and when it is back at the earliest
     out_since: float = 0.0

@@ -210,7 +210,7 @@ def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
 
 
 def _refuse_hold(state: RunState, round_: Round) -> list[Command]:
-    """Who was late holds what it could not send before: it grows to more than the others can do without.
+    """Who was too slow holds what it could not send before: it grows to more than the others can do without.
 
     Where these have enough without it, its leases come back, for it would hold up the round again; with the next ones
     it begins anew.
@@ -222,10 +222,10 @@ def _refuse_hold(state: RunState, round_: Round) -> list[Command]:
         most = max((weight.tokens for weight in offer.weights), default=0)
         whole = most + sum(other.loss_tokens for other in others)
         is_needed = 100 * (whole - most) < QUORUM_PERCENT * whole
-        if member.conduct.is_late and is_needed and _is_enough(state, others):
+        if member.conduct.is_slow and is_needed and _is_enough(state, others):
             del round_.offers[peer]
-            member.conduct.is_late = False
-            commands += revoke(state, member, "it was too late before, and holds more than the others can do without")
+            member.conduct.is_slow = False
+            commands += revoke(state, member, "it was too slow before, and holds more than the others can do without")
     return commands
 
 

@@ -25,6 +25,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import root_over
 
 LOOKS = 64  # at a round for those who have all averages: first one by one, then so many more
+COMING_S = 2.0  # since a reducer, which tells each second, had more of a gradient: it has not stopped
 SECOND_COPY_S = 5.0  # from the last span on a disk, for somebody else to have them all
 
 
@@ -273,8 +274,14 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
     for slot in behind:
         sender = state.members.get(round_.slots[slot].peer)
         if sender is not None:
-            was_late(state, sender.conduct)
+            was_late(state, sender.conduct, is_coming=_is_coming(state, round_, slot))
     return [*(Note("late", text) for text in texts), *(drop(state, sorted(behind), "was late") if behind else [])]
+
+
+def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
+    """Whether a slot has moved since the last time that its reducers were to say so."""
+    moved = [slots[slot].at for slots in round_.progress.values() if slot in slots and slots[slot].chunks]
+    return state.now - max(moved, default=-math.inf) < COMING_S
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:

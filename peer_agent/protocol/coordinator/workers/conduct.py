@@ -165,14 +165,16 @@ def missed(state: RunState, conduct: Conduct) -> None:
 
     Delivering is no more than a word; whoever does so again without having been in an update sits out longer.
     """
-    conduct.owes = conduct.is_late = True
-    conduct.proven, conduct.misses = 0, conduct.misses + 1
+    conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
     _send_out(state, conduct, conduct.misses)
 
 
-def was_late(state: RunState, conduct: Conduct) -> None:
-    """Too much of its gradient came too late: one round without it, each time. What came in time is in the update."""
-    conduct.owes = conduct.is_late = True
+def was_late(state: RunState, conduct: Conduct, *, is_coming: bool) -> None:
+    """Too much of its gradient came too late: one round without it, each time. What came in time is in the update.
+
+    `is_coming`: nothing was in its way but its link.
+    """
+    conduct.owes, conduct.is_slow = True, is_coming
     _send_out(state, conduct, 1)
 
 
@@ -184,7 +186,7 @@ def struck(state: RunState, conduct: Conduct) -> None:
 
 def did_well(conduct: Conduct, samples: int) -> None:
     """Work of it is in an update."""
-    conduct.strikes, conduct.misses, conduct.is_late = max(0, conduct.strikes - 1), 0, False
+    conduct.strikes, conduct.misses, conduct.is_slow = max(0, conduct.strikes - 1), 0, False
     conduct.proven = max(samples, conduct.proven * 9 // 10)
 
 

@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.state import ROUNDS_KEPT, Late, Phase
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
-from tests.protocol.coordinator.scenes import CHUNKS, reducing
+from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, TOKENS, Stage, Trainer, notes, sent
 
 HALF = 2 * ELEMENTS  # bytes of the vector in fp16
@@ -168,6 +168,22 @@ def test_one_that_is_late_again_and_again_sits_out_one_round_each_time_and_loses
         stage.close()
         assert dan.peer in {slot.peer for slot in stage.round.slots}
     assert dan.accumulator == before
+
+
+@pytest.mark.parametrize(("still_s", "is_slow"), [(1.0, True), (3.0, False)])
+def test_who_was_late_and_did_not_stop_is_slow_until_it_is_in_an_update_whole(still_s: float, is_slow: bool) -> None:
+    """One that was stopped is as fast as before when it comes back."""
+    stage, trainers, relay = timed()
+    progress(stage, relay, 3, 3, 3, 2)
+    stage.wait(still_s)
+    averaged(stage, (2, EVERYBODY), (CHUNKS, OTHERS))
+    conduct = stage.member(trainers[3]).conduct
+    assert conduct.is_slow is is_slow
+    stage.persist()
+    assert conduct.is_slow is is_slow, "a part of it is in that update"
+    stage.commit(*trainers[:3])
+    stage.commit(*trainers)
+    assert not conduct.is_slow
 
 
 # How late

@@ -240,11 +240,11 @@ def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
     assert late.peer not in stage.round.waiting
 
 
-# --- who was late before
+# --- who was too slow before
 
 
 @pytest.mark.parametrize(
-    ("is_late", "carried", "people", "is_in"),
+    ("is_slow", "carried", "people", "is_in"),
     [
         (True, 5, 4, False),  # 9 of 29 samples, and 70 percent have to come
         (False, 5, 4, True),
@@ -252,8 +252,8 @@ def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
         (True, 5, 2, True),  # the other one has no batch without it
     ],
 )
-def test_who_was_late_may_not_hold_what_the_others_cannot_do_without(
-    is_late: bool, carried: int, people: int, is_in: bool
+def test_who_was_too_slow_may_not_hold_what_the_others_cannot_do_without(
+    is_slow: bool, carried: int, people: int, is_in: bool
 ) -> None:
     """What it could not send is carried over: with a tenth of its uplink it held up round after round for 20 s."""
     stage = Stage(batch=6 * people)
@@ -262,8 +262,8 @@ def test_who_was_late_may_not_hold_what_the_others_cannot_do_without(
     stage.accumulate()
     samples = [trainer.samples for trainer in (*others, slow)]
     stage.member(slow).carried = slow.carried = carried * TOKENS
-    stage.member(slow).conduct.is_late = is_late
+    stage.member(slow).conduct.is_slow = is_slow
     *_, said = [stage.offer(trainer) for trainer in (*others, slow)]
     assert (slow.peer in {slot.peer for slot in stage.round.slots}) is is_in, samples
     assert ("returned" in notes(said)) is not is_in
-    assert is_in or not stage.member(slow).conduct.is_late, "with what it does next it has its chance"
+    assert is_in or not stage.member(slow).conduct.is_slow, "with what it does next it has its chance"
