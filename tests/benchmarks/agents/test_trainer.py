@@ -69,7 +69,7 @@ async def running(folder: Path, contributors: Literal["all", "fast"], staleness:
     tasks = [asyncio.create_task(relay.run())]
     for peer in TRAINERS:
         own = OwnAccess(folder / peer, peer, Role.TRAINER, control)
-        tasks.append(asyncio.create_task(train(own, Pace(0.01), None)))
+        tasks.append(asyncio.create_task(train(own, Pace(0.01), None, 0)))
     try:
         yield Rig(coordinator, folder)
     finally:
