@@ -21,6 +21,7 @@ from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.wire import HEADER
 
 FRAME_BYTES = HEADER.size + 16  # of a chunk beside its values, at most
+WHOLE = 0.95  # of a gradient: who sent less was dropped, or is gone
 MOST_KNOWN = 20_000  # directions that are remembered; those measured longest ago are forgotten first
 
 
@@ -91,14 +92,18 @@ def learn_links(state: RunState) -> None:
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
     """The flows of an attempt, with the time in which each was to come.
 
-    Gradients by the plan's pace; averages in the time in which gradients came to their reducer. Of one that says
-    nothing that is not known: then they came in time. `told`: bytes per second that a sender keeps to.
+    Gradients by the plan's pace, of one that was cut short as much of it as came; averages in the time in which
+    gradients came to their reducer. Of one that says nothing that is not known: then they came in time. `told`: bytes
+    per second that a sender keeps to.
     """
     size = Counter[PeerId]()
     for flow in (*measured.gradients, *measured.averages):
         size[flow.sender] += flow.received
     least_s = {peer: size[peer] / rate for peer, rate in told.items()}
     plan, full_s = measured.plan, measured.full_s
+    slots, chunks = {slot.peer: slot for slot in plan.slots}, Counter[PeerId]()
+    for span in plan.spans:
+        chunks[span.reducer] += 0 if span.root else span.stop - span.first
     tells = {sender for sender, _ in full_s}
     asked_s = coming_s(plan) / plan.pace if plan.pace else 0.0
     closing: dict[PeerId, tuple[float, float]] = {}
@@ -106,11 +111,22 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
         first_s, last_s = closing.get(flow.receiver, (0.0, 0.0))
         closing[flow.receiver] = max(first_s, flow.first_s), max(last_s, flow.last_s)
         was_full_s = full_s.get((flow.sender, flow.receiver), 0.0) if flow.sender in tells else None
-        sent_s = max(asked_s, least_s.get(flow.sender, 0.0))
+        part = _came_part(plan, slots, chunks, flow)
+        sent_s = max(asked_s if part > WHOLE else part * asked_s, least_s.get(flow.sender, 0.0))
         yield replace(flow, asked_s=sent_s, in_step=True, full_s=was_full_s)
     for flow in measured.averages:
         first_s, last_s = closing.get(flow.sender, (0.0, math.inf))
         yield replace(flow, asked_s=max(last_s - first_s, SHORTEST_S, least_s.get(flow.sender, 0.0)))
+
+
+def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[PeerId, int], flow: Flow) -> float:
+    """Which part of its gradient came to a reducer; there is none in chunks where it has no weight."""
+    slot = slots.get(flow.sender)
+    if slot is None:
+        return 1.0
+    every = max(sum(weight.stop - weight.first for weight in slot.weights), 1)
+    weighty = sum(weight.stop - weight.first for weight in slot.weights if weight.tokens) / every
+    return flow.received / max(weighty * _size(plan, slot.codec, chunks[flow.receiver]), 1)
 
 
 def _forget_old(capacities: dict[Direction, Capacity]) -> None:

@@ -239,3 +239,29 @@ def test_a_hope_of_a_link_ends_with_the_round_in_which_it_did_not_come_true(in_p
     tell(stage, relay, *(m.Arrival(sender, HALF, 0.0, last_s) for sender in senders))
     next_plan(stage)
     assert stage.state.capacities[relay, "down"].is_tried is is_tried
+
+
+@pytest.mark.parametrize(("part", "is_held_up"), [(1.0, False), (0.5, True), (0.99, False)])
+def test_of_a_gradient_that_was_cut_short_as_much_was_asked_for_as_came(part: float, is_held_up: bool) -> None:
+    """Who sends slowly is dropped: what had come by then is less than all, and took as long as all was to take."""
+    stage, trainers, (relay,) = reducing()
+    assert stage.state.measured is not None
+    stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.0, duration_s=4.0)
+    stage.wait(9)
+    slow = trainers[0].peer
+    tell(stage, relay, m.Arrival(slow, int(part * HALF), 0.0, 3.9))
+    (flow,) = _as_asked(stage.state.measured, {})
+    assert flow.is_held_up is is_held_up
+
+
+def test_a_gradient_that_has_no_weight_in_half_of_the_chunks_is_whole_without_them() -> None:
+    stage, _, (relay,) = reducing()
+    assert stage.state.measured is not None
+    plan = stage.state.measured.plan
+    first, *others = plan.slots
+    light = replace(first, weights=(m.Weight(0, CHUNKS // 2, 0), m.Weight(CHUNKS // 2, CHUNKS, 5)))
+    stage.state.measured.plan = replace(plan, pace=1.0, duration_s=4.0, slots=(light, *others))
+    stage.wait(9)
+    tell(stage, relay, m.Arrival(first.peer, HALF // 2, 0.0, 3.9))
+    (flow,) = _as_asked(stage.state.measured, {})
+    assert not flow.is_held_up
