@@ -172,7 +172,7 @@ def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
     """Rounds with one peer in trouble beside usual ones and those without it, or why there are none."""
     for run in (run for run in runs if run.get("benchmark") == "trouble" and "trouble" in run):
         about = cells(run, "setup", "scale", "trouble", "part", "who")
-        if "left_out" in run:
+        if isinstance(run.get("left_out"), str):  # why; a list of who had no part where there were rounds
             yield [*about, *["–"] * 8, run["left_out"], "–", "–"]
             continue
         ratios = ("first_ratio", "worst_ratio", "first_to_without", "worst_to_without")

@@ -166,6 +166,7 @@ TROUBLE: dict[str, Any] = {
     "first_to_without": None,
     "worst_to_without": None,
     "dropped": [["trainer-4"], [], ["trainer-3"], ["trainer-3", "trainer-4"], []],
+    "left_out": [[], ["trainer-4"], [], [], []],
     "digests_equal": True,
     "behind": 0,
     "is_valid": True,
