@@ -372,10 +372,15 @@ class RunState(Struct, kw_only=True):
         return self.ready_count >= (1 if self.started else self.recipe.minimum_trainers)
 
     def reducers(self) -> list[Member]:
-        """Members that may be planned a part, by id: not those that let a round down, unless there is no other."""
+        """Members that may be planned a part, by id: not those that let a round down, unless there is no other.
+
+        Where nobody sits out, since the others cannot fill a batch, that holds for those alone that kept one from its
+        end: else a round that all had missed would leave all of the vector to a single auxiliary.
+        """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
-        return [p for p in moving if not self.sits_out(p.conduct)] or moving
+        is_out = {p.peer for p in moving if self.sits_out(p.conduct) and (p.conduct.strikes or not self.has_amnesty)}
+        return [p for p in moving if p.peer not in is_out] or moving
 
     def can_reduce(self) -> bool:
         """Whether there is anybody to reduce."""

@@ -1,5 +1,6 @@
 """What follows from what a coordinator knows: who reduces, who sits out, whether the run can go on."""
 
+import pytest
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
@@ -33,6 +34,18 @@ def test_reducers_that_let_a_round_down_reduce_only_where_there_is_no_other() ->
     assert stage.state.reducers() == [second]
     second.conduct = first.conduct
     assert stage.state.reducers() == [first, second]
+
+
+@pytest.mark.parametrize(("has_amnesty", "strikes", "is_in"), [(True, 0, True), (True, 1, False), (False, 0, False)])
+def test_where_nobody_sits_out_those_that_were_struck_reduce_no_part(
+    has_amnesty: bool, strikes: int, is_in: bool
+) -> None:
+    """After a round that all trainers had missed, an auxiliary was given all of the vector."""
+    stage, _, relays = reducing({}, {})
+    first = stage.state.members[relays[0]].conduct
+    first.out_until, first.out_since, first.strikes = stage.state.rounds, stage.state.now, strikes
+    stage.state.has_amnesty = has_amnesty
+    assert (relays[0] in {member.peer for member in stage.state.reducers()}) is is_in
 
 
 def test_reducers_that_stand_still_reduce_only_where_there_is_no_other() -> None:
