@@ -32,7 +32,7 @@ from peer_agent.protocol.log.records import (
     whole,
 )
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.protocol.sampling import samples_in
+from peer_agent.recipes.text.samples import samples_in
 from runs.models import (
     ActivityLine,
     Coverage,

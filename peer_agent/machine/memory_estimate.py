@@ -13,9 +13,6 @@ REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand
 OF_A_ROUND = 3  # what is offered, what comes back, and one of them on its way into the other
 HANDED_IN = 3  # a copy of parameters and moments, while the site takes it
 KEPT_FREE = 1  # of a snapshot that was read, and of updates: free again, and kept by the allocator
-# Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
-KEPT = {"gpt2": 39.0, "llama": 27.0}
-KEPT_LOGITS = 3.2  # of each token and entry of the vocabulary: logits, their logarithms, a gradient
 
 
 class Needs(Struct, frozen=True):
@@ -29,14 +26,7 @@ def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool) -> 
     """What an agent of this run takes that computes `at_once` samples at a time."""
     vector = ELEMENT * parameters
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
-    compute = (REPLICA + TRAINER) * vector + activations(recipe, at_once)
+    compute = (REPLICA + TRAINER) * vector + int(ELEMENT * recipe.kept_floats(at_once))
     if on_gpu:
         return Needs(CUDA_HOST_BYTES + beside, CUDA_BYTES + vector + compute)
     return Needs(PROGRAM_BYTES + beside + compute, 0)
-
-
-def activations(recipe: Recipe, samples: int) -> int:
-    """What forward keeps for backward. Attention keeps no square of the context: torch's own kernels do without."""
-    model = recipe.model
-    a_token = model.layers * model.width * KEPT[model.family] + recipe.vocab * KEPT_LOGITS
-    return int(ELEMENT * samples * model.context * a_token)

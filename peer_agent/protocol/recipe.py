@@ -1,7 +1,12 @@
-"""The checked, declarative description of a training job. Never code: all values have bounds, none names a file."""
+"""What every recipe says: the checked, declarative description of a training job. Never code.
+
+What is trained, and on what, is said by a subclass in `peer_agent.recipes`, registered under its `objective`. All
+values have bounds, none names a file.
+"""
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -11,16 +16,7 @@ from peer_agent.protocol.errors import Fault, Problem
 Codec = Literal["fp32", "fp16", "int8", "int4"]
 LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw"]
-
-
-class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A causal language model built from a transformers configuration. `vocab` is set from the tokenizer."""
-
-    family: Literal["gpt2", "llama"] = "gpt2"
-    layers: Annotated[int, Meta(ge=1, le=64)] = 2
-    width: Annotated[int, Meta(ge=16, le=8192)] = 64
-    heads: Annotated[int, Meta(ge=1, le=128)] = 4
-    context: Annotated[int, Meta(ge=8, le=8192)] = 64  # tokens in a sample
+MOST_PARAMETERS = 2**31 - 1
 
 
 class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,13 +34,40 @@ class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     final_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1  # learning rate at the last step / peak
 
 
-class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that decides what is computed. The same bytes on every peer."""
+class Rule(NamedTuple):
+    """A rule that ties values together. `value`: the path of the one to change, empty where none is."""
 
-    objective: Literal["causal_lm"] = "causal_lm"
-    model: Model = Model()
+    value: str
+    reason: str
+    is_broken: bool
+
+
+class Words(NamedTuple):
+    """A value of a recipe in a form: `path` leads to it from the recipe, as in `optimizer.name`."""
+
+    name: str
+    path: str
+    label: str
+    help: str = ""
+
+
+class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="objective"):
+    """Everything that decides what is computed. The same bytes on every peer.
+
+    A subclass is what the whole house knows of a kind of job before torch is loaded; `training` names the module with
+    the rest of it (`peer_agent.recipes.training.Training`).
+    """
+
+    title: ClassVar[str]  # of the kind, for people
+    library: ClassVar[str] = "transformers"  # that loads a release, in the Hub's words …
+    task: ClassVar[str] = ""  # … and what it is for, where the Hub has a word for it
+    loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: one, and many
+    training: ClassVar[str]
+    words: ClassVar[tuple[Words, ...]] = ()  # of the values that only this kind has, in the order of the form
+    presets: ClassVar[Mapping[str, "Recipe"]] = {}
+    largest: ClassVar[str] = ""  # the path of the value that makes a model too large
+
     optimizer: Optimizer = Optimizer()
-    vocab: Annotated[int, Meta(ge=257, le=65_536)] = 2048
     target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # samples in a step, at least
     micro_batch: Annotated[int, Meta(ge=1, le=4096)] = 4  # samples in a lease unit
     target_steps: Annotated[int, Meta(ge=1, le=10_000_000)] = 1000
@@ -58,20 +81,82 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
+    @classmethod
+    def objective_name(cls) -> str:
+        """The same, of the kind."""
+        return str(cls.__struct_config__.tag)
+
+    @property
+    def objective(self) -> str:
+        """The name that this kind of recipe is registered under."""
+        return str(self.__struct_config__.tag)
+
     def codecs_from(self, stated: Codec) -> tuple[Codec, ...]:
         """What the plan may use in the place of a stated codec: that one, and then fewer and fewer bits."""
         return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
-    def tokens_in(self, samples: int) -> tuple[int, int]:
-        """Fewest and most loss tokens in a unit: of a causal language model every token of a sample but the first,
-        which nothing predicts. A shard's last sample may be cut short, but predicts something.
-        """
-        each = self.model.context - 1
-        return (samples - 1) * each + 1, samples * each
+    # --- what a kind of recipe says of itself -----------------------------------------------------------------------
+
+    def samples_in(self, size: int) -> int:
+        """How many samples a shard of that size holds. In what sizes are counted, is the kind's own: tokens, images."""
+        raise NotImplementedError
+
+    def least_size(self) -> int:
+        """Of the data that one whole sample takes."""
+        return 1
+
+    def loss_units_in(self, samples: int) -> tuple[int, int]:
+        """Fewest and most loss units that a unit of so many samples can have."""
+        raise NotImplementedError
+
+    def parameters(self) -> int:
+        """About how many parameters the model has."""
+        raise NotImplementedError
+
+    def kept_floats(self, samples: int) -> float:
+        """About how many floats forward keeps for backward, for so many samples computed at a time."""
+        raise NotImplementedError
+
+    def rules(self) -> Iterable[Rule]:
+        """What ties the values together that only this kind has."""
+        return ()
+
+    def preparation(self) -> Struct:
+        """How data are prepared for it: plain values, equal where nothing has to be prepared anew."""
+        raise NotImplementedError
+
+    def fitted(self, data: Mapping[str, Any]) -> Self:
+        """The recipe for data that are prepared: values that follow from what was found in them."""
+        del data
+        return self
+
+    def shard_bytes(self, size: int) -> int:
+        """Bytes of a prepared shard of that size, at most."""
+        raise NotImplementedError
+
+    def usage(self, model: str) -> str:
+        """A few lines of Python that use a released model. `model`: its folder or name as a Python string."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """The model in a few words, as in `a gpt2 language model of 4 layers`."""
+        raise NotImplementedError
 
 
-DEFAULT = Recipe()
+AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
+
+KINDS: dict[str, type[Recipe]] = {}  # by objective
+USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not say it
+FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
 LATER = ("contributors", "codecs")  # values that agents of before do not know
+
+
+def register(kind: AnyRecipe) -> AnyRecipe:
+    """Make a kind of recipe known. Raises ValueError where another one has its name."""
+    name = str(kind.__struct_config__.tag)
+    if KINDS.setdefault(name, kind) is not kind:
+        raise ValueError(f"there are two recipes called {name}")
+    return kind
 
 
 class OutOfBounds(Problem):
@@ -82,54 +167,75 @@ class OutOfBounds(Problem):
         self.value = value
 
 
+class _Head(Struct, frozen=True):
+    objective: str = USUAL_OBJECTIVE
+
+
 def encode_recipe(recipe: Recipe) -> bytes:
     """Canonical JSON of a recipe."""
     return msgspec.json.encode(as_values(recipe))
 
 
 def as_values(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain values, in its own order.
+    """A recipe as plain values, in their canonical order.
 
     What came later is there where it says something: older recipes keep their bytes, and older agents read the others.
     """
     values: dict[str, Any] = msgspec.to_builtins(recipe)
-    usual = {name for name in LATER if values[name] == getattr(DEFAULT, name)}
-    return {name: value for name, value in values.items() if name not in usual}
+    usual = {name for name in LATER if values[name] == DEFAULTS[name]}
+    order = (*(name for name in FIRST if name in values), *(name for name in values if name not in FIRST))
+    return {name: values[name] for name in order if name not in usual}
+
+
+DEFAULTS = {name: getattr(Recipe(), name) for name in LATER}
 
 
 def parse_recipe(data: bytes | str) -> Recipe:
     """A recipe within its bounds. Raises Problem E301 with the first value that is not."""
     try:
-        recipe = msgspec.json.decode(data, type=Recipe)
+        recipe = msgspec.json.decode(data, type=_kind_of(msgspec.json.decode(data, type=_Head).objective))
     except msgspec.DecodeError as error:
         raise Problem.of("E301", reason=error) from error
     return checked(recipe)
 
 
-def checked(recipe: Recipe) -> Recipe:
+def recipe_of(values: Mapping[str, Any]) -> Recipe:
+    """The same from plain values. Raises Problem E301."""
+    try:
+        kind = _kind_of(msgspec.convert(values, _Head).objective)
+        recipe = msgspec.convert({"objective": USUAL_OBJECTIVE, **values}, kind)
+    except msgspec.ValidationError as error:
+        raise Problem.of("E301", reason=error) from error
+    return checked(recipe)
+
+
+def _kind_of(objective: str) -> type[Recipe]:
+    """Raises Problem E301."""
+    kind = KINDS.get(objective)
+    if kind is None:
+        known = ", ".join(sorted(KINDS))
+        raise Problem.of("E301", reason=f"the recipe {objective[:40]!r} is not one of {known} (an update may know it)")
+    return kind
+
+
+AnyChecked = TypeVar("AnyChecked", bound=Recipe)
+
+
+def checked(recipe: AnyChecked) -> AnyChecked:
     """The recipe itself, once the rules that tie its values together hold. Raises OutOfBounds."""
-    model, optimizer = recipe.model, recipe.optimizer
-    floats = (optimizer.learning_rate, optimizer.weight_decay, optimizer.epsilon, optimizer.clip_norm)
-    is_odd = model.family == "llama" and model.width // model.heads % 2 == 1
-    rules = (
-        ("model.width", f"width {model.width} is not a multiple of heads {model.heads}", model.width % model.heads),
-        ("model.width", "a head of a llama needs an even width", is_odd),
-        (
-            "micro_batch",
-            f"micro batch {recipe.micro_batch} is above the target batch",
-            recipe.micro_batch > recipe.target_batch,
-        ),
-        ("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps),
-        ("", "a value is not finite", not all(math.isfinite(value) for value in floats)),
-        ("model.layers", "the model is larger than 2^31 parameters", parameters(recipe) >= 2**31),
-    )
-    for value, reason, is_broken in rules:
+    for value, reason, is_broken in _rules(recipe):
         if is_broken:
             raise OutOfBounds(reason, value)
     return recipe
 
 
-def parameters(recipe: Recipe) -> int:
-    """About how many parameters the model has: embeddings and 12 width^2 a layer."""
-    model = recipe.model
-    return recipe.vocab * model.width + model.context * model.width + model.layers * 12 * model.width**2
+def _rules(recipe: Recipe) -> Iterable[Rule]:
+    optimizer = recipe.optimizer
+    floats = (optimizer.learning_rate, optimizer.weight_decay, optimizer.epsilon, optimizer.clip_norm)
+    batch = f"micro batch {recipe.micro_batch} is above the target batch"
+    yield Rule("micro_batch", batch, recipe.micro_batch > recipe.target_batch)
+    yield Rule("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps)
+    yield Rule("", "a value is not finite", not all(math.isfinite(value) for value in floats))
+    # After the rules of its kind: the size of a model that cannot be is of no interest.
+    yield from recipe.rules()
+    yield Rule(recipe.largest, "the model is larger than 2^31 parameters", recipe.parameters() > MOST_PARAMETERS)

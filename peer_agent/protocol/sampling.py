@@ -1,7 +1,4 @@
-"""Which tokens a leased unit stands for: computed alike by trainers, auditors and the reference in the tests.
-
-A sample is `context` tokens of a shard; the shard's tail is a shorter sample if it has two tokens or more.
-"""
+"""Which samples a leased unit stands for: computed alike by trainers, auditors and the reference in the tests."""
 
 import hashlib
 
@@ -9,11 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer_agent.protocol.identifiers import RunId
-
-
-def samples_in(tokens: int, context: int) -> int:
-    """How many samples a shard of that many tokens holds."""
-    return tokens // context + (tokens % context >= 2)
 
 
 def order_of(run: RunId, epoch: int, shard: int, samples: int) -> NDArray[np.int64]:

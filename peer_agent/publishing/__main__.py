@@ -14,8 +14,10 @@ from pathlib import Path
 import msgspec
 
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.outcome import fail, succeed
+from peer_agent.recipes import parse_recipe
+from peer_agent.recipes.preparation import parse_preparation
 
 # With a token on standard input, so that no list of processes shows it.
 ONLINE = {
@@ -40,7 +42,7 @@ LOW, LOWEST = 10, 19  # of the priorities that a process may have
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
     from peer_agent.publishing.text.prepare import prepare
 
-    return prepare(given.text, given.out, vocab=given.vocab)
+    return prepare(given.text, given.out, parse_preparation(given.preparation))
 
 
 def run_initial(given: argparse.Namespace) -> msgspec.Struct:
@@ -55,7 +57,7 @@ def run_release(given: argparse.Namespace) -> msgspec.Struct:
 
     facts = parse_facts(given.facts.read_bytes())
     return make_release(
-        recipe=_recipe(given.recipe), snapshot=given.snapshot, tokenizer=given.tokenizer, out=given.out, facts=facts
+        recipe=_recipe(given.recipe), snapshot=given.snapshot, data=given.data, out=given.out, facts=facts
     )
 
 
@@ -128,7 +130,7 @@ def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
     released = make_release(
         recipe=_recipe(folder / "recipe.json"),
         snapshot=folder / "state.safetensors",
-        tokenizer=folder / "tokenizer",
+        data=folder,
         out=folder / "out",
         facts=facts,
     )
@@ -150,9 +152,9 @@ def parser() -> argparse.ArgumentParser:
     """The commands."""
     whole = argparse.ArgumentParser(prog="python -m peer_agent.publishing", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    _command(commands, "prepare", run_prepare, "text", "out").add_argument("--vocab", type=int, required=True)
+    _command(commands, "prepare", run_prepare, "text", "out").add_argument("--preparation", required=True)
     _command(commands, "initial", run_initial, "recipe", "out")
-    release = _command(commands, "release", run_release, "recipe", "snapshot", "tokenizer", "out")
+    release = _command(commands, "release", run_release, "recipe", "snapshot", "data", "out")
     release.add_argument("--facts", type=Path, required=True)
     _command(commands, "evaluate", run_evaluate, "recipe", "snapshot", "heldout")
     replay = _command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")

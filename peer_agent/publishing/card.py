@@ -76,11 +76,11 @@ def parse_facts(data: bytes) -> CardFacts:
 def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
     """The README.md of a release."""
     sections = (
-        _front_matter(),
+        _front_matter(recipe),
         f"# {plain(facts.title)}",
         paragraph(facts.purpose),
         _summary(recipe, facts, parameters),
-        _use(facts),
+        _use(recipe, facts),
         _training(recipe, facts),
         _curve(facts),
         _recipe(recipe),
@@ -108,40 +108,36 @@ def paragraph(text: str) -> str:
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", plain(text))
 
 
-def _front_matter() -> str:
+def _front_matter(recipe: Recipe) -> str:
     tags = json.dumps(["manyhands", "collaborative-training"])
-    return f"---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: {tags}\n---"
+    task = f"pipeline_tag: {recipe.task}\n" if recipe.task else ""
+    return f"---\nlibrary_name: {recipe.library}\n{task}tags: {tags}\n---"
 
 
 def _summary(recipe: Recipe, facts: CardFacts, parameters: int) -> str:
-    model = recipe.model
     where = f" The run's page: <{facts.address}>." if re.fullmatch(r"https?://[^\s<>]+", facts.address) else ""
     return (
-        f"A {model.family} language model with {parameters:,} parameters ({model.layers} layers, width {model.width}, "
-        f"{recipe.vocab:,} tokens, context {model.context}), trained together by {facts.hands:,} "
-        f"{'person' if facts.hands == 1 else 'people'} with Manyhands.{where}"
+        f"{recipe.summary()[:1].upper()}{recipe.summary()[1:]}, {parameters:,} parameters, trained together by "
+        f"{facts.hands:,} {'person' if facts.hands == 1 else 'people'} with Manyhands.{where}"
     )
 
 
-def _use(facts: CardFacts) -> str:
-    folder = json.dumps(facts.slug)
-    return (
-        "## Use it\n\n```python\n"
-        "from transformers import pipeline\n"
-        f"write = pipeline('text-generation', model={folder})  # the folder of this file, or its name on the Hub\n"
-        "print(write('<|endoftext|>')[0]['generated_text'])\n```"
-    )
+def _use(recipe: Recipe, facts: CardFacts) -> str:
+    """`facts.slug` stands for the folder of the card, or its name on the Hub."""
+    return f"## Use it\n\n```python\n{recipe.usage(json.dumps(facts.slug))}\n```"
 
 
 def _training(recipe: Recipe, facts: CardFacts) -> str:
-    optimizer = recipe.optimizer
+    optimizer, (_, many) = recipe.optimizer, recipe.loss_unit
+    entropy = facts.unigram_entropy
+    known = [] if entropy is None else [("Loss of token frequencies alone", _nats(recipe, entropy))]
     rows = [
         ("Steps", f"{facts.steps:,}"),
         ("Samples", f"{facts.samples:,}"),
-        ("Tokens", f"{facts.tokens:,}"),
-        ("Loss, last steps", _nats(facts.loss)),
-        ("Loss, held-out text", _heldout(facts)),
-        ("Loss of token frequencies alone", _nats(facts.unigram_entropy)),
+        (many.capitalize(), f"{facts.tokens:,}"),
+        ("Loss, last steps", _nats(recipe, facts.loss)),
+        ("Loss, held-out data", _heldout(recipe, facts)),
+        *known,
         ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.decay} decay"),
         ("Samples in a step", f"{recipe.target_batch:,}"),
         ("Data", plain(facts.data_title) or "not named"),
@@ -151,14 +147,14 @@ def _training(recipe: Recipe, facts: CardFacts) -> str:
     return "## Training\n\n" + _table(("", ""), rows)
 
 
-def _nats(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.3f} nats per token"
+def _nats(recipe: Recipe, value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.3f} nats per {recipe.loss_unit[0]}"
 
 
-def _heldout(facts: CardFacts) -> str:
+def _heldout(recipe: Recipe, facts: CardFacts) -> str:
     """With the step where that is not the last one."""
     is_last = facts.heldout_step in (None, facts.steps)
-    return _nats(facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
+    return _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
 
 
 def _curve(facts: CardFacts) -> str:

@@ -1,4 +1,4 @@
-"""The held-out loss of a snapshot: what the model makes of text that nobody trains on."""
+"""The held-out loss of a snapshot: what the model makes of data that nobody trains on."""
 
 import math
 from pathlib import Path
@@ -9,28 +9,28 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.release import model_from
-from peer_agent.training.data import load_shard
+from peer_agent.recipes.training import training_of
 from peer_agent.training.loop import memory_or_problem
 from peer_agent.training.objective import mean_loss
 
-MOST_TOKENS = 200_000  # of the held-out text, from its beginning: its documents lie in random order
+MOST_UNITS = 200_000  # loss units, from the beginning of what is held out: it lies in random order
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
-    """Mean nats over the loss tokens of the first `tokens` tokens."""
+    """Mean nats over so many loss units."""
 
     loss: float
-    tokens: int
+    units: int
 
 
-def evaluate(*, recipe: Recipe, snapshot: Path, heldout: Path, most: int = MOST_TOKENS) -> Evaluated:
+def evaluate(*, recipe: Recipe, snapshot: Path, heldout: Path, most: int = MOST_UNITS) -> Evaluated:
     """The held-out loss, with the objective of training. Raises Problem E107, E111, E310, E360, E361."""
-    tokens = load_shard(heldout)[:most]
+    shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
         try:
-            loss = mean_loss(model_from(recipe, snapshot), recipe, tokens, torch.device("cpu"))
+            mean = mean_loss(model_from(recipe, snapshot), recipe, shard, torch.device("cpu"), most=most)
         except ValueError as error:
             raise Problem.of("E360", reason=error) from error
-    if not math.isfinite(loss):
-        raise Problem.of("E361", loss=loss)
-    return Evaluated(loss=loss, tokens=len(tokens))
+    if not math.isfinite(mean.loss):
+        raise Problem.of("E361", loss=mean.loss)
+    return Evaluated(loss=mean.loss, units=mean.units)

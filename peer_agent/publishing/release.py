@@ -2,34 +2,21 @@
 
 import hashlib
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from msgspec import Struct
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CURVE, CardFacts, write_card
 from peer_agent.publishing.curve import loss_curve
-from peer_agent.publishing.text.tokenizer import END_OF_TEXT, copy_tokenizer
-from peer_agent.training.model import build_model, layout_of, parameters_of
+from peer_agent.recipes.training import training_of
+from peer_agent.training.model import layout_of, parameters_of
 from peer_agent.training.snapshots import read_state
 
-NAMES = (
-    "README.md",
-    "config.json",
-    "generation_config.json",
-    CURVE,
-    "model.safetensors",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
-SAMPLE_TOKENS = 120
-SAMPLE_SEED = 0
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date an archive knows, so that its bytes depend on its files alone
 
 
@@ -49,21 +36,24 @@ class Released(Struct, frozen=True, kw_only=True):
     sample: str
 
 
-def make_release(*, recipe: Recipe, snapshot: Path, tokenizer: Path, out: Path, facts: CardFacts) -> Released:
-    """Write a release into the folder `out`. Raises Problem E106, E310 for a snapshot of another model."""
+def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts: CardFacts) -> Released:
+    """Write a release into the folder `out`. `data`: what the run's data were prepared to.
+
+    Raises Problem E106, E310 for a snapshot of another model.
+    """
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         model = model_from(recipe, snapshot)
-        _write_files(model, recipe, tokenizer, out, facts)
-        sample = write_sample(out)
-        files = _with_sums(out)
+        names = _write_files(model, recipe, data, out, facts)
+        sample = training_of(recipe).sample_of(out)
+        files = _with_sums(out, names)
         archive = _archive([out / file.name for file in files], out / f"{facts.slug}.zip")
     return Released(files=[*files, _described(archive)], archive=archive.name, sample=sample)
 
 
-def model_from(recipe: Recipe, snapshot: Path) -> PreTrainedModel:
+def model_from(recipe: Recipe, snapshot: Path) -> torch.nn.Module:
     """The model of a recipe with a snapshot's parameters. Raises Problem E310 for a snapshot of another model."""
-    model, state = build_model(recipe), read_state(snapshot)
+    model, state = training_of(recipe).build_model(recipe), read_state(snapshot)
     layout = layout_of(model)
     if state.layout != layout:
         raise Problem.of("E310", step=state.step)
@@ -74,32 +64,18 @@ def model_from(recipe: Recipe, snapshot: Path) -> PreTrainedModel:
     return model
 
 
-def _write_files(model: PreTrainedModel, recipe: Recipe, tokenizer: Path, out: Path, facts: CardFacts) -> None:
-    settings: Any = model.generation_config
-    settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=0, max_length=recipe.model.context)
-    model.save_pretrained(out)
-    copy_tokenizer(tokenizer, out, context=recipe.model.context)
+def _write_files(model: torch.nn.Module, recipe: Recipe, data: Path, out: Path, facts: CardFacts) -> list[str]:
+    names = ["README.md", *training_of(recipe).save_model(recipe, model, data, out)]
     if facts.has_curve:
+        names.append(CURVE)
         (out / CURVE).write_text(loss_curve(facts.points, facts.unigram_entropy), encoding="utf-8")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     (out / "README.md").write_text(write_card(recipe, facts, parameters=parameters), encoding="utf-8")
+    return sorted(names)
 
 
-def write_sample(folder: Path) -> str:
-    """A short text by the released model, loaded as anyone would load it; begins from nothing, the same each time."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    start = tokenizer(END_OF_TEXT, return_tensors="pt")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SAMPLE_SEED)
-        length = min(SAMPLE_TOKENS, model.config.max_position_embeddings)
-        tokens = model.generate(**start, max_length=length)
-    text: str = tokenizer.decode(tokens[0], skip_special_tokens=True)
-    return text.strip()
-
-
-def _with_sums(out: Path) -> list[ReleasedFile]:
-    files = [_described(out / name) for name in NAMES if name != CURVE or (out / name).exists()]
+def _with_sums(out: Path, names: Iterable[str]) -> list[ReleasedFile]:
+    files = [_described(out / name) for name in names]
     (out / "SHA256SUMS").write_text("".join(f"{file.sha256}  {file.name}\n" for file in files))
     return [*files, _described(out / "SHA256SUMS")]
 

@@ -21,7 +21,8 @@ from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.reading import read_record
 from peer_agent.protocol.log.records import Entry, Record
-from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes import parse_recipe
 from peer_agent.relay.place import SEEN, Place, own_certificate
 from peer_agent.relay.process import Relay, Watch
 from peer_agent.site.credential import RunAccess

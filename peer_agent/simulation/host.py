@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DATABASE_S = 0.02
 REPLAY_S = 1.0
 AGAIN_S = 1.0  # until a database that does not answer is asked again
+CONTEXT = 16  # tokens in a sample
 CAPACITY = 10_000  # letters that a channel holds while nobody reads it; more are dropped
 
 
@@ -209,7 +210,7 @@ def state_of(world: "World", fence: int) -> RunState:
         recipe=recipe,
         recipe_bytes=encode_recipe(recipe),
         elements=world.grid.elements,
-        shards=tuple(Shard("0" * 64, size * recipe.model.context) for size in world.shards),
+        shards=tuple(Shard("0" * 64, size * CONTEXT) for size in world.shards),
         site_key=public_bytes(database.key),
         snapshot=database.snapshot,
         verified=database.snapshot.index,

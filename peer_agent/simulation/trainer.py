@@ -211,7 +211,7 @@ class Trainer(Peer):
             self.handle(e.NotFinite(action.job))
             return
         self.computed += action.unit.samples
-        fewest, most = self.world.recipe.tokens_in(action.unit.samples)
+        fewest, most = self.world.recipe.loss_units_in(action.unit.samples)
         tokens = fewest if not action.unit.start else most  # each epoch's first sample of a shard is a short one
         self.handle(e.Computed(action.job, NATS * tokens, tokens, base))
 

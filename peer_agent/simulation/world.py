@@ -11,11 +11,12 @@ from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import GENESIS, Record, digest_of
 from peer_agent.protocol.messages import Snapshot
-from peer_agent.protocol.recipe import Model, Optimizer, Recipe
+from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.simulation.clock import Clock
 from peer_agent.simulation.database import CLAIM_S, Database, FailureRates
 from peer_agent.simulation.faults import Faults, Kind
-from peer_agent.simulation.host import Host
+from peer_agent.simulation.host import CONTEXT, Host
 from peer_agent.simulation.peer import Peer, name_of
 from peer_agent.simulation.relay import Relay
 from peer_agent.simulation.sockets import LOOK_S, NOTICE_S, Socket
@@ -47,10 +48,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     contributors: Literal["all", "fast"] = "all"
     codecs: Literal["stated", "plan"] = "stated"
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> CausalLM:
         """The recipe of such a run."""
-        return Recipe(
-            model=Model(context=16),
+        return CausalLM(
+            model=Model(context=CONTEXT),
             optimizer=Optimizer(warmup_steps=min(10, self.steps)),
             target_batch=max(self.samples_each * self.trainers, self.micro_batch),
             micro_batch=self.micro_batch,
@@ -102,7 +103,7 @@ class World:
         self.chance = random.Random(f"world {setting.seed}")
         self.clock, self.tally, self.faults = Clock(), Tally(), Faults(setting.seed)
         self.names = 0
-        self.recipe = setting.recipe()
+        self.recipe: Recipe = setting.recipe()
         self.grid = grid_of(setting.elements)
         self.shards = setting.shards
         self.non_finite = setting.non_finite

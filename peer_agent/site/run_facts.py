@@ -10,7 +10,7 @@ from peer_agent.machine.preflight import Preflight, RunFacts, check_fit
 from peer_agent.network.site import Headers, get_json
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import parse_recipe
+from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 
 RECENT = 20  # steps from which the pace is taken

@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -16,15 +16,15 @@ from peer_agent.network.site import download, upload
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
-from peer_agent.training.data import Tokens, load_shard
 
 if TYPE_CHECKING:  # it needs torch, which is loaded by whoever trains
     from peer_agent.training.snapshots import State
 
 log = logging.getLogger(__name__)
 
-HEADER_BYTES = 64 * 1024  # beside the tokens in a shard
 HAND_IN_TRIES, PAUSE_S, LONGEST_PAUSE_S = 5, 1.0, 30.0
 STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
 
@@ -33,17 +33,23 @@ class Shards:
     """The run's shards by position, fetched when first asked for. Asked from the thread that computes."""
 
     def __init__(
-        self, home: Home, access: RunAccess, shards: tuple[m.Shard, ...], loop: asyncio.AbstractEventLoop
+        self,
+        home: Home,
+        access: RunAccess,
+        recipe: Recipe,
+        shards: tuple[m.Shard, ...],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.home, self.access, self.shards, self.loop = home, access, shards, loop
-        self._open: dict[int, Tokens] = {}
+        self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
+        self._load = training_of(recipe).load_shard
+        self._open: dict[int, Any] = {}
 
-    def __getitem__(self, shard: int, /) -> Tokens:
-        """Its tokens. Raises Problem."""
+    def __getitem__(self, shard: int, /) -> Any:
+        """What it holds. Raises Problem."""
         if shard not in self._open:
             path = asyncio.run_coroutine_threadsafe(self._fetch(self.shards[shard]), self.loop).result()
             try:
-                self._open[shard] = load_shard(path)
+                self._open[shard] = self._load(path)
             except Problem:
                 path.unlink(missing_ok=True)  # so that it is fetched anew
                 raise
@@ -51,7 +57,7 @@ class Shards:
 
     async def _fetch(self, shard: m.Shard) -> Path:
         path = self.home.cache / "shards" / f"{shard.digest}.safetensors"
-        await _fetch(self.access, f"shards/{shard.digest}", path, shard.digest, 2 * shard.tokens + HEADER_BYTES)
+        await _fetch(self.access, f"shards/{shard.digest}", path, shard.digest, self.recipe.shard_bytes(shard.tokens))
         return path
 
 

@@ -18,9 +18,9 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.records import Record
-from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.state import TrainerState
+from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
@@ -104,10 +104,11 @@ class Jobs:
         from peer_agent.training.replica import Replica
 
         agent = self.agent
-        replica = await asyncio.to_thread(Replica, parse_recipe(greeting.recipe), pick_device())
+        recipe = parse_recipe(greeting.recipe)
+        replica = await asyncio.to_thread(Replica, recipe, pick_device())
         if replica.layout.elements != greeting.elements:
             raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
-        shards = Shards(agent.home, agent.access, greeting.shards, asyncio.get_running_loop())
+        shards = Shards(agent.home, agent.access, recipe, greeting.shards, asyncio.get_running_loop())
         limits = agent.limits
         trainer = Trainer(replica, greeting.run, shards, threads=limits.threads, at_once=limits.at_once)
         follower = Follower(agent.home, agent.access, agent.links, replica)

@@ -10,10 +10,11 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.recipes.training import Batch, Shard, training_of
 from peer_agent.training.computed import Computed, NonFinite, Taken
-from peer_agent.training.data import Batch, Shards, Tokens, batch_of, loss_tokens_in
+from peer_agent.training.data import Shards, batch_of
 from peer_agent.training.model import parameters_of
-from peer_agent.training.objective import mean_loss, summed_loss
+from peer_agent.training.objective import mean_loss
 from peer_agent.training.replica import Replica
 
 
@@ -33,6 +34,7 @@ class Trainer:
         if threads:
             torch.set_num_threads(threads)
         self.replica, self.run, self.shards, self.at_once = replica, run, shards, at_once
+        self._kind = training_of(replica.recipe)
         with memory_or_problem():
             self._sum = torch.zeros_like(replica.parameters)
             self._fresh = torch.zeros_like(replica.parameters)
@@ -49,18 +51,18 @@ class Trainer:
 
         Two calls, because a unit that is finished after the cut is not kept. Raises Problem E107.
         """
-        context, base_step = self.replica.recipe.model.context, self.replica.step
-        batch = batch_of(unit, run=self.run, tokens=self.shards[unit.shard], context=context)
+        base_step = self.replica.step
+        batch = batch_of(self.replica.recipe, unit, run=self.run, shard=self.shards[unit.shard])
         with memory_or_problem():
             self._fresh.zero_()
             loss_sum = sum(self._add_gradient(part) for part in _parts(batch, self.at_once or unit.samples))
             if not (math.isfinite(loss_sum) and torch.isfinite(self._fresh).all()):
                 return NonFinite(unit)
-        return Computed(unit, base_step, loss_sum, loss_tokens_in(batch[1]))
+        return Computed(unit, base_step, loss_sum, self._kind.loss_units_in(batch))
 
     def _add_gradient(self, batch: Batch) -> float:
         """Forward and backward of these samples; their loss in nats."""
-        loss = summed_loss(self.replica.model, batch, self.replica.device)
+        loss = self._kind.summed_loss(self.replica.recipe, self.replica.model, batch, self.replica.device)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
@@ -88,17 +90,16 @@ class Trainer:
         self._sum.zero_()
         self._forget()
 
-    def evaluate(self, tokens: Tokens) -> float:
-        """Mean nats over the loss tokens of a held-out text. Raises Problem E107, ValueError for a text without any."""
+    def evaluate(self, heldout: Shard) -> float:
+        """Mean nats over the loss units of held-out data. Raises Problem E107, ValueError where they have none."""
         with memory_or_problem():
-            return mean_loss(self.replica.model, self.replica.recipe, tokens, self.replica.device)
+            return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
 
 
 def _parts(batch: Batch, samples: int) -> Iterator[Batch]:
     """The rows of a batch, so many at a time."""
-    ids, labels = batch
-    for start in range(0, len(ids), samples):
-        yield ids[start : start + samples], labels[start : start + samples]
+    for start in range(0, len(batch[0]), samples):
+        yield tuple(part[start : start + samples] for part in batch)
 
 
 @contextmanager

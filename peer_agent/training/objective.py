@@ -1,33 +1,42 @@
-"""What a model is trained for: every token but a sample's first is predicted from those before it."""
+"""The mean loss of a model over data, with the objective of its recipe."""
+
+import math
 
 import numpy as np
 import torch
-from torch.nn import functional
+from msgspec import Struct
 
+from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.sampling import samples_in
-from peer_agent.training.data import IGNORED, Batch, Tokens, loss_tokens_in, rows_of
+from peer_agent.recipes.training import Place, Shard, training_of
+
+HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the same chance for every snapshot of every run
 
 
-def summed_loss(model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Nats, summed over the loss tokens of a batch."""
-    ids, labels = (torch.from_numpy(part).to(device) for part in batch)
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    return functional.cross_entropy(
-        logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+class Mean(Struct, frozen=True):
+    """Nats over so many loss units."""
+
+    loss: float
+    units: int
 
 
-def mean_loss(model: torch.nn.Module, recipe: Recipe, tokens: Tokens, device: torch.device) -> float:
-    """Mean nats over the loss tokens of a text. Raises ValueError for a text without any."""
-    samples = np.arange(samples_in(len(tokens), recipe.model.context))
-    loss_sum, loss_tokens = 0.0, 0
+def mean_loss(
+    model: torch.nn.Module, recipe: Recipe, shard: Shard, device: torch.device, *, most: float = math.inf
+) -> Mean:
+    """The mean loss over a shard's samples, from the first on, until there are `most` loss units.
+
+    A micro-batch at a time. Raises ValueError where there is none.
+    """
+    kind = training_of(recipe)
+    samples = np.arange(recipe.samples_in(kind.size_of(shard)))
+    loss_sum, loss_units = 0.0, 0
     with torch.no_grad():
         for start in range(0, len(samples), recipe.micro_batch):
-            part = samples[start : start + recipe.micro_batch]
-            batch = rows_of(part, tokens=tokens, context=recipe.model.context)
-            loss_sum += float(summed_loss(model, batch, device))
-            loss_tokens += loss_tokens_in(batch[1])
-    if not loss_tokens:
-        raise ValueError("the text is too short to be evaluated")
-    return loss_sum / loss_tokens
+            batch = kind.batch_of(recipe, shard, samples[start : start + recipe.micro_batch], HELD_OUT)
+            loss_sum += float(kind.summed_loss(recipe, model, batch, device))
+            loss_units += kind.loss_units_in(batch)
+            if loss_units >= most:
+                break
+    if not loss_units:
+        raise ValueError("the data are too little to be evaluated")
+    return Mean(loss_sum / loss_units, loss_units)

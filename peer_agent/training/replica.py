@@ -11,8 +11,9 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.protocol.log.records import GENESIS, RecordHead
 from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.training import training_of
 from peer_agent.training.digests import state_digest
-from peer_agent.training.model import build_model, layout_of, parameters_of
+from peer_agent.training.model import layout_of, parameters_of
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.snapshots import BLOCK, State, canonical_blocks, hash_of, header_of, read_state
 
@@ -31,7 +32,7 @@ class Replica:
         """The state at step 0 of this recipe."""
         self.recipe = recipe
         self.device = torch.device(device)
-        self.model = build_model(recipe).to(self.device)  # type: ignore[arg-type]  # wrapped without its overloads
+        self.model = training_of(recipe).build_model(recipe).to(self.device)
         self.layout = layout_of(self.model)
         self.parameters = torch.zeros(self.layout.elements, dtype=torch.float32, device=self.device)
         self.moment1 = torch.zeros_like(self.parameters)

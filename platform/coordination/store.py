@@ -17,7 +17,7 @@ from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
-from peer_agent.protocol.recipe import parse_recipe
+from peer_agent.recipes import parse_recipe
 from runs.access import shut_out
 from runs.ledger.averaged import add_averaged
 from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units

@@ -10,7 +10,7 @@ from django.db.models import Sum
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe, parameters
+from peer_agent.protocol.recipe import Recipe
 from runs.models import Run
 from runs.states import UNDER_WAY
 from runs.storage import MEGABYTE
@@ -86,8 +86,8 @@ def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
 def require_model(person: Person, recipe: Recipe) -> None:
     """Raises Problem E366."""
     most = quotas_of(person)
-    if most is not None and parameters(recipe) > most.parameters:
-        raise Problem.of("E366", parameters=f"{parameters(recipe):,}", most=f"{most.parameters:,}")
+    if most is not None and recipe.parameters() > most.parameters:
+        raise Problem.of("E366", parameters=f"{recipe.parameters():,}", most=f"{most.parameters:,}")
 
 
 def require_run_left(person: Person) -> None:

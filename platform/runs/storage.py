@@ -28,19 +28,24 @@ def upload_path(upload: Upload) -> Path:
     return root() / "uploads" / upload.id.hex
 
 
+def prepared_folder(dataset: Dataset) -> Path:
+    """What the data were prepared to."""
+    return root() / dataset.folder
+
+
 def shard_path(dataset: Dataset, digest: str) -> Path:
     """One shard's file."""
-    return root() / dataset.folder / "shards" / f"{digest}.safetensors"
+    return prepared_folder(dataset) / "shards" / f"{digest}.safetensors"
 
 
 def heldout_path(dataset: Dataset) -> Path:
     """The tokens that nobody trains on."""
-    return root() / dataset.folder / "heldout.safetensors"
+    return prepared_folder(dataset) / "heldout.safetensors"
 
 
 def tokenizer_folder(dataset: Dataset) -> Path:
     """The tokenizer that was made from the text."""
-    return root() / dataset.folder / "tokenizer"
+    return prepared_folder(dataset) / "tokenizer"
 
 
 def snapshots_folder(run: Run) -> Path:

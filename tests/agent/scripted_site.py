@@ -19,8 +19,9 @@ from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue,
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
 from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, SpanEntry, digest_of, seal, whole
-from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.session import Identity, Link, Session, Side
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.relay.process import Relay
 from peer_agent.site.credential import RunAccess
 from peer_agent.training.replica import Replica
@@ -112,7 +113,7 @@ async def site() -> AsyncIterator[Site]:
 
 # --- a run -------------------------------------------------------------------------------------------------------
 
-RECIPE = Recipe(model=Model(layers=1, width=16, heads=2, context=8), vocab=300, codec_up="fp32", codec_down="fp32")
+RECIPE = CausalLM(model=Model(layers=1, width=16, heads=2, context=8), vocab=300, codec_up="fp32", codec_down="fp32")
 
 
 def first_snapshot(home: Home) -> m.Snapshot:

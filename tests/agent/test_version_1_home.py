@@ -19,7 +19,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.messages import PROTOCOL
-from peer_agent.protocol.recipe import parse_recipe
+from peer_agent.recipes import parse_recipe
+from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.agent import Agent
@@ -75,7 +76,7 @@ def test_it_is_the_same_machine(home: Home) -> None:
 
 async def test_a_shard_that_it_has_is_used(home: Home, access: RunAccess, facts: Any, nobody: None) -> None:
     known = (m.Shard(digest=facts["shard"], tokens=facts["tokens"]),)
-    shards = Shards(home, access, known, asyncio.get_running_loop())
+    shards = Shards(home, access, CausalLM(), known, asyncio.get_running_loop())
     tokens = await asyncio.to_thread(shards.__getitem__, 0)
     assert tokens.tolist() == [number * 7 % 257 for number in range(600)]
 

@@ -13,12 +13,13 @@ from peer_agent.machine.memory_estimate import needs_of
 from peer_agent.machine.preflight import RunFacts, check_fit
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.site.run_facts import facts_of
 from tests.agent.program import Answer, credential, http_site, known_at, manyhands
 from tests.golden import golden
 
-RECIPE = Recipe(model=Model(layers=4, width=256, heads=4, context=256), micro_batch=8, codec_up="int8")
+RECIPE = CausalLM(model=Model(layers=4, width=256, heads=4, context=256), micro_batch=8, codec_up="int8")
 FACTS = RunFacts(
     recipe=RECIPE,
     parameters=10_000_000,

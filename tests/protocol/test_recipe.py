@@ -9,22 +9,25 @@ from hypothesis import strategies as st
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import (
-    Model,
+    KINDS,
     Optimizer,
     OutOfBounds,
     Recipe,
+    as_values,
     checked,
     encode_recipe,
-    parameters,
     parse_recipe,
+    recipe_of,
+    register,
 )
+from peer_agent.recipes.causal_lm import CausalLM, Model
 
 
 def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
-    data = encode_recipe(Recipe())
-    assert parse_recipe(data) == Recipe()
+    data = encode_recipe(CausalLM())
+    assert parse_recipe(data) == CausalLM()
     assert encode_recipe(parse_recipe(data)) == data
-    assert parse_recipe(b"{}") == Recipe()
+    assert parse_recipe(b"{}") == CausalLM()
 
 
 BEFORE = (  # as agents and sites wrote the usual recipe that knew of no further values
@@ -38,12 +41,16 @@ BEFORE = (  # as agents and sites wrote the usual recipe that knew of no further
 
 def test_values_that_came_later_are_left_out_where_they_say_nothing() -> None:
     """Older recipes keep their bytes, and agents that know of no such value still join."""
-    assert encode_recipe(Recipe()) == BEFORE
-    assert parse_recipe(BEFORE) == Recipe()
-    for changed in (Recipe(contributors="fast"), Recipe(codecs="plan"), Recipe(contributors="fast", codecs="plan")):
+    assert encode_recipe(CausalLM()) == BEFORE
+    assert parse_recipe(BEFORE) == CausalLM()
+    for changed in (
+        CausalLM(contributors="fast"),
+        CausalLM(codecs="plan"),
+        CausalLM(contributors="fast", codecs="plan"),
+    ):
         assert encode_recipe(changed) != BEFORE
         assert parse_recipe(encode_recipe(changed)) == changed
-    assert b"codecs" not in encode_recipe(Recipe(contributors="fast"))
+    assert b"codecs" not in encode_recipe(CausalLM(contributors="fast"))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +60,9 @@ def test_values_that_came_later_are_left_out_where_they_say_nothing() -> None:
         '{"target_batch": 1000001}',
         '{"target_batch": 1.5}',
         '{"target_batch": "48"}',
+        '{"objective": "chess"}',
+        '{"objective": 3}',
+        '{"objective": "Recipe"}',
         '{"vocab": 256}',
         '{"vocab": 65537}',
         '{"model": {"layers": 0}}',
@@ -86,11 +96,11 @@ def test_what_is_out_of_bounds_is_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("recipe", "reason", "value"),
     [
-        (Recipe(model=Model(width=66, heads=4)), "multiple of heads", "model.width"),
-        (Recipe(model=Model(family="llama", width=20, heads=4)), "even width", "model.width"),
-        (Recipe(target_batch=3, micro_batch=4), "above the target batch", "micro_batch"),
-        (Recipe(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up", "optimizer.warmup_steps"),
-        (Recipe(model=Model(width=8192, layers=64, heads=64)), "parameters", "model.layers"),
+        (CausalLM(model=Model(width=66, heads=4)), "multiple of heads", "model.width"),
+        (CausalLM(model=Model(family="llama", width=20, heads=4)), "even width", "model.width"),
+        (CausalLM(target_batch=3, micro_batch=4), "above the target batch", "micro_batch"),
+        (CausalLM(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up", "optimizer.warmup_steps"),
+        (CausalLM(model=Model(width=8192, layers=64, heads=64)), "parameters", "model.layers"),
     ],
 )
 def test_values_that_do_not_go_together_are_named(recipe: Recipe, reason: str, value: str) -> None:
@@ -113,7 +123,9 @@ def test_rubbish_is_a_numbered_error(data: bytes | str) -> None:
     assert isinstance(parsed(data), Recipe) or parsed(data) == "E301"
 
 
-@given(st.dictionaries(st.sampled_from(Recipe.__struct_fields__), st.integers() | st.floats() | st.text() | st.none()))
+@given(
+    st.dictionaries(st.sampled_from(CausalLM.__struct_fields__), st.integers() | st.floats() | st.text() | st.none())
+)
 def test_any_value_is_within_bounds_or_refused(fields: dict[str, object]) -> None:
     recipe = parsed(msgspec.json.encode(fields))
     assert recipe == "E301" or parsed(encode_recipe(recipe)) == recipe
@@ -125,10 +137,33 @@ def test_gradients_and_averages_may_have_four_bits() -> None:
 
 
 def test_what_the_plan_may_use_in_the_place_of_a_codec() -> None:
-    assert Recipe().codecs_from("fp16") == ("fp16",)
-    assert Recipe(codecs="plan").codecs_from("fp32") == ("fp32", "fp16", "int8", "int4")
-    assert Recipe(codecs="plan").codecs_from("int8") == ("int8", "int4")
+    assert CausalLM().codecs_from("fp16") == ("fp16",)
+    assert CausalLM(codecs="plan").codecs_from("fp32") == ("fp32", "fp16", "int8", "int4")
+    assert CausalLM(codecs="plan").codecs_from("int8") == ("int8", "int4")
 
 
 def test_parameters_of_a_small_model() -> None:
-    assert parameters(Recipe()) == 2048 * 64 + 64 * 64 + 2 * 12 * 64 * 64
+    assert CausalLM().parameters() == 2048 * 64 + 64 * 64 + 2 * 12 * 64 * 64
+
+
+def test_a_recipe_that_is_not_known_here_is_named() -> None:
+    with pytest.raises(Problem, match=r"'chess' is not one of .*causal_lm"):
+        parse_recipe('{"objective": "chess"}')
+
+
+def test_what_holds_for_every_kind() -> None:
+    for name, kind in KINDS.items():
+        usual = kind()
+        assert checked(usual).objective == kind.objective_name() == name
+        assert parse_recipe(encode_recipe(usual)) == recipe_of(as_values(usual)) == usual
+        assert all(parse_recipe(encode_recipe(preset)) == preset for preset in kind.presets.values())
+        with pytest.raises(OutOfBounds, match="above the target batch"):
+            checked(msgspec.structs.replace(usual, micro_batch=usual.target_batch + 1))
+
+
+def test_two_kinds_have_two_names() -> None:
+    class Other(Recipe, frozen=True, kw_only=True, tag="causal_lm"):
+        pass
+
+    with pytest.raises(ValueError, match="two recipes called causal_lm"):
+        register(Other)

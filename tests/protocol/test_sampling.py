@@ -3,12 +3,11 @@
 import hashlib
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.sampling import order_of, samples_in
+from peer_agent.protocol.sampling import order_of
 
 RUN = RunId("0123456789abcdef" * 2)
 GOLDEN = [4, 11, 0, 2, 9, 3, 5, 6, 1, 10, 8, 7]
@@ -36,8 +35,3 @@ def test_runs_epochs_and_shards_have_orders_of_their_own() -> None:
     ]
     assert len({order.tobytes() for order in orders}) == 4
     assert orders[0].dtype == np.int64
-
-
-@pytest.mark.parametrize(("tokens", "samples"), [(0, 0), (1, 0), (2, 1), (63, 1), (64, 1), (65, 1), (66, 2), (128, 2)])
-def test_a_tail_of_two_tokens_or_more_is_a_sample(tokens: int, samples: int) -> None:
-    assert samples_in(tokens, 64) == samples

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.protocol.recipe import Optimizer
 from peer_agent.protocol.schedule import clip_factor, float32, learning_rate, scalars_of
+from peer_agent.recipes.causal_lm import CausalLM
 
 DECAYS = st.sampled_from(["cosine", "linear", "constant"])
 
@@ -48,7 +49,7 @@ def test_clipping_brings_the_norm_to_the_bound_and_leaves_smaller_ones(bound: fl
 
 
 def test_every_scalar_is_an_exact_float32() -> None:
-    scalars = scalars_of(Recipe(), step=7, sum_squares=12.3, tokens=997)
+    scalars = scalars_of(CausalLM(), step=7, sum_squares=12.3, tokens=997)
     for value in (getattr(scalars, name) for name in scalars.__struct_fields__):
         assert float(np.float32(value)) == value
     assert scalars.inverse_tokens == float32(1 / 997)
@@ -57,6 +58,6 @@ def test_every_scalar_is_an_exact_float32() -> None:
 
 
 def test_without_momentum_there_is_no_bias() -> None:
-    recipe = Recipe(optimizer=Optimizer(beta1=0.0, beta2=0.0))
+    recipe = CausalLM(optimizer=Optimizer(beta1=0.0, beta2=0.0))
     scalars = scalars_of(recipe, step=1, sum_squares=0.0, tokens=1)
     assert (scalars.inverse_bias_1, scalars.inverse_bias_2, scalars.clip) == (1.0, 1.0, 1.0)

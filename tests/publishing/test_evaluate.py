@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
-from peer_agent.publishing.evaluate import MOST_TOKENS, evaluate
-from peer_agent.training.data import Tokens
+from peer_agent.publishing.evaluate import MOST_UNITS, evaluate
+from peer_agent.recipes.text.tokens import Tokens
 from peer_agent.training.replica import Replica
 from tests.publishing.test_main import facts_of, run
 from tests.training.commits import small_recipe, some_shards
@@ -54,21 +54,21 @@ def test_the_childs_figure_is_what_torch_computes_directly(tmp_path: Path) -> No
     (tmp_path / "recipe.json").write_bytes(encode_recipe(RECIPE))
     paths = tmp_path / "recipe.json", snapshot_of(RECIPE, tmp_path), written(tokens, tmp_path)
     found = facts_of(run("evaluate", *paths))
-    assert found == {"loss": pytest.approx(by_torch_alone(RECIPE, tokens), rel=1e-5), "tokens": 1003}
+    assert found == {"loss": pytest.approx(by_torch_alone(RECIPE, tokens), rel=1e-5), "units": 1003 - 42}
 
 
 def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
     tokens = some_shards((0, 1003))[1]
     snapshot, heldout = snapshot_of(RECIPE, tmp_path), written(tokens, tmp_path)
-    found = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout, most=240)
-    assert found.tokens == 240
-    assert found.loss == pytest.approx(by_torch_alone(RECIPE, tokens[:240]), rel=1e-5)
-    assert MOST_TOKENS == 200_000
+    found = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout, most=150)
+    assert found.units == 8 * 23, "micro-batches are whole"
+    assert found.loss == pytest.approx(by_torch_alone(RECIPE, tokens[: 8 * 24]), rel=1e-5)
+    assert MOST_UNITS == 200_000
 
 
 def test_a_text_without_a_predicted_token_has_a_number(tmp_path: Path) -> None:
     heldout = written(some_shards()[0][:1], tmp_path)
-    with pytest.raises(Problem, match=r"E360.*too short"):
+    with pytest.raises(Problem, match=r"E360.*too little"):
         evaluate(recipe=RECIPE, snapshot=snapshot_of(RECIPE, tmp_path), heldout=heldout)
 
 

@@ -16,6 +16,8 @@ from peer_agent.publishing.outcome import fail, fault_of, succeed
 from tests.publishing.texts import docstrings, written
 from tests.training.commits import small_recipe
 
+PREPARATION = '{"data":"text","vocab":300}'
+
 
 def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -29,7 +31,9 @@ def facts_of(done: "subprocess.CompletedProcess[str]") -> Any:
 
 
 def test_from_a_text_to_a_release(tmp_path: Path) -> None:
-    prepared = facts_of(run("prepare", written(tmp_path, docstrings()[:50_000]), tmp_path / "data", "--vocab", "300"))
+    prepared = facts_of(
+        run("prepare", written(tmp_path, docstrings()[:50_000]), tmp_path / "data", "--preparation", PREPARATION)
+    )
     assert set(prepared) == {
         "vocab",
         "tokens",
@@ -39,6 +43,7 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
         "heldout",
         "unigram_entropy",
         "pieces",
+        "ready",
     }
     assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "tokens"}
     (tmp_path / "recipe.json").write_bytes(encode_recipe(small_recipe()))
@@ -50,7 +55,7 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
             "release",
             tmp_path / "recipe.json",
             tmp_path / f"{initial['file']}.safetensors",
-            tmp_path / "data" / "tokenizer",
+            tmp_path / "data",
             tmp_path / "release",
             "--facts",
             tmp_path / "facts.json",
@@ -62,7 +67,7 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "code", "words"), [(b"", "E303", "empty"), (b"ab\xff", "E302", "byte 2: 0xff")])
 def test_a_persons_error_is_the_last_line(content: bytes, code: str, words: str, tmp_path: Path) -> None:
-    done = run("prepare", written(tmp_path, content), tmp_path / "data", "--vocab", "300")
+    done = run("prepare", written(tmp_path, content), tmp_path / "data", "--preparation", PREPARATION)
     assert done.returncode == 1
     assert done.stdout == ""
     fault = fault_of(done.stderr)

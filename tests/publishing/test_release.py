@@ -27,7 +27,7 @@ def release_of(recipe: Recipe, folder: Path) -> Released:
     return make_release(
         recipe=recipe,
         snapshot=folder / "snapshot.safetensors",
-        tokenizer=folder / "tokenizer",
+        data=folder,
         out=folder / "release",
         facts=FACTS,
     )
@@ -87,7 +87,7 @@ def test_a_snapshot_of_another_model_has_a_number(tmp_path: Path) -> None:
         make_release(
             recipe=small_recipe("gpt2"),
             snapshot=tmp_path / "snapshot.safetensors",
-            tokenizer=tmp_path / "tokenizer",
+            data=tmp_path,
             out=tmp_path / "release",
             facts=FACTS,
         )

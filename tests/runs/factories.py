@@ -24,8 +24,10 @@ from config.environment import postgresql
 from peer_agent.protocol.credentials import Role, Signed, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN
 from peer_agent.protocol.log.records import GENESIS, Entry
-from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from runs import storage
+from runs.datasets.services import preparation_of
 from runs.ledger.sealed_records import keep_sealed
 from runs.ledger.totals import add_to_totals
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
@@ -48,7 +50,7 @@ PASSWORD = "seven calm otters"
 ELEMENTS = 64
 LAYOUT = '{"pieces":[["w",[8,8],0]],"elements":64}'
 VECTORS = ("parameters", "moment1", "moment2")
-RECIPE = Recipe(model=Model(context=8), target_batch=4, micro_batch=2, target_steps=100)
+RECIPE = CausalLM(model=Model(context=8), target_batch=4, micro_batch=2, target_steps=100)
 
 
 @dataclass
@@ -81,6 +83,7 @@ def draft(organizer: Person, **changes: Any) -> Run:
         sha256="a" * 64,
         state=Dataset.State.READY,
         vocab=RECIPE.vocab,
+        preparation=preparation_of(RECIPE),
         tokens=1000,
         characters=4000,
         unigram_entropy=6.1,

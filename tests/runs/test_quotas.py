@@ -7,7 +7,6 @@ import pytest
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import parameters
 from runs import quotas
 from runs.datasets import resumable_upload
 from runs.datasets.services import store_upload
@@ -20,7 +19,7 @@ from tests.runs.factories import RECIPE, draft, opened
 
 @pytest.fixture(autouse=True)
 def tight(settings: Any) -> None:
-    settings.QUOTAS = {"drafts": 2, "disk_mb": 1, "parameters": parameters(RECIPE), "runs": 1}
+    settings.QUOTAS = {"drafts": 2, "disk_mb": 1, "parameters": RECIPE.parameters(), "runs": 1}
 
 
 def new_run(person: Person, **changes: Any) -> Run:
@@ -54,7 +53,7 @@ def test_a_model_has_so_many_parameters(organizer: Person) -> None:
 
 def test_a_draft_of_before_the_bound_is_not_opened(organizer: Person, settings: Any) -> None:
     run = draft(organizer)
-    settings.QUOTAS = settings.QUOTAS | {"parameters": parameters(RECIPE) - 1}
+    settings.QUOTAS = settings.QUOTAS | {"parameters": RECIPE.parameters() - 1}
     with pytest.raises(Problem, match="E366"):
         services.open_run(run=run)
     run.refresh_from_db()

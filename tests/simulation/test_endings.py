@@ -4,8 +4,8 @@ import pytest
 
 from peer_agent.protocol.coordinator.agreement.snapshots import SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.schedule import float32, learning_rate
+from peer_agent.recipes import parse_recipe
 from tests.simulation.checked_world import checked_world, run_to, state, trainers
 
 ANY_TIME = list(Phase)

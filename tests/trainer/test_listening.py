@@ -13,7 +13,7 @@ from peer_agent.protocol.bandwidth.flows import WAYS, Capacity
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.relay.place import Place, own_certificate
 from peer_agent.relay.process import Relay
 from tests.benchmarks.rig.contributor import Contributor
@@ -41,7 +41,7 @@ async def running(
 
     `access`: of the trainers.
     """
-    recipe = Recipe(
+    recipe = CausalLM(
         model=Model(context=257),
         target_batch=12,
         micro_batch=4,

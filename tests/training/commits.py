@@ -21,10 +21,11 @@ from peer_agent.protocol.log.records import (
     seal,
     whole,
 )
-from peer_agent.protocol.recipe import Model, Optimizer, Recipe
+from peer_agent.protocol.recipe import Optimizer, Recipe
 from peer_agent.protocol.schedule import scalars_of
+from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.recipes.text.tokens import Tokens
 from peer_agent.training.computed import Computed, Taken
-from peer_agent.training.data import Tokens
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 
@@ -35,7 +36,7 @@ Vector = NDArray[np.float32]
 
 def small_recipe(family: str = "gpt2", **optimizer: object) -> Recipe:
     """A model of two layers that takes milliseconds."""
-    return Recipe(
+    return CausalLM(
         model=msgspec.convert({"family": family, "layers": 2, "width": 32, "heads": 4, "context": 24}, Model),
         optimizer=msgspec.convert({"warmup_steps": 5, **optimizer}, Optimizer),
         vocab=300,

@@ -10,8 +10,9 @@ from typing import get_args
 import numpy as np
 import torch
 
-from peer_agent.protocol.recipe import Optimizer, OptimizerName, Recipe
+from peer_agent.protocol.recipe import Optimizer, OptimizerName
 from peer_agent.protocol.schedule import scalars_of
+from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.training.digests import state_digest
 from peer_agent.training.model import Layout, Piece
 from peer_agent.training.optimizers import Moving, update
@@ -31,7 +32,7 @@ def fixed_vector(number: int) -> torch.Tensor:
 
 def digest_after_updates(optimizer: Optimizer, device: str = "cpu") -> str:
     """Digest of parameters and moments after five updates."""
-    recipe = Recipe(optimizer=optimizer, target_steps=100)
+    recipe = CausalLM(optimizer=optimizer, target_steps=100)
     weights = fixed_vector(0).to(device)
     state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))
     for step in range(1, 6):

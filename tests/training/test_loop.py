@@ -9,8 +9,9 @@ import torch
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.recipes.text.tokens import IGNORED
 from peer_agent.training.computed import Computed, NonFinite
-from peer_agent.training.data import IGNORED, batch_of
+from peer_agent.training.data import batch_of
 from peer_agent.training.loop import Trainer, memory_or_problem, pick_device
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, Vector, small_recipe, some_shards, take_units
@@ -27,7 +28,7 @@ def plain_gradient(unit: Unit) -> tuple[Vector, float]:
     """Gradient and loss of a unit by the library's own loss, on a model of its own."""
     replica = Replica(small_recipe())
     tokens = some_shards()[unit.shard]
-    ids, labels = map(torch.from_numpy, batch_of(unit, run=RUN, tokens=tokens, context=24))
+    ids, labels = map(torch.from_numpy, batch_of(small_recipe(), unit, run=RUN, shard=tokens))
     loss = replica.model(input_ids=ids, labels=labels).loss * (labels[:, 1:] != IGNORED).sum()
     loss.backward()
     flat = torch.cat([p.grad.flatten() for p in replica.model.parameters() if p.grad is not None])
@@ -138,7 +139,7 @@ def test_held_out_loss_is_the_mean_over_tokens(trainer: Trainer) -> None:
     taken = trainer.take_sum()
     assert len(done) == 3
     assert trainer.evaluate(tokens) == pytest.approx(taken.loss_sum / taken.loss_tokens, rel=1e-6)
-    with pytest.raises(ValueError, match="too short"):
+    with pytest.raises(ValueError, match="too little"):
         trainer.evaluate(tokens[:1])
 
 

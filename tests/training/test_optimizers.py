@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.recipe import Optimizer, OptimizerName, Recipe
 from peer_agent.protocol.schedule import scalars_of
+from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.training.model import Layout, Piece
 from peer_agent.training.optimizers import Moving, halving_sum, update
 from tests.training import golden_update
@@ -26,7 +27,7 @@ GOLDEN = {"lamb": "da44c8917d351d82", "adamw": "ef94655e34bbd399"}
 
 
 def recipe_of(name: OptimizerName) -> Recipe:
-    return Recipe(
+    return CausalLM(
         optimizer=Optimizer(name=name, learning_rate=0.003, warmup_steps=3, clip_norm=1.0), target_steps=STEPS
     )
 
@@ -166,7 +167,7 @@ def test_nothing_moves_without_gradient_weight_or_decay() -> None:
     for name in get_args(OptimizerName):
         weights = torch.zeros(LAYOUT.elements)
         state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))
-        recipe = Recipe(optimizer=Optimizer(name=name))
+        recipe = CausalLM(optimizer=Optimizer(name=name))
         update(
             recipe.optimizer,
             scalars_of(recipe, step=1, sum_squares=0.0, tokens=1),

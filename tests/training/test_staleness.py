@@ -13,8 +13,8 @@ from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.records import Entry, Unit, digest_of, seal
 from peer_agent.protocol.messages import DoneUnit, Weight
 from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.text.tokens import Tokens
 from peer_agent.training.computed import Computed, Taken
-from peer_agent.training.data import Tokens
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from tests.end_to_end.rig import reference

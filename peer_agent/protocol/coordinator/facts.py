@@ -12,7 +12,6 @@ from peer_agent.protocol.log.reading import read_record
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, is_everywhere
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.protocol.sampling import samples_in
 
 GRACE_ROUNDS = 3  # rounds that leases outlive a session, and commits that they outlive a host
 LATELY = 10  # commits whose people vote (rule 17)
@@ -44,7 +43,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
 
 def restored(facts: StoredFacts) -> RunState:
     """The run between two rounds, without members. What was under way is void: nothing of it is in the database."""
-    sizes = [samples_in(shard.tokens, facts.recipe.model.context) for shard in facts.shards]
+    sizes = [facts.recipe.samples_in(shard.tokens) for shard in facts.shards]
     state = RunState(
         run=facts.run,
         slug=facts.slug,

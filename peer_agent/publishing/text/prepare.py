@@ -11,6 +11,7 @@ from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.documents import Documents, open_documents
 from peer_agent.publishing.text.shards import TokenFile, entropy_of, in_shards, write_heldout, write_shard
 from peer_agent.publishing.text.tokenizer import encode_documents, save_tokenizer, train_tokenizer
+from peer_agent.recipes.text.preparation import TextPreparation
 
 SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
 TRAINED_ON = 64 << 20  # bytes of text from which the tokenizer learns, at most
@@ -30,10 +31,12 @@ class Prepared(Struct, frozen=True, kw_only=True):
     heldout: TokenFile | None
     unigram_entropy: float  # nats per token of the shards
     pieces: list[str]
+    ready: str  # the line of a run's timeline
 
 
-def prepare(text: Path, out: Path, *, vocab: int) -> Prepared:
+def prepare(text: Path, out: Path, preparation: TextPreparation) -> Prepared:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E302, E303."""
+    vocab = preparation.vocab
     if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
         raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
     with open_documents(text) as documents, disk_errors(out):
@@ -48,9 +51,11 @@ def _prepare(documents: Documents, out: Path, vocab: int) -> Prepared:
     held = _set_aside(documents, order, encoded)
     heldout = write_heldout(np.array(held, dtype=np.uint16), out / "heldout.safetensors") if held else None
     shards, entropy = _write_shards(encoded, out / "shards", tokenizer.get_vocab_size())
+    tokens, pieces = sum(shard.tokens for shard in shards), tokenizer.get_vocab_size()
     return Prepared(
-        vocab=tokenizer.get_vocab_size(),
-        tokens=sum(shard.tokens for shard in shards),
+        vocab=pieces,
+        tokens=tokens,
+        ready=f"The text is ready: {tokens:,} tokens, {pieces:,} pieces.",
         characters=documents.characters,
         bytes=documents.bytes,
         shards=shards,

@@ -1,10 +1,11 @@
 """Byte-level BPE: every text can be encoded, and nothing has to be downloaded to load it."""
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from peer_agent.recipes.text.tokenizer_files import write_json
 
 END_OF_TEXT = "<|endoftext|>"  # parts documents, begins and ends a text
 END_OF_TEXT_ID = 0  # special tokens come first; the model takes it from here
@@ -52,16 +53,3 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     write_json(folder / "special_tokens_map.json", special)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     write_json(folder / "tokenizer_config.json", config)
-
-
-def copy_tokenizer(folder: Path, out: Path, *, context: int) -> None:
-    """The same files beside a model that takes `context` tokens."""
-    for name in ("tokenizer.json", "special_tokens_map.json"):
-        (out / name).write_bytes((folder / name).read_bytes())
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    write_json(out / "tokenizer_config.json", {**config, "model_max_length": context})
-
-
-def write_json(path: Path, content: object) -> None:
-    """Readable JSON, the same bytes each time."""
-    path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

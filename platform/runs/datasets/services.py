@@ -5,11 +5,13 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from django.db import transaction
 from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe
 from runs import queue, quotas
 from runs.datasets.resumable_upload import keep_upload
 from runs.datasets.text_upload import too_long, upload_limit, write_text
@@ -59,12 +61,18 @@ def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
     return dataset
 
 
-def prepare_anew(dataset: Dataset, *, vocab: int) -> None:
-    """Have a text cut again, into another number of pieces or because the site failed."""
+def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
+    """Have it prepared again, for another recipe or because the site failed."""
     dataset.shards.all().delete()
-    dataset.vocab, dataset.state, dataset.fault_code, dataset.fault_text = vocab, Dataset.State.UPLOADED, "", ""
-    dataset.save(update_fields=["vocab", "state", "fault_code", "fault_text"])
+    dataset.preparation, dataset.state = preparation_of(recipe), Dataset.State.UPLOADED
+    dataset.fault_code, dataset.fault_text = "", ""
+    dataset.save(update_fields=["preparation", "state", "fault_code", "fault_text"])
     enqueue_preparation(dataset)
+
+
+def preparation_of(recipe: Recipe) -> str:
+    """How data are prepared for a recipe, as rows and children have it."""
+    return msgspec.json.encode(recipe.preparation()).decode()
 
 
 def enqueue_preparation(dataset: Dataset) -> None:

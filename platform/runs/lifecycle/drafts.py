@@ -12,7 +12,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import quotas, storage
 from runs.datasets.batches import require_batch, require_text
-from runs.datasets.services import prepare_anew
+from runs.datasets.services import preparation_of, prepare_anew
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
 from runs.states import LIVE, Why, move
@@ -56,7 +56,7 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     quotas.require_model(run.organizer, recipe)
     text = dataset or draft.dataset
     require_batch(recipe, tokens=text.size)  # a token is at least one byte
-    is_known = text.state != Dataset.State.FAILED and recipe.vocab == text.vocab
+    is_known = text.state != Dataset.State.FAILED and preparation_of(recipe) == text.preparation
     if is_known and text.state == Dataset.State.READY:
         require_text(recipe, text)
     Dataset.objects.filter(pk=text.pk).update(licence=licence)
@@ -64,7 +64,7 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     if dataset is not None:
         forget_text(draft.dataset)
     if not is_known:
-        prepare_anew(text, vocab=recipe.vocab)
+        prepare_anew(text, recipe)
     if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
         add_line(
             run=run, kind="edited", text=f"{run.organizer.username} changed the {'text' if dataset else 'recipe'}."

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from django.db import transaction
 from django.utils import timezone
 
@@ -17,6 +16,7 @@ from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
 from runs.datasets.batches import require_sample, require_text
+from runs.datasets.services import preparation_of
 from runs.models import Dataset, Run, Shard, Snapshot
 from runs.processes.child import run_child
 from runs.processes.faults import faults_to
@@ -28,14 +28,14 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> None:
-    """Train the tokenizer and cut the text in shards."""
+    """Make shards of the data, and whatever else their recipe wants of them."""
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
     if not Dataset.objects.filter(pk=dataset_id, state__in=unprepared).update(state=Dataset.State.PREPARING):
         return
     dataset = Dataset.objects.get(pk=dataset_id)
     with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"), storage.workspace() as work:
         out = work / "out"
-        made = run_child(["prepare", str(storage.text_path(dataset)), str(out), "--vocab", str(dataset.vocab)])
+        made = run_child(["prepare", str(storage.text_path(dataset)), str(out), "--preparation", dataset.preparation])
         for run in dataset.runs.filter(state__in=NOT_OPEN):
             require_sample(run.parsed_recipe, tokens=made["tokens"])
         target = storage.text_path(dataset).parent / work.name
@@ -47,11 +47,10 @@ def prepare_dataset(dataset_id: UUID) -> None:
 @transaction.atomic
 def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> bool:
     """Whether it is wanted still: another worker was faster, or it was deleted, or cut into other pieces meanwhile."""
-    facts = ("vocab", "tokens", "characters", "unigram_entropy", "pieces", "heldout")
-    changed = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, vocab=dataset.vocab).update(
-        state=Dataset.State.READY, folder=storage.relative(folder), **{name: made[name] for name in facts}
-    )
-    if not changed:
+    names = ("vocab", "tokens", "characters", "unigram_entropy", "pieces", "heldout")
+    facts = {name: made[name] for name in names if name in made}
+    wanted = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation)
+    if not wanted.update(state=Dataset.State.READY, folder=storage.relative(folder), **facts):
         return False
     Shard.objects.bulk_create(
         Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["tokens"])
@@ -59,16 +58,16 @@ def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> bool:
     )
     dataset.refresh_from_db()
     for run in dataset.runs.filter(state__in=NOT_OPEN):
-        _fit_recipe(run, dataset)
+        _fit_recipe(run, dataset, made)
     return True
 
 
-def _fit_recipe(run: Run, dataset: Dataset) -> None:
-    """A small text may have fewer different pieces than were asked for; the model has exactly one row for each."""
-    recipe = msgspec.structs.replace(run.parsed_recipe, vocab=dataset.vocab)
+def _fit_recipe(run: Run, dataset: Dataset, made: dict[str, Any]) -> None:
+    recipe = run.parsed_recipe.fitted(made)
     run.recipe = encode_recipe(recipe).decode()
     run.save(update_fields=["recipe"])
-    add_line(run=run, kind="prepared", text=f"The text is ready: {dataset.tokens:,} tokens, {dataset.vocab:,} pieces.")
+    Dataset.objects.filter(pk=dataset.pk).update(preparation=preparation_of(recipe))
+    add_line(run=run, kind="prepared", text=made["ready"])
 
 
 @transaction.atomic

@@ -10,7 +10,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import queue, quotas
 from runs.datasets.batches import require_batch, require_text
-from runs.datasets.services import enqueue_preparation, prepare_anew
+from runs.datasets.services import enqueue_preparation, preparation_of, prepare_anew
 from runs.models import Dataset, Head, Release, Run
 from runs.queue import TaskName
 from runs.states import Why, move
@@ -39,8 +39,8 @@ def create_run(
     quotas.require_model(organizer, recipe)
     # A token is at least one byte, so this many samples at the most; the exact count follows the tokenizer.
     require_batch(recipe, tokens=dataset.size)
-    dataset.vocab = recipe.vocab
-    dataset.save(update_fields=["vocab"])
+    dataset.preparation = preparation_of(recipe)
+    dataset.save(update_fields=["preparation"])
     run = Run(
         title=title,
         purpose=purpose,
@@ -71,7 +71,7 @@ def open_run(*, run: Run) -> None:
     quotas.require_run_left(run.organizer)
     quotas.require_model(run.organizer, run.parsed_recipe)
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
-        prepare_anew(run.dataset, vocab=run.parsed_recipe.vocab)
+        prepare_anew(run.dataset, run.parsed_recipe)
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault is not None:
         raise Problem(run.dataset.fault)
     if run.dataset.state == Dataset.State.READY:

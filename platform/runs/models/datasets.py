@@ -30,6 +30,7 @@ class Dataset(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.UPLOADED)
     fault_code = models.CharField(max_length=8, blank=True)
     fault_text = models.TextField(blank=True)
+    preparation = models.TextField(blank=True)  # how it is prepared, or is to be: a recipe's, as JSON
     vocab = models.IntegerField(null=True, blank=True)
     tokens = models.BigIntegerField(null=True, blank=True)
     characters = models.BigIntegerField(null=True, blank=True)

@@ -7,7 +7,8 @@ from django.db import models
 from django.utils import timezone
 
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes import parse_recipe
 from runs.models.datasets import Dataset
 
 Person = settings.AUTH_USER_MODEL

@@ -46,7 +46,7 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
                 "release",
                 str(recipe_file(run, work)),
                 str(storage.snapshot_path(run, snapshot.file)),
-                str(storage.tokenizer_folder(run.dataset)),
+                str(storage.prepared_folder(run.dataset)),
                 str(work / "out"),
                 "--facts",
                 str(facts),

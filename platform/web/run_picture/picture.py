@@ -95,7 +95,7 @@ def _step(seen: Seen) -> Picture:
         "done": bars.done,
         "target": bars.target,
         "samples_per_s": round(bars.samples_per_s, 1),
-        "tokens_per_s": round(bars.samples_per_s * seen.run.run.parsed_recipe.model.context),
+        "tokens_per_s": round(bars.samples_per_s * seen.run.run.parsed_recipe.loss_units_in(1)[1]),
         "training": len(bars.bars),
         "relays": bars.relays,
         "void_rounds": seen.void_rounds,

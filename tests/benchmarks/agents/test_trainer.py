@@ -15,8 +15,8 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Unit
-from peer_agent.protocol.recipe import Model, Recipe
 from peer_agent.protocol.trainer import events as e
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.relay.process import Relay
 from tests.benchmarks.agents.held import error_rms, load_average, load_held
 from tests.benchmarks.agents.trainer import EARLY_STEPS, Noise, NoModel, Pace, Watched, train
@@ -48,7 +48,7 @@ class Rig(Struct, frozen=True, eq=False):
 @asynccontextmanager
 async def running(folder: Path, contributors: Literal["all", "fast"], staleness: Literal[0, 1]) -> AsyncIterator[Rig]:
     """A relay and three trainers; of the third the links are thought to be slow, and so they stay."""
-    recipe = Recipe(
+    recipe = CausalLM(
         model=Model(context=257),
         target_batch=12,
         micro_batch=1,
@@ -115,7 +115,7 @@ async def test_with_staleness_they_compute_on_and_what_they_hold_is_averaged(tmp
 def accumulation(folder: Path, late_s: float) -> Watched:
     """Of an agent that computes units in no time."""
     model = NoModel(folder, ELEMENTS)
-    gradients: Any = Noise(model, Recipe(model=Model(context=257)), np.ones(ELEMENTS, np.float32), Pace(0.0))
+    gradients: Any = Noise(model, CausalLM(model=Model(context=257)), np.ones(ELEMENTS, np.float32), Pace(0.0))
     found = Watched(gradients, grid_of(ELEMENTS), asyncio.Lock())
     found.folder, found.model, found.late_s = folder, model, late_s
     return found
@@ -156,7 +156,7 @@ def test_a_digest_names_the_averages_of_all_updates(tmp_path: Path) -> None:
 def test_the_first_steps_leave_time_to_measure_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, unit, slept_s = NoModel(tmp_path, ELEMENTS), Unit(epoch=0, shard=0, start=0, stop=2), list[float]()
     monkeypatch.setattr("tests.benchmarks.agents.trainer.time.sleep", slept_s.append)
-    noise = Noise(model, Recipe(model=Model(context=257)), np.ones(ELEMENTS, np.float32), Pace(1.0, early_s=5.0))
+    noise = Noise(model, CausalLM(model=Model(context=257)), np.ones(ELEMENTS, np.float32), Pace(1.0, early_s=5.0))
     for model.step in range(EARLY_STEPS + 1):
         noise.compute(unit)
     assert slept_s == [12.0] * EARLY_STEPS + [2.0]

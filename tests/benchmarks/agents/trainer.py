@@ -26,8 +26,9 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import RecordHead, Unit
-from peer_agent.protocol.recipe import Recipe, parse_recipe
+from peer_agent.protocol.recipe import Recipe
 from peer_agent.protocol.trainer import events as e
+from peer_agent.recipes import parse_recipe
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.accumulation import Accumulation
@@ -90,7 +91,7 @@ class Noise:
         base = self.model.step
         early_s = self.pace.early_s if base < EARLY_STEPS else 0.0
         time.sleep((self.pace.sample_s + early_s) * unit.samples)
-        _, tokens = self.recipe.tokens_in(unit.samples)
+        _, tokens = self.recipe.loss_units_in(unit.samples)
         return Computed(unit, base, NATS * tokens, tokens)
 
     def keep(self, done: Computed) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.benchmarks.measures.growth import allowed_mb, memory_of
 from tests.benchmarks.rig.coordinator import Coordinator
 from tests.benchmarks.rig.figures import Figures, publish, say
@@ -31,7 +32,7 @@ PATIENCE_S = 60.0  # for one round
 
 def recipe() -> Recipe:
     """Three trainers make a batch; two of them do, while the third is away. Two of three are no quorum in a round."""
-    return Recipe(
+    return CausalLM(
         model=Model(context=257),
         target_batch=SAMPLES * len(TRAINERS),
         micro_batch=SAMPLES,

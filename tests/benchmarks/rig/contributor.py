@@ -175,7 +175,7 @@ class Contributor:
             await asyncio.sleep(FURTHER_S if is_further else self.unit_s)
         if self.core.in_hand is None or self.core.in_hand.job != action.job:
             return  # the round was cut meanwhile
-        _, tokens = self.core.recipe.tokens_in(action.unit.samples)  # a power of two: the mean is what was drawn
+        _, tokens = self.core.recipe.loss_units_in(action.unit.samples)  # a power of two: the mean is what was drawn
         self._computed = tokens
         await self._take(e.Computed(action.job, 2.5 * tokens, tokens, base))
 

@@ -20,8 +20,9 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters, plan_of, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.plan import spans_of
-from peer_agent.protocol.recipe import Codec, Model, Recipe, encode_recipe
+from peer_agent.protocol.recipe import Codec, encode_recipe
 from peer_agent.protocol.session import Link
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.averaging.rounds import SCALARS
 from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
@@ -29,7 +30,7 @@ from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 PATIENCE_S = 60.0
 Body = TypeVar("Body", bound=m.Message)
 PLACE: dict[str, Any] = {"run": RUN, "fence": 1, "attempt": 1}
-RECIPE = Recipe(model=Model(context=257))  # 256 loss tokens a sample: the mean of what is summed is what was drawn
+RECIPE = CausalLM(model=Model(context=257))  # 256 loss tokens a sample: the mean of what is summed is what was drawn
 SAMPLES = 4  # of each contributor in a round
 
 

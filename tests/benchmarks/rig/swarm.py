@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.recipe import Codec, Model, Recipe
+from peer_agent.protocol.recipe import Codec, Recipe
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.benchmarks.agents.trainer import Pace
 from tests.benchmarks.rig.coordinator import Coordinator
 from tests.benchmarks.rig.figures import say
@@ -114,7 +115,7 @@ def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0
     """A batch to which every trainer gives one unit; with the plan's freedom a sample is one, as shares are uneven, and
     rounds are made as they come. `early_s`: by which units are longer in the first steps."""
     trainers, stated = len(trainers_of(found)), STATED if codec == "plan" else codec
-    recipe = Recipe(
+    recipe = CausalLM(
         model=Model(context=257),
         target_batch=SAMPLES * trainers,
         micro_batch=SAMPLES,

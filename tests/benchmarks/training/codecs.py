@@ -18,12 +18,13 @@ from peer_agent.averaging.residuals import Residuals
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import Unit
-from peer_agent.protocol.recipe import Codec, Model, Optimizer, Recipe
+from peer_agent.protocol.recipe import Codec, Optimizer, Recipe
 from peer_agent.protocol.relay.opened import OpenPlan
-from peer_agent.protocol.sampling import samples_in
 from peer_agent.protocol.schedule import scalars_of
+from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.recipes.text.samples import samples_in
+from peer_agent.recipes.text.tokens import Tokens
 from peer_agent.training.computed import Computed
-from peer_agent.training.data import Tokens
 from peer_agent.training.loop import Trainer
 from peer_agent.training.objective import mean_loss
 from peer_agent.training.optimizers import Moving, update
@@ -39,7 +40,7 @@ UNEVEN = (3, 5)  # units of each trainer in a step
 
 def recipe_of(seed: int, steps: int) -> Recipe:
     """A small model of bytes."""
-    return Recipe(
+    return CausalLM(
         model=Model(layers=2, width=64, heads=4, context=64),
         optimizer=Optimizer(learning_rate=0.01, warmup_steps=10),
         vocab=257,
@@ -64,7 +65,7 @@ def heldout_loss(codec: Codec, seed: int, steps: int = STEPS, *, feedback: bool 
             recipe, step=step + 1, sum_squares=float(np.square(averaged, dtype=np.float64).sum()), tokens=1
         )
         update(recipe.optimizer, scalars, replica.layout, state, torch.from_numpy(averaged))
-    return mean_loss(replica.model, recipe, text[-HELD_OUT:], torch.device("cpu"))
+    return mean_loss(replica.model, recipe, text[-HELD_OUT:], torch.device("cpu")).loss
 
 
 def _units(tokens: Tokens, recipe: Recipe) -> Iterator[Unit]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.log.digests import state_digest
 from peer_agent.protocol.log.records import digest_of, seal
-from peer_agent.protocol.recipe import Model, Optimizer, Recipe
+from peer_agent.protocol.recipe import Optimizer
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.replica import Replica
 from tests.benchmarks.rig.figures import Figures, median, publish, say
@@ -68,7 +69,7 @@ def measure(repeats: int) -> Figures:
 
 
 def _of_model(shape: Model, repeats: int) -> Figures:
-    replicas = {name: Replica(Recipe(model=shape, optimizer=optimizer)) for name, optimizer in OURS.items()}
+    replicas = {name: Replica(CausalLM(model=shape, optimizer=optimizer)) for name, optimizer in OURS.items()}
     lamb = replicas["lamb"]
     elements = lamb.layout.elements
     gradient = np.random.default_rng(1).standard_normal(elements, dtype=np.float32)

@@ -19,7 +19,8 @@ from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.records import GENESIS, Entry, Included, Record, Unit, seal
 from peer_agent.protocol.messages import Shard, Snapshot
-from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.recipes.causal_lm import CausalLM, Model
 
 RUN = RunId("aa" * 16)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
@@ -68,7 +69,7 @@ class Stage:
         **facts: Any,
     ) -> None:
         """`values`: further ones of the recipe."""
-        recipe = Recipe(
+        recipe = CausalLM(
             **(values or {}),
             staleness=staleness,
             model=Model(context=CONTEXT),

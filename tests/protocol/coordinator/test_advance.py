@@ -7,7 +7,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S
 from peer_agent.protocol.coordinator.workers.conduct import usual_s
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.recipe import parse_recipe
+from peer_agent.recipes import parse_recipe
 from tests.protocol.coordinator.scenes import pair, reducing
 from tests.protocol.coordinator.stage import RUN, Stage, peer_of, sent
 

@@ -9,16 +9,17 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, Record, Scalars, SpanEntry, Unit, whole
-from peer_agent.protocol.recipe import Model, Recipe, encode_recipe
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.opened import opened_plan, opened_record
 from peer_agent.protocol.trainer.state import Phase, new_trainer
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.protocol.identities import RUN, SITE_PUBLIC
 
 ME, RELAY, OTHER = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)
-RECIPE = Recipe(model=Model(context=9))
-TOKENS = RECIPE.tokens_in(1)[1]
+RECIPE = CausalLM(model=Model(context=9))
+TOKENS = RECIPE.loss_units_in(1)[1]
 ELEMENTS = 8 * 16 * 1024
 CHUNKS = grid_of(ELEMENTS).chunks
 SNAPSHOT = m.Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.text import shards
 from peer_agent.publishing.text.prepare import Prepared, prepare
-from peer_agent.training.data import load_shard
+from peer_agent.recipes.text.preparation import TextPreparation
+from peer_agent.recipes.text.tokens import load_shard
 from tests.publishing.texts import docstrings, written
 
 
@@ -20,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(folder: Path) -> Prepared:
-    return prepare(written(folder, docstrings()), folder, vocab=1024)
+    return prepare(written(folder, docstrings()), folder, TextPreparation(1024))
 
 
 def test_counts_are_those_of_the_files(prepared: Prepared, folder: Path) -> None:
@@ -54,7 +55,7 @@ def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.Monkey
     """A text that speaks first of apples and then of berries: every shard speaks of both."""
     monkeypatch.setattr(shards, "SHARD_TOKENS", 20_000)
     text = "\n\n".join(["apples " * 60] * 600 + ["berries " * 60] * 600)
-    result = prepare(written(tmp_path, text), tmp_path, vocab=300)
+    result = prepare(written(tmp_path, text), tmp_path, TextPreparation(300))
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer" / "tokenizer.json"))
     assert len(result.shards) >= 3
     for shard in result.shards[:-1]:
@@ -70,12 +71,12 @@ def test_entropy_and_pieces_describe_the_text(prepared: Prepared) -> None:
 
 
 def test_the_same_text_gives_the_same_shards(prepared: Prepared, tmp_path: Path) -> None:
-    assert prepare(written(tmp_path, docstrings()), tmp_path, vocab=1024) == prepared
+    assert prepare(written(tmp_path, docstrings()), tmp_path, TextPreparation(1024)) == prepared
 
 
 @pytest.mark.parametrize("text", ["a", "\n", "語", "Two words.", "x" * 2000])
 def test_a_tiny_text_is_enough(text: str, tmp_path: Path) -> None:
-    result = prepare(written(tmp_path, text), tmp_path, vocab=300)
+    result = prepare(written(tmp_path, text), tmp_path, TextPreparation(300))
     assert result.heldout is None
     assert [shard.tokens >= 2 for shard in result.shards] == [True]
     assert result.vocab >= 257
@@ -85,17 +86,17 @@ def test_a_tiny_text_is_enough(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "code"), [(b"", "E303"), (b"caf\xe9", "E302")])
 def test_what_is_no_text_leaves_nothing_behind(content: bytes, code: str, tmp_path: Path) -> None:
     with pytest.raises(Problem, match=code):
-        prepare(written(tmp_path, content), tmp_path / "out", vocab=300)
+        prepare(written(tmp_path, content), tmp_path / "out", TextPreparation(300))
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("vocab", [256, 65_537])
 def test_a_vocabulary_out_of_bounds_has_a_number(vocab: int, tmp_path: Path) -> None:
     with pytest.raises(Problem, match="E301"):
-        prepare(written(tmp_path, "text"), tmp_path, vocab=vocab)
+        prepare(written(tmp_path, "text"), tmp_path, TextPreparation(vocab))
 
 
 def test_a_place_that_cannot_be_written_has_a_number(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file where a folder should be")
     with pytest.raises(Problem, match="E106"):
-        prepare(written(tmp_path, "text"), tmp_path / "out", vocab=300)
+        prepare(written(tmp_path, "text"), tmp_path / "out", TextPreparation(300))

@@ -9,7 +9,7 @@ import pytest
 
 from peer_agent.publishing.text import shards as module
 from peer_agent.publishing.text.shards import entropy_of, in_shards, write_shard
-from peer_agent.training.data import load_shard
+from peer_agent.recipes.text.tokens import load_shard
 
 
 def test_documents_stay_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

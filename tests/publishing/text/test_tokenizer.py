@@ -10,11 +10,11 @@ from transformers import AutoTokenizer
 from peer_agent.publishing.text.tokenizer import (
     END_OF_TEXT,
     END_OF_TEXT_ID,
-    copy_tokenizer,
     encode_documents,
     save_tokenizer,
     train_tokenizer,
 )
+from peer_agent.recipes.text.tokenizer_files import copy_tokenizer
 
 TEXTS = ["Many hands make light work.\n\n", "  two  spaces\tand a tab", "ünïcödé 🤝 語", "a"]
 

@@ -8,9 +8,9 @@ from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Model
+from peer_agent.recipes.causal_lm import Model
 from runs import queue, storage
-from runs.datasets.services import store_upload
+from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
 from tests.runs.factories import RECIPE, Owned, committed, draft
@@ -72,9 +72,10 @@ class TestRecipe:
         self, proverbs: Run, enqueued: list[Any], django_capture_on_commit_callbacks: Any
     ) -> None:
         with django_capture_on_commit_callbacks(execute=True):
-            drafts.change_draft(run=proverbs, recipe=msgspec.structs.replace(RECIPE, vocab=300), licence="CC0")
+            recipe = msgspec.structs.replace(RECIPE, vocab=300)
+            drafts.change_draft(run=proverbs, recipe=recipe, licence="CC0")
         dataset = Dataset.objects.get()
-        assert (dataset.state, dataset.vocab, dataset.shards.count()) == ("uploaded", 300, 0)
+        assert (dataset.state, dataset.preparation, dataset.shards.count()) == ("uploaded", preparation_of(recipe), 0)
         assert enqueued == [("prepare_dataset", dataset.pk)]
 
     def test_another_text_replaces_the_first(

@@ -14,7 +14,7 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import parse_facts
 from runs import queue, storage, tasks
-from runs.datasets.services import store_upload
+from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, preparation, services
 from runs.models import Dataset, Publication, Release, Run
 from runs.processes.child import ChildStopped
@@ -40,6 +40,7 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
         "heldout": {"digest": "e" * 64, "tokens": 100},
         "unigram_entropy": 5.5,
         "pieces": ["Many", " hands"],
+        "ready": "The text is ready.",
     }
 
 
@@ -158,7 +159,7 @@ class TestDataset:
             patch.setattr(preparation, "run_child", changing)
             preparation.prepare_dataset(created.dataset_id)
         dataset = Dataset.objects.get()
-        assert (dataset.state, dataset.vocab, dataset.shards.count()) == ("preparing", 400, 0)
+        assert (dataset.state, dataset.preparation, dataset.shards.count()) == ("preparing", preparation_of(recipe), 0)
 
     def test_of_a_draft_that_is_deleted_meanwhile_nothing_is_left(
         self, created: Run, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any

@@ -10,7 +10,8 @@ import pytest
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Model, Recipe
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.causal_lm import Model
 from runs import queue, storage
 from runs.datasets.services import store_upload
 from runs.lifecycle import services

@@ -133,7 +133,7 @@ def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]
 
 def _fault_in(state: RunState, member: Member, offer: m.Offer) -> Fault | None:
     units = [done.unit for done in offer.units]
-    bounds = [state.recipe.tokens_in(unit.samples) for unit in units]
+    bounds = [state.recipe.loss_units_in(unit.samples) for unit in units]
     fewest, most = (sum(bound[end] for bound in bounds) for end in (0, 1))
     leased = most + member.carried
     if offer.accumulator != member.accumulator or not state.leases.holds(offer.accumulator, units):

@@ -4,11 +4,13 @@ from typing import Any, cast
 
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
+from django.http import HttpRequest
 
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.recipe import OutOfBounds, Recipe
+from peer_agent.protocol.recipe import USUAL_OBJECTIVE, OutOfBounds, Recipe
+from peer_agent.recipes import KINDS
 from runs.models import Run
-from web.pages.runs.recipe_fields import DETAILS, FIELDS, RecipeField, recipe_from
+from web.pages.runs.recipe_fields import DETAILS, RecipeField, fields_of, recipe_from, values_of
 
 
 class NewRunForm(forms.Form):
@@ -43,11 +45,15 @@ class NewRunForm(forms.Form):
 
     wants_text = True
 
-    def __init__(self, *args: Any, upload_limit_mb: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, usual: Recipe, upload_limit_mb: int, **kwargs: Any) -> None:
+        """`usual`: what fields of the recipe begin with; which there are follows from its kind."""
         super().__init__(*args, **kwargs)
+        self.kind, self.recipe_fields = type(usual), fields_of(type(usual))
         self.fields["text"].help_text = f"One file of UTF-8 text, up to {upload_limit_mb:,} MB."
-        for field in FIELDS:
-            self.fields[field.name] = form_field(field)
+        self.fields["objective"] = forms.CharField(initial=usual.objective, widget=forms.HiddenInput)
+        values = values_of(usual)
+        for field in self.recipe_fields:
+            self.fields[field.name] = form_field(field, values[field.name])
 
     def clean(self) -> dict[str, Any]:
         """A new text, or the first one, needs the word of who brings it."""
@@ -72,26 +78,52 @@ class NewRunForm(forms.Form):
     @property
     def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
         """The recipe's fields under their headings; the last group is for those who know."""
-        titles = list(dict.fromkeys(field.group for field in FIELDS))
-        return [(title, [self[field.name] for field in FIELDS if field.group == title]) for title in titles]
+        fields = self.recipe_fields
+        titles = list(dict.fromkeys(field.group for field in fields))
+        return [(title, [self[field.name] for field in fields if field.group == title]) for title in titles]
+
+    @property
+    def kinds(self) -> list[tuple[str, str, bool]]:
+        """Objective and title of every kind of recipe, and whether this form is of it."""
+        return [(objective, kind.title, kind is self.kind) for objective, kind in KINDS.items()]
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """Recipes of this kind that have a name."""
+        return tuple(self.kind.presets)
 
     @property
     def has_detail_faults(self) -> bool:
         """Whether a field of the folded group needs attention."""
-        return any(field.name in self.errors for field in FIELDS if field.group == DETAILS)
+        return any(field.name in self.errors for field in self.recipe_fields if field.group == DETAILS)
 
     def recipe(self) -> Recipe:
         """The recipe that was filled in. Raises Problem E301 where values do not go together."""
-        return recipe_from(self.cleaned_data)
+        return recipe_from(self.kind, self.cleaned_data)
+
+    def _field_of(self, problem: Problem) -> str | None:
+        """The field that a numbered error is about; None for the form as a whole."""
+        if isinstance(problem, OutOfBounds):
+            found = (field.name for field in self.recipe_fields if ".".join(field.path) == problem.value)
+            return next(found, None)
+        name = ABOUT.get(problem.fault.code)
+        return name if name in self.fields else None
 
     def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
-        self.add_error(field_of(problem), problem.fault.titled)
+        self.add_error(self._field_of(problem), problem.fault.titled)
 
 
-def form_field(field: RecipeField) -> forms.Field:
+def usual_recipe(request: HttpRequest) -> Recipe:
+    """The recipe that a form begins with, as its address says; the most usual one where it says none that there is."""
+    objective = request.POST.get("objective") or request.GET.get("recipe", "")
+    kind = KINDS.get(objective, KINDS[USUAL_OBJECTIVE])
+    return kind.presets.get(request.GET.get("preset", "")) or kind()
+
+
+def form_field(field: RecipeField, initial: Any) -> forms.Field:
     """The form's field of a recipe's field; out of bounds is E301 with the bounds."""
-    facts: dict[str, Any] = {"label": field.label, "help_text": field.help, "initial": field.default, "required": False}
+    facts: dict[str, Any] = {"label": field.label, "help_text": field.help, "initial": initial, "required": False}
     if field.choices:
         return forms.ChoiceField(choices=[(choice, choice) for choice in field.choices], **facts)
     kind = forms.IntegerField if field.is_whole else forms.FloatField
@@ -107,10 +139,3 @@ ABOUT = {  # errors that are about one field of the form
     "E366": "width",
     **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365"), "text"),
 }
-
-
-def field_of(problem: Problem) -> str | None:
-    """The field that a numbered error is about; None for the form as a whole."""
-    if isinstance(problem, OutOfBounds):
-        return next((field.name for field in FIELDS if ".".join(field.path) == problem.value), None)
-    return ABOUT.get(problem.fault.code)

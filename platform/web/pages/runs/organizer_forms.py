@@ -7,7 +7,6 @@ from django import forms
 
 from runs.models import Run
 from web.pages.runs.new_run_form import NewRunForm
-from web.pages.runs.recipe_fields import FIELDS
 
 DAY = 24 * 3600
 
@@ -27,16 +26,11 @@ class DraftForm(NewRunForm):
 
     def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
         words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
+        kwargs.setdefault("usual", run.parsed_recipe)
         super().__init__(*args, initial={**words, "licence": run.dataset.licence}, **kwargs)
         self.fields["text"].label = "Another text"
         self.fields["text"].help_text += f" Without one, {run.dataset.filename} stays."
         self.fields["may_share"].label = "I may share the other text"
-        recipe = run.parsed_recipe
-        for field in FIELDS:
-            value: Any = recipe
-            for part in field.path:
-                value = getattr(value, part)
-            self.fields[field.name].initial = value
 
 
 class ExtendForm(forms.Form):

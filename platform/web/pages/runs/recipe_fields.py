@@ -1,16 +1,16 @@
-"""The recipe as fields of a form: bounds, choices and defaults come from its types, words from here."""
+"""A recipe as fields of a form: bounds, choices and defaults come from its types, words from its kind and from here."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import inspect
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Model, Optimizer, Recipe, checked
+from peer_agent.protocol.recipe import Recipe, Words
+from peer_agent.recipes import recipe_of
 
 MODEL, STEPS, DETAILS = "Model", "Steps", "Details"
-STRUCTS: dict[str, type[msgspec.Struct]] = {"": Recipe, "model": Model, "optimizer": Optimizer}
 SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
 
 
@@ -29,75 +29,81 @@ class RecipeField(NamedTuple):
     most: float
 
 
-WORDS: tuple[tuple[str, str, str, str, str], ...] = (
-    ("family", "model.family", MODEL, "Family", "GPT-2 is the simplest; Llama is what most tools expect today."),
-    ("layers", "model.layers", MODEL, "Layers", "2 to 4 learn on laptops within the hour."),
-    ("width", "model.width", MODEL, "Width", "A multiple of the heads."),
-    ("heads", "model.heads", MODEL, "Heads", ""),
-    ("context", "model.context", MODEL, "Context", "Tokens in a sample: how far the model looks back."),
-    ("vocab", "vocab", MODEL, "Vocabulary", "Pieces that words are cut into; fewer suit a small text."),
-    ("target_steps", "target_steps", STEPS, "Steps", "The run is finished after these."),
-    ("target_batch", "target_batch", STEPS, "Target batch", "Samples in a step, from all machines together."),
-    ("micro_batch", "micro_batch", STEPS, "Micro batch", "Samples that one machine takes at a time."),
-    ("minimum_trainers", "minimum_trainers", STEPS, "Machines to begin", "The first round waits for that many."),
-    ("learning_rate", "optimizer.learning_rate", STEPS, "Learning rate", "At its peak, after the warm-up."),
-    ("warmup_steps", "optimizer.warmup_steps", STEPS, "Warm-up", "Steps until the learning rate is at its peak."),
-    ("optimizer", "optimizer.name", DETAILS, "Optimizer", "LAMB is made for large batches."),
-    ("decay", "optimizer.decay", DETAILS, "Decay", "How the learning rate falls."),
-    (
-        "final_ratio",
-        "optimizer.final_ratio",
-        DETAILS,
-        "Final ratio",
-        "Learning rate at the end, as a part of the peak.",
+COMMON: dict[str, tuple[Words, ...]] = {
+    STEPS: (
+        Words("target_steps", "target_steps", "Steps", "The run is finished after these."),
+        Words("target_batch", "target_batch", "Target batch", "Samples in a step, from all machines together."),
+        Words("micro_batch", "micro_batch", "Micro batch", "Samples that one machine takes at a time."),
+        Words("minimum_trainers", "minimum_trainers", "Machines to begin", "The first round waits for that many."),
+        Words("learning_rate", "optimizer.learning_rate", "Learning rate", "At its peak, after the warm-up."),
+        Words("warmup_steps", "optimizer.warmup_steps", "Warm-up", "Steps until the learning rate is at its peak."),
     ),
-    ("beta1", "optimizer.beta1", DETAILS, "Beta 1", ""),
-    ("beta2", "optimizer.beta2", DETAILS, "Beta 2", ""),
-    ("epsilon", "optimizer.epsilon", DETAILS, "Epsilon", "Below 1e-6 AdamW moves rare tokens by rounding noise."),
-    ("weight_decay", "optimizer.weight_decay", DETAILS, "Weight decay", ""),
-    ("clip_norm", "optimizer.clip_norm", DETAILS, "Clip norm", "Of the averaged gradient; 0 means never."),
-    ("snapshot_every", "snapshot_every", DETAILS, "Snapshot every", "Steps between states that a newcomer loads."),
-    ("codec_up", "codec_up", DETAILS, "Codec up", "How gradients travel: fewer bits, less traffic."),
-    ("codec_down", "codec_down", DETAILS, "Codec down", "How averages travel."),
-    (
-        "staleness",
-        "staleness",
-        DETAILS,
-        "Staleness",
-        "1: machines compute on while averages travel. Faster where links are slow, a little less exact.",
+    DETAILS: (
+        Words("optimizer", "optimizer.name", "Optimizer", "LAMB is made for large batches."),
+        Words("decay", "optimizer.decay", "Decay", "How the learning rate falls."),
+        Words(
+            "final_ratio", "optimizer.final_ratio", "Final ratio", "Learning rate at the end, as a part of the peak."
+        ),
+        Words("beta1", "optimizer.beta1", "Beta 1"),
+        Words("beta2", "optimizer.beta2", "Beta 2"),
+        Words("epsilon", "optimizer.epsilon", "Epsilon", "Below 1e-6 AdamW moves rare tokens by rounding noise."),
+        Words("weight_decay", "optimizer.weight_decay", "Weight decay"),
+        Words("clip_norm", "optimizer.clip_norm", "Clip norm", "Of the averaged gradient; 0 means never."),
+        Words("snapshot_every", "snapshot_every", "Snapshot every", "Steps between states that a newcomer loads."),
+        Words("codec_up", "codec_up", "Codec up", "How gradients travel: fewer bits, less traffic."),
+        Words("codec_down", "codec_down", "Codec down", "How averages travel."),
+        Words(
+            "staleness",
+            "staleness",
+            "Staleness",
+            "1: machines compute on while averages travel. Faster where links are slow, a little less exact.",
+        ),
+        Words(
+            "contributors",
+            "contributors",
+            "Contributors",
+            "With fast, a machine whose link is too slow sits out every other round; its work is kept for the next.",
+        ),
+        Words(
+            "codecs",
+            "codecs",
+            "Codecs",
+            "With plan, slow links send fewer bits than is said above; with stated, everybody sends as said.",
+        ),
+        Words("seed", "seed", "Seed", "Fixes the first parameters."),
     ),
-    (
-        "contributors",
-        "contributors",
-        DETAILS,
-        "Contributors",
-        "With fast, a machine whose link is too slow sits out every other round; its work is kept for the next.",
-    ),
-    (
-        "codecs",
-        "codecs",
-        DETAILS,
-        "Codecs",
-        "With plan, slow links send fewer bits than is said above; with stated, everybody sends as said.",
-    ),
-    ("seed", "seed", DETAILS, "Seed", "Fixes the first parameters."),
-)
+}
 
 
-def recipe_from(values: Mapping[str, Any]) -> Recipe:
+@cache
+def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
+    """Every value of a kind of recipe that an organizer chooses, in the order of the form."""
+    groups = {MODEL: kind.words, **COMMON}
+    return tuple(_described(kind, group, words) for group, all_words in groups.items() for words in all_words)
+
+
+def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
     """The recipe of a filled-in form; what was left empty has its default. Raises Problem E301."""
-    tree: dict[str, Any] = {}
-    for field in FIELDS:
+    tree: dict[str, Any] = {"objective": kind().objective}
+    for field in fields_of(kind):
         *parents, leaf = field.path
         branch = tree
         for parent in parents:
             branch = branch.setdefault(parent, {})
         value = values.get(field.name)
         branch[leaf] = field.default if value in (None, "") else _typed(field, value)
-    try:
-        return checked(msgspec.convert(tree, Recipe))
-    except msgspec.ValidationError as error:
-        raise Problem.of("E301", reason=error) from error
+    return recipe_of(tree)
+
+
+def values_of(recipe: Recipe) -> dict[str, Any]:
+    """The other way round: by field."""
+    return {field.name: _at(recipe, field.path) for field in fields_of(type(recipe))}
+
+
+def _at(struct: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        struct = getattr(struct, part)
+    return struct
 
 
 def _typed(field: RecipeField, value: Any) -> Any:
@@ -105,22 +111,23 @@ def _typed(field: RecipeField, value: Any) -> Any:
     return type(field.default)(value) if field.choices else value
 
 
-def _described(name: str, path: str, group: str, label: str, help_text: str) -> RecipeField:
-    *parents, leaf = path.split(".")
-    struct = STRUCTS[".".join(parents)]
-    field = next(field for field in msgspec.structs.fields(struct) if field.name == leaf)
-    kind = inspect.type_info(field.type)
-    choices = tuple(map(str, kind.values)) if isinstance(kind, inspect.LiteralType) else ()
-    least, most = _bounds(kind)
+def _described(kind: type[Recipe], group: str, words: Words) -> RecipeField:
+    path = tuple(words.path.split("."))
+    usual = kind()
+    struct = type(_at(usual, path[:-1]))
+    field = next(field for field in msgspec.structs.fields(struct) if field.name == path[-1])
+    found = inspect.type_info(field.type)
+    choices = tuple(map(str, found.values)) if isinstance(found, inspect.LiteralType) else ()
+    least, most = _bounds(found)
     return RecipeField(
-        name=name,
-        path=(*parents, leaf),
+        name=words.name,
+        path=path,
         group=group,
-        label=label,
-        help=help_text,
-        default=field.default,
+        label=words.label,
+        help=words.help,
+        default=_at(usual, path),
         choices=choices,
-        is_whole=isinstance(kind, inspect.IntType),
+        is_whole=isinstance(found, inspect.IntType),
         least=least,
         most=most,
     )
@@ -132,6 +139,3 @@ def _bounds(kind: inspect.Type) -> tuple[float, float]:
     least = kind.ge if kind.ge is not None else SMALLEST_POSITIVE
     most = kind.le if kind.le is not None else 1 - 1e-9  # an open upper bound of one
     return least, most
-
-
-FIELDS: tuple[RecipeField, ...] = tuple(_described(*words) for words in WORDS)

@@ -23,7 +23,7 @@ from web.http.access import run_or_404
 from web.http.requester import person_in, site_of
 from web.pages.runs.dataset_text import stored_text, upload_facts
 from web.pages.runs.model_download import home_facts
-from web.pages.runs.new_run_form import NewRunForm
+from web.pages.runs.new_run_form import NewRunForm, usual_recipe
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
@@ -56,7 +56,12 @@ def run_list(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
     """One form from the text to the draft."""
-    form = NewRunForm(request.POST or None, request.FILES or None, upload_limit_mb=settings.UPLOAD_LIMIT_MB)
+    form = NewRunForm(
+        request.POST or None,
+        request.FILES or None,
+        usual=usual_recipe(request),
+        upload_limit_mb=settings.UPLOAD_LIMIT_MB,
+    )
     if request.method == "POST" and form.is_valid():
         try:
             run = _create(request, form)

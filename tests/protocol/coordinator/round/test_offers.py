@@ -159,7 +159,7 @@ def test_what_is_offered_is_no_more_than_was_leased_and_not_next_to_nothing(swar
     stage, liar = swarm.stage, swarm.trainers[0]
     stage.accumulate(*swarm.trainers)
     units = stage.state.members[liar.peer].done
-    fewest = sum(stage.state.recipe.tokens_in(unit.samples)[0] for unit in units)
+    fewest = sum(stage.state.recipe.loss_units_in(unit.samples)[0] for unit in units)
     tokens = liar.samples * TOKENS + more if more is not None else fewest - 1
     said: dict[str, Any] = {"loss_tokens": tokens, "weights": (m.Weight(0, stage.state.grid.chunks, tokens),)}
     answer = stage.offer(liar, **said)

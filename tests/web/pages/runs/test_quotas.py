@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from accounts.models import Person
-from peer_agent.protocol.recipe import parameters
 from runs.models import Dataset
 from runs.storage import MEGABYTE
 from tests.runs.factories import RECIPE, draft, opened
@@ -16,7 +15,7 @@ from tests.web.pages.runs.test_uploads import announce
 
 @pytest.fixture(autouse=True)
 def tight(settings: Any) -> None:
-    settings.QUOTAS = {"drafts": 2, "disk_mb": 1, "parameters": parameters(RECIPE), "runs": 1}
+    settings.QUOTAS = {"drafts": 2, "disk_mb": 1, "parameters": RECIPE.parameters(), "runs": 1}
 
 
 def test_the_form_says_what_is_left_and_the_bound_that_was_met(organizer: Person, operator: Person) -> None:

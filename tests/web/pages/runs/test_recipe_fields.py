@@ -7,31 +7,40 @@ import msgspec
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Model, Optimizer, Recipe
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes import KINDS
+from peer_agent.recipes.causal_lm import CausalLM
 from web.pages.runs.new_run_form import form_field
-from web.pages.runs.recipe_fields import FIELDS, WORDS, recipe_from
+from web.pages.runs.recipe_fields import fields_of, recipe_from, values_of
 
-NOT_CHOSEN = {"objective", "mode"}  # there is one of each so far
+NOT_CHOSEN = {"mode"}  # there is one so far
 
 
 def values(kind: Any, path: str = "") -> Iterator[str]:
     for field in msgspec.structs.fields(kind):
-        nested = {"model": Model, "optimizer": Optimizer}.get(field.name)
-        yield from values(nested, f"{field.name}.") if nested else [f"{path}{field.name}"]
+        is_nested = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+        yield from values(field.type, f"{field.name}.") if is_nested else [f"{path}{field.name}"]
 
 
-def test_every_value_has_its_words() -> None:
-    worded = {path for _, path, *_ in WORDS}
-    assert set(values(Recipe)) - worded - NOT_CHOSEN == set()
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_value_has_its_words(kind: type[Recipe]) -> None:
+    worded = {".".join(field.path) for field in fields_of(kind)}
+    assert set(values(kind)) - worded - NOT_CHOSEN == set()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_form_that_is_sent_as_it_came_gives_the_recipe_it_began_with(kind: type[Recipe]) -> None:
+    for recipe in (kind(), *kind.presets.values()):
+        assert recipe_from(kind, values_of(recipe)) == recipe
 
 
 def test_a_choice_among_numbers_is_a_number() -> None:
-    field = next(field for field in FIELDS if field.name == "staleness")
-    chosen = [form_field(field).clean(choice) for choice in field.choices]
-    assert [recipe_from({"staleness": value}).staleness for value in (*chosen, "", None)] == [0, 1, 0, 0]
+    field = next(field for field in fields_of(CausalLM) if field.name == "staleness")
+    chosen = [form_field(field, 0).clean(choice) for choice in field.choices]
+    assert [recipe_from(CausalLM, {"staleness": value}).staleness for value in (*chosen, "", None)] == [0, 1, 0, 0]
 
 
 def test_what_is_none_of_the_choices_is_refused() -> None:
     with pytest.raises(Problem) as caught:
-        recipe_from({"staleness": "2"})
+        recipe_from(CausalLM, {"staleness": "2"})
     assert caught.value.fault.code == "E301"

@@ -1,0 +1,137 @@
+"""A causal language model in torch: transformers' GPT-2 and Llama, initialised here."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+
+from peer_agent.recipes.causal_lm import CausalLM
+from peer_agent.recipes.initial import draw_normal
+from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
+from peer_agent.recipes.text.tokens import IGNORED, Tokens, load_shard, rows_of
+from peer_agent.recipes.training import Batch, Place, Samples
+
+__all__ = ["load_shard"]
+
+END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the tokenizer's first token; also begins a text
+SPREAD = 0.02  # standard deviation of fresh matrices, as in GPT-2
+INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled by depth, as in GPT-2
+SAMPLE_TOKENS = 120
+SAMPLE_SEED = 0
+
+# The model
+
+
+def build_model(recipe: CausalLM) -> PreTrainedModel:
+    """A freshly initialised model in fp32."""
+    model: PreTrainedModel = {"gpt2": _gpt2, "llama": _llama}[recipe.model.family](recipe)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2:
+            spread = SPREAD / math.sqrt(2 * recipe.model.layers) if name.endswith(INTO_RESIDUAL) else SPREAD
+            draw_normal(parameter, seed=recipe.seed, name=name, spread=spread)
+    return model
+
+
+def _gpt2(recipe: CausalLM) -> PreTrainedModel:
+    shape = recipe.model
+    config = GPT2Config(
+        vocab_size=recipe.vocab,
+        n_positions=shape.context,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        # A dropped unit cannot be keyed by sample, so a round would not equal one large batch (rule 33).
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        summary_first_dropout=0.0,
+        bos_token_id=END_OF_TEXT_ID,
+        eos_token_id=END_OF_TEXT_ID,
+        tie_word_embeddings=True,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def _llama(recipe: CausalLM) -> PreTrainedModel:
+    shape = recipe.model
+    # No padding token: its embedding would never learn, and it is the end-of-text token here.
+    config = LlamaConfig(
+        vocab_size=recipe.vocab,
+        max_position_embeddings=shape.context,
+        hidden_size=shape.width,
+        intermediate_size=-(-shape.width // 3) * 8,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        bos_token_id=END_OF_TEXT_ID,
+        eos_token_id=END_OF_TEXT_ID,
+        tie_word_embeddings=False,
+    )
+    return LlamaForCausalLM(config)
+
+
+# Data and loss
+
+
+def size_of(shard: Tokens) -> int:
+    """In tokens."""
+    return len(shard)
+
+
+def batch_of(recipe: CausalLM, shard: Tokens, samples: Samples, place: Place) -> Batch:
+    """Ids and labels, both [samples, context]."""
+    del place  # nothing here is left to chance
+    return rows_of(samples, tokens=shard, context=recipe.model.context)
+
+
+def loss_units_in(batch: Batch) -> int:
+    """All labelled tokens but the first of a sample, which nothing predicts."""
+    _, labels = batch
+    return int(np.count_nonzero(labels[:, 1:] != IGNORED))
+
+
+def summed_loss(recipe: CausalLM, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
+    """Every token but a sample's first is predicted from those before it."""
+    del recipe
+    ids, labels = (torch.from_numpy(part).to(device) for part in batch)
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    return functional.cross_entropy(
+        logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+# The release
+
+
+def save_model(recipe: CausalLM, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
+    """The folder of a transformers model that writes by itself."""
+    settings: Any = model.generation_config
+    settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=0, max_length=recipe.model.context)
+    model.save_pretrained(out)
+    copy_tokenizer(data / "tokenizer", out, context=recipe.model.context)
+    return ("config.json", "generation_config.json", "model.safetensors", *TOKENIZER_FILES)
+
+
+def sample_of(folder: Path) -> str:
+    """A short text that begins from nothing, the same each time."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    start = tokenizer(END_OF_TEXT, return_tensors="pt")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SAMPLE_SEED)
+        length = min(SAMPLE_TOKENS, model.config.max_position_embeddings)
+        tokens = model.generate(**start, max_length=length)
+    text: str = tokenizer.decode(tokens[0], skip_special_tokens=True)
+    return text.strip()

@@ -1,0 +1,16 @@
+"""First values of parameters, the same on every machine."""
+
+import hashlib
+
+import numpy as np
+import torch
+
+
+def draw_normal(parameter: torch.Tensor, *, seed: int, name: str, spread: float) -> None:
+    """Normal values with this standard deviation, keyed by seed and name; torch's own differ between vector units."""
+    key = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
+    with torch.no_grad():
+        # Drawn in float64: where two mathematics libraries differ in the last bit, float32 does not see it.
+        values = generator.standard_normal(tuple(parameter.shape)).astype(np.float32)
+        parameter.copy_(torch.from_numpy(values * np.float32(spread)))

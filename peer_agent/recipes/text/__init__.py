@@ -1,0 +1,1 @@
+"""What recipes that learn from text have in common."""

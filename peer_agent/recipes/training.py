@@ -1,0 +1,63 @@
+"""What of a recipe needs torch: its model, its batches, its loss, what a release of it holds."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.recipe import Recipe
+
+if TYPE_CHECKING:  # whoever loads a recipe's module loads torch
+    import torch
+
+Shard = Any  # what a recipe's own `load_shard` made of a file
+Samples = NDArray[np.int64]  # numbers of samples of a shard
+Batch = tuple[NDArray[Any], ...]  # arrays with a row for each sample
+
+
+class Place(Struct, frozen=True):
+    """Where samples are taken from. Chance in a batch is keyed by it and by the sample (rule 33)."""
+
+    run: RunId
+    epoch: int
+    shard: int
+
+
+class Training(Protocol):
+    """What the module `Recipe.training` of a kind of recipe defines. The recipe given is always of that kind."""
+
+    def build_model(self, recipe: Any) -> "torch.nn.Module":
+        """A freshly initialised model in fp32, the same on every machine. No download, no remote code, no dropout."""
+
+    def load_shard(self, path: Path) -> Shard:
+        """What a file of data holds. Raises Problem E111 where it is not one."""
+
+    def size_of(self, shard: Shard) -> int:
+        """In what `Recipe.samples_in` counts."""
+
+    def batch_of(self, recipe: Any, shard: Shard, samples: Samples, place: Place) -> Batch:
+        """These samples as the model takes them."""
+
+    def loss_units_in(self, batch: Batch) -> int:
+        """How many loss units a batch has."""
+
+    def summed_loss(
+        self, recipe: Any, model: "torch.nn.Module", batch: Batch, device: "torch.device"
+    ) -> "torch.Tensor":
+        """Nats, summed over the loss units of a batch."""
+
+    def save_model(self, recipe: Any, model: "torch.nn.Module", data: Path, out: Path) -> Sequence[str]:
+        """Write what people load a released model from; the names of the files. `data`: what was prepared with them."""
+
+    def sample_of(self, folder: Path) -> str:
+        """A few words to show, by a released model that is loaded as anyone would; empty where it writes none."""
+
+
+def training_of(recipe: Recipe) -> Training:
+    """The rest of a kind of recipe."""
+    return cast("Training", importlib.import_module(recipe.training))

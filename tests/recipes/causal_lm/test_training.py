@@ -1,0 +1,49 @@
+"""The causal language model: its first values, its loss, its release."""
+
+import numpy as np
+import pytest
+import torch
+
+from peer_agent.recipes.causal_lm.training import build_model, loss_units_in
+from peer_agent.recipes.text.tokens import rows_of
+from tests.training.commits import small_recipe
+
+TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten and a tail of five
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_seed_alone_decides_the_first_values(family: str) -> None:
+    recipe = small_recipe(family)
+    torch.manual_seed(1)
+    one = build_model(recipe).state_dict()
+    torch.manual_seed(2)
+    other = build_model(recipe).state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert all(tensor.dtype == torch.float32 for tensor in one.values())
+
+
+def test_first_values_are_the_fields_standard() -> None:
+    weights = build_model(small_recipe("gpt2")).state_dict()
+    assert 0.019 < float(weights["transformer.wte.weight"].std()) < 0.021
+    assert 0.009 < float(weights["transformer.h.0.mlp.c_proj.weight"].std()) < 0.011
+    assert torch.equal(weights["transformer.ln_f.weight"], torch.ones(32))
+    assert not weights["transformer.h.0.attn.c_attn.bias"].any()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_nothing_is_dropped_out(family: str) -> None:
+    model = build_model(small_recipe(family)).train()
+    ids = torch.arange(24)[None]
+    assert torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
+    assert all(module.p == 0 for module in model.modules() if isinstance(module, torch.nn.Dropout))
+
+
+def test_the_first_token_learns_too() -> None:
+    """A padding token would keep its embedding from learning; id 0 is the end of a text here."""
+    model = build_model(small_recipe("llama"))
+    assert model.get_input_embeddings().padding_idx is None
+
+
+def test_padding_and_first_tokens_have_no_loss() -> None:
+    assert loss_units_in(rows_of(np.array([3]), tokens=TOKENS, context=10)) == 4
+    assert loss_units_in(rows_of(np.array([0, 2]), tokens=TOKENS, context=10)) == 18

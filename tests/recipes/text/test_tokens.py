@@ -1,0 +1,33 @@
+"""Shards of tokens, and rows of samples."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.recipes.text.tokens import IGNORED, load_shard, rows_of
+
+TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten and a tail of five
+
+
+def test_the_tail_is_padded_and_without_labels_there() -> None:
+    ids, labels = rows_of(np.array([3]), tokens=TOKENS, context=10)
+    assert ids[0].tolist() == [31, 32, 33, 34, 35, 0, 0, 0, 0, 0]
+    assert labels[0].tolist() == [31, 32, 33, 34, 35] + [IGNORED] * 5
+
+
+def test_a_shard_file_gives_its_tokens(tmp_path: Path) -> None:
+    save_file({"tokens": TOKENS}, tmp_path / "shard.safetensors")
+    assert np.array_equal(load_shard(tmp_path / "shard.safetensors"), TOKENS)
+
+
+def test_a_damaged_shard_has_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "shard.safetensors"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(Problem, match="E111"):
+        load_shard(path)
+    save_file({"tokens": TOKENS.astype(np.int32)}, path)
+    with pytest.raises(Problem, match="E111"):
+        load_shard(path)
