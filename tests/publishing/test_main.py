@@ -31,9 +31,8 @@ def facts_of(done: "subprocess.CompletedProcess[str]") -> Any:
 
 
 def test_from_a_text_to_a_release(tmp_path: Path) -> None:
-    prepared = facts_of(
-        run("prepare", written(tmp_path, docstrings()[:50_000]), tmp_path / "data", "--preparation", PREPARATION)
-    )
+    text = written(tmp_path, docstrings()[:50_000])
+    prepared = facts_of(run("prepare", text, tmp_path / "data", "--preparation", PREPARATION))
     assert set(prepared) == {
         "vocab",
         "tokens",

@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CardFacts
 from peer_agent.publishing.release import Released, make_release
 from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
+from peer_agent.recipes.causal_lm import CausalLM
+from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.training.replica import Replica
 from tests.publishing.texts import docstrings
 from tests.training.commits import small_recipe
@@ -21,8 +22,8 @@ from tests.training.commits import small_recipe
 FACTS = CardFacts(slug="small-run", title="A small run", steps=1, loss=5.5)
 
 
-def release_of(recipe: Recipe, folder: Path) -> Released:
-    save_tokenizer(train_tokenizer([docstrings()[:20_000]], vocab=recipe.vocab), folder / "tokenizer")
+def release_of(recipe: CausalLM, folder: Path) -> Released:
+    save_tokenizer(train_tokenizer([docstrings()[:20_000]], TextPreparation(recipe.vocab)), folder / "tokenizer")
     Replica(recipe).save(folder / "snapshot.safetensors")
     return make_release(
         recipe=recipe,

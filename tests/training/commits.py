@@ -21,7 +21,7 @@ from peer_agent.protocol.log.records import (
     seal,
     whole,
 )
-from peer_agent.protocol.recipe import Optimizer, Recipe
+from peer_agent.protocol.recipe import Optimizer
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.text.tokens import Tokens
@@ -34,7 +34,7 @@ SITE_KEY = Ed25519PrivateKey.from_private_bytes(b"\1" * 32)
 Vector = NDArray[np.float32]
 
 
-def small_recipe(family: str = "gpt2", **optimizer: object) -> Recipe:
+def small_recipe(family: str = "gpt2", **optimizer: object) -> CausalLM:
     """A model of two layers that takes milliseconds."""
     return CausalLM(
         model=msgspec.convert({"family": family, "layers": 2, "width": 32, "heads": 4, "context": 24}, Model),

@@ -10,7 +10,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.documents import Documents, open_documents
 from peer_agent.publishing.text.shards import TokenFile, entropy_of, in_shards, write_heldout, write_shard
-from peer_agent.publishing.text.tokenizer import encode_documents, save_tokenizer, train_tokenizer
+from peer_agent.publishing.text.tokenizer import Encoded, encode_documents, save_tokenizer, train_tokenizer
 from peer_agent.recipes.text.preparation import TextPreparation
 
 SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
@@ -40,16 +40,16 @@ def prepare(text: Path, out: Path, preparation: TextPreparation) -> Prepared:
     if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
         raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
     with open_documents(text) as documents, disk_errors(out):
-        return _prepare(documents, out, vocab)
+        return _prepare(documents, out, preparation)
 
 
-def _prepare(documents: Documents, out: Path, vocab: int) -> Prepared:
-    order = documents.order()
-    tokenizer = train_tokenizer(_learned_from(documents, order), vocab=vocab)
-    save_tokenizer(tokenizer, out / "tokenizer")
-    encoded = encode_documents(tokenizer, (documents[number] for number in order))
+def _prepare(documents: Documents, out: Path, preparation: TextPreparation) -> Prepared:
+    order, sentences = documents.order(), preparation.sentences
+    tokenizer = train_tokenizer(_learned_from(documents, order), preparation)
+    save_tokenizer(tokenizer, out / "tokenizer", sentences=sentences)
+    encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences)
     held = _set_aside(documents, order, encoded)
-    heldout = write_heldout(np.array(held, dtype=np.uint16), out / "heldout.safetensors") if held else None
+    heldout = write_heldout(held, out / "heldout.safetensors") if held else None
     shards, entropy = _write_shards(encoded, out / "shards", tokenizer.get_vocab_size())
     tokens, pieces = sum(shard.tokens for shard in shards), tokenizer.get_vocab_size()
     return Prepared(
@@ -75,26 +75,27 @@ def _learned_from(documents: Documents, order: list[int]) -> Iterator[str]:
         yield documents[number]
 
 
-def _set_aside(documents: Documents, order: list[int], encoded: Iterator[list[int]]) -> list[int]:
+def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded]) -> list[Encoded]:
     """Take the held-out documents off the front; the rest stays in the iterator."""
-    held: list[int] = []
-    size = 0
+    held: list[Encoded] = []
+    size = tokens = 0
     for number in order:
-        enough = size >= HELD_OUT * documents.bytes and len(held) >= HELD_OUT_TOKENS
+        enough = size >= HELD_OUT * documents.bytes and tokens >= HELD_OUT_TOKENS
         size += documents.size(number)
         if enough or size > HELD_OUT_AT_MOST * documents.bytes:
             break
-        held += next(encoded)
+        held.append(next(encoded))
+        tokens += len(held[-1].tokens)
     return held
 
 
-def _write_shards(encoded: Iterator[list[int]], folder: Path, vocab: int) -> tuple[list[TokenFile], float]:
+def _write_shards(encoded: Iterator[Encoded], folder: Path, vocab: int) -> tuple[list[TokenFile], float]:
     folder.mkdir(parents=True, exist_ok=True)
     counts = np.zeros(vocab, dtype=np.int64)
     shards = []
-    for tokens in in_shards(encoded):
-        shards.append(write_shard(tokens, folder))
-        counts += np.bincount(tokens, minlength=vocab)
+    for shard in in_shards(encoded):
+        shards.append(write_shard(shard, folder))
+        counts += np.bincount(shard.tokens, minlength=vocab)
     return shards, entropy_of(counts)
 
 

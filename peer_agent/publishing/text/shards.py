@@ -1,17 +1,19 @@
-"""Token files: content-addressed safetensors with one uint16 tensor `tokens`."""
+"""Token files: content-addressed safetensors with a uint16 tensor `tokens`, and where sentences begin in `starts`."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-SHARD_TOKENS = 1 << 17  # at which a shard is closed; documents stay whole
+from peer_agent.publishing.text.tokenizer import Encoded
+from peer_agent.recipes.text.tokens import Sentences
 
-Tokens = NDArray[np.uint16]
+SHARD_TOKENS = 1 << 17  # at which a shard is closed; documents stay whole
 
 
 class TokenFile(Struct, frozen=True):
@@ -21,31 +23,46 @@ class TokenFile(Struct, frozen=True):
     tokens: int
 
 
-def in_shards(documents: Iterable[list[int]]) -> Iterator[Tokens]:
+def in_shards(documents: Iterable[Encoded]) -> Iterator[Sentences]:
     """Documents laid end to end in shards of about SHARD_TOKENS tokens. Every document has two tokens or more."""
     tokens: list[int] = []
+    starts: list[int] = []
     for document in documents:
-        tokens += document
+        starts += [len(tokens) + start for start in document.starts]
+        tokens += document.tokens
         if len(tokens) >= SHARD_TOKENS:
-            yield np.array(tokens, dtype=np.uint16)
-            tokens = []
+            yield _as_arrays(tokens, starts)
+            tokens, starts = [], []
     if tokens:
-        yield np.array(tokens, dtype=np.uint16)
+        yield _as_arrays(tokens, starts)
 
 
-def write_shard(tokens: Tokens, folder: Path) -> TokenFile:
-    """Write tokens to `<sha256>.safetensors` in a folder."""
-    content = save({"tokens": tokens})
+def _as_arrays(tokens: list[int], starts: list[int]) -> Sentences:
+    return Sentences(np.array(tokens, dtype=np.uint16), np.array(starts, dtype=np.uint32))
+
+
+def write_shard(shard: Sentences, folder: Path) -> TokenFile:
+    """Write a shard to `<sha256>.safetensors` in a folder; where sentences begin, if that is known."""
+    content = _content(shard)
     digest = hashlib.sha256(content).hexdigest()
     (folder / f"{digest}.safetensors").write_bytes(content)
-    return TokenFile(digest, tokens.size)
+    return TokenFile(digest, shard.tokens.size)
 
 
-def write_heldout(tokens: Tokens, path: Path) -> TokenFile:
+def write_heldout(documents: Iterable[Encoded], path: Path) -> TokenFile:
     """Write the tokens that nobody trains on."""
-    content = save({"tokens": tokens})
+    laid = [*in_shards(documents)]
+    tokens = np.concatenate([shard.tokens for shard in laid])
+    ends = np.cumsum([0, *(len(shard.tokens) for shard in laid)])
+    starts = [shard.starts + np.uint32(end) for shard, end in zip(laid, ends, strict=False)]
+    content = _content(Sentences(tokens, np.concatenate(starts)))
     path.write_bytes(content)
     return TokenFile(hashlib.sha256(content).hexdigest(), tokens.size)
+
+
+def _content(shard: Sentences) -> bytes:
+    tensors: dict[str, NDArray[Any]] = {"tokens": shard.tokens}
+    return save(tensors | ({"starts": shard.starts} if shard.starts.size else {}))
 
 
 def entropy_of(counts: NDArray[np.int64]) -> float:

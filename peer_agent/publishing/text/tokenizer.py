@@ -1,25 +1,60 @@
-"""Byte-level BPE: every text can be encoded, and nothing has to be downloaded to load it."""
+"""Tokenizers that learn from a text: byte-level BPE, which gives every text back, and Unigram, for models that read."""
 
+import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
+from peer_agent.recipes.text.preparation import Language, TextPreparation
 from peer_agent.recipes.text.tokenizer_files import write_json
 
 END_OF_TEXT = "<|endoftext|>"  # parts documents, begins and ends a text
 END_OF_TEXT_ID = 0  # special tokens come first; the model takes it from here
+SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of a tokenizer for sentences, in this order
 BATCH = 256  # documents encoded at a time
+# A sentence ends behind one of these and a space, in whatever script, or with its line.
+SENTENCE_END = r"(?<=[.!?…।॥。！？؟۔])[\"'”’»)]*\s+|\n+"
+PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
+    "any": (),
+    # As sahajBERT's: signs that look like the danda are one, and a colon behind a letter is a visarga.
+    "bengali": (
+        normalizers.Replace(Regex("[\u09e4\u09e5\u09f7|]"), "\u0964"),
+        normalizers.Replace(Regex("(?<=[\u0980-\u09ff]):"), "\u0983"),
+    ),
+}
 
 
-def train_tokenizer(documents: Iterable[str], *, vocab: int) -> Tokenizer:
-    """A tokenizer of at most `vocab` tokens; a short text gives fewer, 257 at least."""
+class Encoded(NamedTuple):
+    """One document's tokens, and at which of them its sentences begin."""
+
+    tokens: list[int]
+    starts: list[int]
+
+
+def train_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
+    """A tokenizer of at most `preparation.vocab` tokens; a short text gives fewer."""
+    return _sentence_tokenizer(documents, preparation) if preparation.sentences else _bpe(documents, preparation.vocab)
+
+
+def _bpe(documents: Iterable[str], vocab: int, special: Iterable[str] = (END_OF_TEXT,)) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -27,11 +62,68 @@ def train_tokenizer(documents: Iterable[str], *, vocab: int) -> Tokenizer:
     return tokenizer
 
 
-def encode_documents(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[list[int]]:
-    """Tokens of each document, with the end of the text after it."""
+def _sentence_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
+    if preparation.tokenizer == "bpe":
+        tokenizer = _bpe(documents, preparation.vocab, SPECIAL)
+    else:
+        tokenizer = _unigram(documents, preparation)
+    cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", cls), ("[SEP]", sep)],
+    )
+    return tokenizer
+
+
+def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    lower = (normalizers.Lowercase(),) if preparation.lowercase else ()
+    spaces = normalizers.Replace(Regex(r"\s+"), " ")
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Nmt(), normalizers.NFKC(), spaces, *PER_LANGUAGE[preparation.language], *lower]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(),
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.Punctuation(),
+        ]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=preparation.vocab, special_tokens=list(SPECIAL), unk_token=SPECIAL[1], show_progress=False
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    return tokenizer
+
+
+def encode_documents(tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False) -> Iterator[Encoded]:
+    """Tokens of each document: with the end of the text after it, or as sentences."""
     for batch in _batches(documents):
-        for encoding in tokenizer.encode_batch_fast(batch):
-            yield [*encoding.ids, END_OF_TEXT_ID]
+        if sentences:
+            yield from _sentences(tokenizer, batch)
+        else:
+            for encoding in tokenizer.encode_batch_fast(batch):
+                yield Encoded([*encoding.ids, END_OF_TEXT_ID], [])
+
+
+def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
+    """Each sentence by itself, so that it is known where it begins."""
+    for document in documents:
+        encoded = Encoded([], [])
+        for encoding in tokenizer.encode_batch_fast(sentences_of(document), add_special_tokens=False):
+            if encoding.ids:
+                encoded.starts.append(len(encoded.tokens))
+                encoded.tokens.extend(encoding.ids)
+        yield encoded
+
+
+def sentences_of(document: str) -> list[str]:
+    """A document cut behind its sentences, in their order; no letter is lost."""
+    ends = [match.end() for match in re.finditer(SENTENCE_END, document)]
+    parts = [document[start:end] for start, end in pairwise([0, *ends, len(document)])]
+    return [part for part in parts if part.strip()]
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
@@ -45,11 +137,13 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, sentences: bool = False) -> None:
     """Files from which transformers' AutoTokenizer loads it offline."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    special = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "unk_token": END_OF_TEXT}
+    end = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "unk_token": END_OF_TEXT}
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = dict(zip(names, SPECIAL, strict=True)) if sentences else end
     write_json(folder / "special_tokens_map.json", special)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     write_json(folder / "tokenizer_config.json", config)

@@ -13,3 +13,8 @@ def samples_in(tokens: int, context: int) -> int:
 def shard_bytes(tokens: int) -> int:
     """Of a shard of that many tokens, at most."""
     return 2 * tokens + HEADER_BYTES
+
+
+def sentence_shard_bytes(tokens: int) -> int:
+    """The same where it also says where sentences begin, of which each has a token at least."""
+    return shard_bytes(tokens) + 4 * tokens

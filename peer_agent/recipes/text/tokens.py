@@ -1,6 +1,7 @@
 """Shards of tokens, and rows of samples out of them."""
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +15,33 @@ Tokens = NDArray[np.uint16]
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # ids and labels, both [samples, context]
 
 
+class Sentences(NamedTuple):
+    """Tokens, and at which of them a sentence begins, in ascending order."""
+
+    tokens: Tokens
+    starts: NDArray[np.uint32]
+
+
 def load_shard(path: Path) -> Tokens:
     """The tokens of a shard file. Raises Problem E111 where it is not one."""
+    (tokens,) = _vectors(path, tokens=np.uint16)
+    return tokens
+
+
+def load_sentences(path: Path) -> Sentences:
+    """The same of a file that says where sentences begin. Raises Problem E111."""
+    return Sentences(*_vectors(path, tokens=np.uint16, starts=np.uint32))
+
+
+def _vectors(path: Path, **kinds: Any) -> list[Any]:
     try:
         with safe_open(path, framework="numpy") as file:
-            tokens: Tokens = file.get_tensor("tokens")
+            vectors = [file.get_tensor(name) for name in kinds]
     except SafetensorError as error:
         raise Problem.of("E111", name=path.name, url=path.parent) from error
-    if tokens.dtype != np.uint16 or tokens.ndim != 1:
+    if any(vector.dtype != kind or vector.ndim != 1 for vector, kind in zip(vectors, kinds.values(), strict=True)):
         raise Problem.of("E111", name=path.name, url=path.parent)
-    return tokens
+    return vectors
 
 
 def rows_of(samples: NDArray[np.int64], *, tokens: Tokens, context: int) -> Rows:

@@ -9,7 +9,7 @@ from django.db import migrations, models
 def as_preparations(apps: Any, _: Any) -> None:
     datasets = apps.get_model("runs", "Dataset").objects
     for vocab in datasets.exclude(vocab=None).order_by().values_list("vocab", flat=True).distinct():
-        preparation = json.dumps({"data": "text", "vocab": vocab, "tokenizer": "bpe"}, separators=(",", ":"))
+        preparation = json.dumps({"data": "text", "vocab": vocab}, separators=(",", ":"))
         datasets.filter(vocab=vocab).update(preparation=preparation)
 
 

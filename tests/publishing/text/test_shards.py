@@ -8,23 +8,38 @@ import numpy as np
 import pytest
 
 from peer_agent.publishing.text import shards as module
-from peer_agent.publishing.text.shards import entropy_of, in_shards, write_shard
-from peer_agent.recipes.text.tokens import load_shard
+from peer_agent.publishing.text.shards import entropy_of, in_shards, write_heldout, write_shard
+from peer_agent.publishing.text.tokenizer import Encoded
+from peer_agent.recipes.text.tokens import Sentences, load_sentences, load_shard
+
+NOWHERE = np.array([], np.uint32)
 
 
 def test_documents_stay_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHARD_TOKENS", 10)
-    documents = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14]]
-    assert [shard.tolist() for shard in in_shards(documents)] == [list(range(1, 13)), [13, 14]]
+    documents = [Encoded(tokens, []) for tokens in ([1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14])]
+    assert [shard.tokens.tolist() for shard in in_shards(documents)] == [list(range(1, 13)), [13, 14]]
 
 
 def test_a_shard_is_named_by_its_content(tmp_path: Path) -> None:
     tokens = np.arange(1000, dtype=np.uint16)
-    written = write_shard(tokens, tmp_path)
+    written = write_shard(Sentences(tokens, NOWHERE), tmp_path)
     path = tmp_path / f"{written.digest}.safetensors"
     assert hashlib.sha256(path.read_bytes()).hexdigest() == written.digest
     assert written.tokens == 1000
     assert np.array_equal(load_shard(path), tokens)
+
+
+def test_where_sentences_begin_is_said_in_tokens_of_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARD_TOKENS", 8)
+    documents = [Encoded([1, 2, 3, 4], [0, 3]), Encoded([5, 6, 7, 8], [0, 2]), Encoded([9, 10], [0])]
+    shards = list(in_shards(documents))
+    assert [shard.starts.tolist() for shard in shards] == [[0, 3, 4, 6], [0]]
+    loaded = load_sentences(tmp_path / f"{write_shard(shards[0], tmp_path).digest}.safetensors")
+    assert (loaded.tokens.tolist(), loaded.starts.tolist()) == ([1, 2, 3, 4, 5, 6, 7, 8], [0, 3, 4, 6])
+    write_heldout(documents, tmp_path / "heldout.safetensors")
+    held = load_sentences(tmp_path / "heldout.safetensors")
+    assert (held.tokens.tolist(), held.starts.tolist()) == ([*range(1, 11)], [0, 3, 4, 6, 8])
 
 
 def test_entropy_of_what_is_known() -> None:

@@ -12,8 +12,10 @@ from peer_agent.publishing.text.tokenizer import (
     END_OF_TEXT_ID,
     encode_documents,
     save_tokenizer,
+    sentences_of,
     train_tokenizer,
 )
+from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokenizer_files import copy_tokenizer
 
 TEXTS = ["Many hands make light work.\n\n", "  two  spaces\tand a tab", "ünïcödé 🤝 語", "a"]
@@ -21,7 +23,7 @@ TEXTS = ["Many hands make light work.\n\n", "  two  spaces\tand a tab", "ünïc�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train_tokenizer(TEXTS * 10, vocab=300)
+    return train_tokenizer(TEXTS * 10, TextPreparation(300))
 
 
 def test_every_text_comes_back(tokenizer: Tokenizer) -> None:
@@ -32,12 +34,12 @@ def test_every_text_comes_back(tokenizer: Tokenizer) -> None:
 def test_documents_end_with_the_end_of_text(tokenizer: Tokenizer) -> None:
     encoded = list(encode_documents(tokenizer, TEXTS * 100))
     assert len(encoded) == 400
-    assert all(tokens[-1] == END_OF_TEXT_ID == tokenizer.token_to_id(END_OF_TEXT) for tokens in encoded)
-    assert all(len(tokens) >= 2 for tokens in encoded)
+    assert all(document.tokens[-1] == END_OF_TEXT_ID == tokenizer.token_to_id(END_OF_TEXT) for document in encoded)
+    assert all(len(document.tokens) >= 2 for document in encoded)
 
 
 def test_a_short_text_gives_a_small_vocabulary() -> None:
-    assert train_tokenizer(["a"], vocab=1000).get_vocab_size() == 257
+    assert train_tokenizer(["a"], TextPreparation(1000)).get_vocab_size() == 257
 
 
 def test_transformers_loads_it_offline(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -50,3 +52,54 @@ def test_transformers_loads_it_offline(tokenizer: Tokenizer, tmp_path: Path) -> 
     for text in TEXTS:
         assert loaded(text)["input_ids"] == tokenizer.encode(text).ids
         assert loaded.decode(tokenizer.encode(text).ids) == text
+
+
+SENTENCES = "A first one. A second? Yes!  And\na line.\n\nবাংলা বাক্য। আর একটি।"
+BENGALI = TextPreparation(120, "unigram", "bengali", lowercase=True, sentences=True)
+
+
+@pytest.fixture(scope="module")
+def unigram() -> Tokenizer:
+    return train_tokenizer([SENTENCES, "খরচ: ৫|", *TEXTS] * 20, BENGALI)
+
+
+def test_sentences_end_behind_their_marks_in_any_script() -> None:
+    found = sentences_of(SENTENCES)
+    words = ["A first one.", "A second?", "Yes!", "And", "a line.", "বাংলা বাক্য।", "আর একটি।"]
+    assert [sentence.strip() for sentence in found] == words
+    assert "".join(found) == SENTENCES
+    assert sentences_of("3.14 is not two") == ["3.14 is not two"]
+
+
+def test_a_document_is_the_tokens_of_its_sentences(unigram: Tokenizer) -> None:
+    (encoded,) = encode_documents(unigram, [SENTENCES], sentences=True)
+    stops = [*encoded.starts[1:], len(encoded.tokens)]
+    parts = [encoded.tokens[start:stop] for start, stop in zip(encoded.starts, stops, strict=True)]
+    alone = [unigram.encode(sentence, add_special_tokens=False).ids for sentence in sentences_of(SENTENCES)]
+    assert parts == alone
+
+
+def test_what_a_language_writes_in_two_ways_is_one(unigram: Tokenizer) -> None:
+    def normalized(text: str) -> str:
+        return str(unigram.normalizer.normalize_str(text))
+
+    assert normalized("ক\u09f7 খ|") == "ক\u0964 খ\u0964"
+    assert normalized("দুঃখ অতএব: A:") == "দুঃখ অতএব\u0983 a:"
+    assert normalized("a\u00a0 \t b ﬁ") == "a b fi"
+
+
+def test_a_tokenizer_for_sentences_has_its_special_tokens_first(unigram: Tokenizer, tmp_path: Path) -> None:
+    assert [unigram.id_to_token(token) for token in range(5)] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    save_tokenizer(unigram, tmp_path, sentences=True)
+    loaded: Any = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    assert (loaded.mask_token_id, loaded.pad_token_id, loaded.unk_token_id) == (4, 0, 1)
+    ids = loaded("a first one.", "yes!")["input_ids"]
+    assert (ids[0], ids[-1], ids.count(3)) == (2, 3, 2)
+    assert unigram.encode("☃").ids[1:-1] != []
+
+
+def test_bytes_may_be_cut_into_sentences_too() -> None:
+    tokenizer = train_tokenizer([SENTENCES] * 20, TextPreparation(400, "bpe", sentences=True))
+    assert [tokenizer.id_to_token(token) for token in range(5)] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    (encoded,) = encode_documents(tokenizer, [SENTENCES], sentences=True)
+    assert tokenizer.decode(encoded.tokens) == SENTENCES

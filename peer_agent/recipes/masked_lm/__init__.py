@@ -1,0 +1,181 @@
+"""A masked language model: words that were hidden are found again from both sides, and two parts are put in order."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from peer_agent.protocol.recipe import Optimizer, Recipe, Rule, Words, register
+from peer_agent.recipes.text.preparation import Language, TextPreparation, TokenizerName
+from peer_agent.recipes.text.samples import samples_in, sentence_shard_bytes
+
+SPECIAL = 3  # tokens of a sample that are no text: [CLS] A [SEP] B [SEP]
+# Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
+KEPT = {"albert": 34.0, "bert": 34.0}
+KEPT_LOGITS = 3.2  # of each token and entry of the vocabulary: logits, their logarithms, a gradient
+
+
+class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An encoder built from a transformers configuration. ALBERT's layers are one layer, used again."""
+
+    family: Literal["albert", "bert"] = "albert"
+    layers: Annotated[int, Meta(ge=1, le=64)] = 4
+    width: Annotated[int, Meta(ge=16, le=8192)] = 128
+    heads: Annotated[int, Meta(ge=1, le=128)] = 4
+    context: Annotated[int, Meta(ge=16, le=8192)] = 64  # tokens in a sample, special ones too
+    embedding: Annotated[int, Meta(ge=8, le=4096)] = 64  # of a token, before it is made as wide as the rest: ALBERT
+
+
+@register
+class MaskedLM(Recipe, frozen=True, kw_only=True, tag="masked_lm"):
+    """ALBERT or BERT from the first parameters on: masked words and, where it is wanted, the order of two parts.
+
+    A sample is a stretch of the text as long as fits beside special tokens. How many of its words are masked is fixed,
+    so that a mean over masked words and one over samples are in one ratio everywhere.
+    """
+
+    title = "Masked language model"
+    training = "peer_agent.recipes.masked_lm.training"
+    loss_unit = ("masked word", "masked words")
+    task = "fill-mask"
+    largest = "model.layers"
+    words = (
+        Words("family", "model.family", "Family", "ALBERT uses one layer again and again: few parameters to send."),
+        Words("layers", "model.layers", "Layers"),
+        Words("width", "model.width", "Width", "A multiple of the heads."),
+        Words("heads", "model.heads", "Heads"),
+        Words("context", "model.context", "Context", "Tokens in a sample."),
+        Words("embedding", "model.embedding", "Embedding", "Width of a token by itself, in ALBERT."),
+        Words("vocab", "vocab", "Vocabulary", "Pieces that words are cut into; fewer suit a small text."),
+        Words("tokenizer", "tokenizer", "Tokenizer", "Unigram is usual for models of this kind."),
+        Words("language", "language", "Language", "How letters are normalized before words are cut."),
+        Words("lowercase", "lowercase", "Lower case", "1: capital letters are read as small ones."),
+        Words("masked", "masked", "Masked", "The part of all words that is hidden."),
+        Words("order", "order", "Sentence order", "1: it also learns which of two parts comes first."),
+    )
+
+    model: Model = Model()
+    optimizer: Optimizer = Optimizer(learning_rate=0.00176, beta2=0.999, decay="linear", final_ratio=0.0)
+    vocab: Annotated[int, Meta(ge=257, le=65_536)] = 4000  # set from the tokenizer
+    tokenizer: TokenizerName = "unigram"
+    language: Language = "any"
+    lowercase: Literal[0, 1] = 0
+    masked: Annotated[float, Meta(ge=0.01, le=0.5)] = 0.15
+    order: Literal[0, 1] = 1
+
+    @property
+    def stretch(self) -> int:
+        """Tokens of text in a sample."""
+        return self.model.context - SPECIAL
+
+    def masked_of(self, tokens: int) -> int:
+        """How many of so many tokens of a sample are masked."""
+        return max(1, round(self.masked * tokens))
+
+    def samples_in(self, size: int) -> int:
+        """Of a shard of so many tokens."""
+        return samples_in(size, self.stretch)
+
+    def least_size(self) -> int:
+        """Of the tokens that one whole sample takes."""
+        return self.stretch
+
+    def loss_units_in(self, samples: int) -> tuple[int, int]:
+        """Masked words. A shard's last sample may be cut short, but has one."""
+        each = self.masked_of(self.stretch)
+        return (samples - 1) * each + 1, samples * each
+
+    def parameters(self) -> int:
+        """Embeddings and 12 width^2 a layer, of which ALBERT has one."""
+        model = self.model
+        if model.family == "bert":
+            return (self.vocab + model.context) * model.width + (12 * model.layers + 2) * model.width**2
+        embeddings = (self.vocab + model.context + 2 * model.width) * model.embedding
+        return embeddings + 13 * model.width**2
+
+    def kept_floats(self, samples: int) -> float:
+        """As of a language model: attention keeps no square of the context."""
+        model = self.model
+        a_token = model.layers * model.width * KEPT[model.family] + self.vocab * KEPT_LOGITS
+        return samples * model.context * a_token
+
+    def rules(self) -> Iterable[Rule]:
+        """Of the model's shape."""
+        model = self.model
+        uneven = f"width {model.width} is not a multiple of heads {model.heads}"
+        yield Rule("model.width", uneven, model.width % model.heads != 0)
+        yield Rule(
+            "language", "only a unigram tokenizer normalizes", self.tokenizer == "bpe" and self.language != "any"
+        )
+
+    def preparation(self) -> TextPreparation:
+        """By a tokenizer of its vocabulary, with the beginnings of sentences."""
+        return TextPreparation(self.vocab, self.tokenizer, self.language, bool(self.lowercase), sentences=True)
+
+    def fitted(self, data: Mapping[str, Any]) -> Self:
+        """A small text may have fewer different pieces than were asked for; the model has exactly one row for each."""
+        return replace(self, vocab=data["vocab"])
+
+    def shard_bytes(self, size: int) -> int:
+        """Two bytes a token, and four for each sentence."""
+        return sentence_shard_bytes(size)
+
+    def usage(self, model: str) -> str:
+        """It fills in a word."""
+        return (
+            "from transformers import pipeline\n"
+            f"fill = pipeline('fill-mask', model={model})  # the folder of this file, or its name on the Hub\n"
+            "print(fill('[MASK]')[0]['token_str'])"
+        )
+
+    def summary(self) -> str:
+        """As in `an albert masked language model of 4 layers of width 128, context 64, 4,000 tokens`."""
+        model = self.model
+        article = "an" if model.family == "albert" else "a"
+        return (
+            f"{article} {model.family} masked language model of {model.layers} layers of width {model.width}, "
+            f"context {model.context:,}, {self.vocab:,} tokens"
+        )
+
+
+# arXiv 2106.10207, section 4.2, as its published code has it.
+PAPER = MaskedLM(
+    model=Model(layers=24, width=1024, heads=16, context=512, embedding=128),
+    optimizer=Optimizer(
+        learning_rate=0.00176, beta1=0.9, beta2=0.999, warmup_steps=5000, decay="linear", final_ratio=0.0
+    ),
+    vocab=32_000,
+    language="bengali",
+    lowercase=1,
+    target_batch=4096,
+    micro_batch=4,
+    target_steps=1_000_000,
+    snapshot_every=100,
+)
+SMALL = replace(
+    PAPER,
+    model=Model(layers=6, width=256, heads=4, context=128, embedding=128),
+    optimizer=replace(PAPER.optimizer, warmup_steps=100),
+    vocab=4000,
+    target_batch=128,
+    target_steps=1000,
+    snapshot_every=50,
+)
+BERT = MaskedLM(
+    model=Model(family="bert", layers=12, width=768, heads=12, context=512, embedding=768),
+    optimizer=Optimizer(
+        name="adamw",
+        learning_rate=0.0001,
+        beta2=0.999,
+        warmup_steps=10_000,
+        decay="linear",
+        final_ratio=0.0,
+    ),
+    vocab=30_000,
+    target_batch=256,
+    micro_batch=8,
+    target_steps=1_000_000,
+    snapshot_every=100,
+)
+MaskedLM.presets = {"sahajBERT, small": SMALL, "sahajBERT, paper": PAPER, "BERT": BERT}

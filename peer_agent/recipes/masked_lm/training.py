@@ -1,0 +1,198 @@
+"""A masked language model in torch: transformers' ALBERT and BERT, initialised here."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForPreTraining, PreTrainedModel
+
+from peer_agent.recipes.initial import draw_normal
+from peer_agent.recipes.masked_lm import MaskedLM
+from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
+from peer_agent.recipes.text.tokens import IGNORED, Sentences, load_sentences
+from peer_agent.recipes.training import Batch, Place, Samples
+
+PADDING, UNKNOWN, CLS, SEP, MASK = range(5)  # the tokenizer's first tokens
+WORDS_FROM = 5  # the first token that is one
+SPREAD = 0.02  # standard deviation of fresh matrices
+KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # of masked words: left as they are, and replaced by any word
+
+# The model
+
+
+def build_model(recipe: MaskedLM) -> PreTrainedModel:
+    """A freshly initialised model in fp32."""
+    model = _albert(recipe) if recipe.model.family == "albert" else _bert(recipe)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2:
+            draw_normal(parameter, seed=recipe.seed, name=name, spread=SPREAD)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[PADDING].zero_()
+    return model
+
+
+# No dropout: a dropped unit cannot be keyed by sample, so a round would not equal one large batch (rule 33).
+
+
+def _albert(recipe: MaskedLM) -> PreTrainedModel:
+    shape = recipe.model
+    config = AlbertConfig(
+        vocab_size=recipe.vocab,
+        embedding_size=shape.embedding,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.width,
+        hidden_act="gelu_new",
+        max_position_embeddings=shape.context,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout_prob=0.0,
+        pad_token_id=PADDING,
+        bos_token_id=CLS,
+        eos_token_id=SEP,
+    )
+    return AlbertForPreTraining(config)
+
+
+def _bert(recipe: MaskedLM) -> PreTrainedModel:
+    shape = recipe.model
+    config = BertConfig(
+        vocab_size=recipe.vocab,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.width,
+        max_position_embeddings=shape.context,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout=0.0,
+        pad_token_id=PADDING,
+    )
+    return BertForPreTraining(config)
+
+
+# Data
+
+
+def load_shard(path: Path) -> Sentences:
+    """Tokens, and where sentences begin. Raises Problem E111."""
+    return load_sentences(path)
+
+
+def size_of(shard: Sentences) -> int:
+    """In tokens."""
+    return len(shard.tokens)
+
+
+class Sample(NamedTuple):
+    """One row: [context] each, and the label of its order."""
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]  # what was masked, IGNORED elsewhere
+    kinds: NDArray[np.int64]  # 1 in the second part
+    mask: NDArray[np.int64]  # 0 where it is padded
+    is_swapped: int
+
+
+def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place) -> Batch:
+    """Ids, labels, kinds and mask, [samples, context] each, and which samples have their parts swapped: [samples]."""
+    rows = [_sample(recipe, shard, int(sample), place) for sample in samples]
+    return tuple(np.stack(column).astype(np.int64) for column in zip(*rows, strict=True))
+
+
+def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
+    """A stretch of text as `[CLS] A [SEP] B [SEP]`, cut where a sentence begins, its parts swapped half of the time."""
+    chance = _chance(place, sample)
+    start = sample * recipe.stretch
+    text = shard.tokens[start : start + recipe.stretch].astype(np.int64)
+    cut = _cut(shard, start, len(text), chance)
+    is_swapped = bool(recipe.order) and chance.random() < 0.5
+    parts = (text[cut:], text[:cut]) if is_swapped else (text[:cut], text[cut:])
+    ids = np.concatenate([[CLS], parts[0], [SEP], parts[1], [SEP]])
+    second = len(parts[0]) + 2
+    is_word = np.ones(len(ids), bool)
+    is_word[[0, second - 1, len(ids) - 1]] = False
+    ids, labels = _masked(recipe, ids, np.flatnonzero(is_word), chance)
+    room = recipe.model.context - len(ids)
+    return Sample(
+        np.pad(ids, (0, room), constant_values=PADDING),
+        np.pad(labels, (0, room), constant_values=IGNORED),
+        np.pad((np.arange(len(ids)) >= second).astype(np.int64), (0, room)),
+        np.pad(np.ones(len(ids), np.int64), (0, room)),
+        int(is_swapped),
+    )
+
+
+def _chance(place: Place, sample: int) -> np.random.Generator:
+    """Keyed by run, epoch, shard and sample: the same on every machine, another one each time it is seen."""
+    key = hashlib.sha256(f"{place.run}/{place.epoch}/{place.shard}/{sample}".encode()).digest()
+    return np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
+
+
+def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:
+    """Where the second part begins: at any sentence in the stretch, or anywhere where none begins there."""
+    first, stop = np.searchsorted(shard.starts, [start + 1, start + size])
+    if stop > first:
+        return int(shard.starts[first + int(chance.random() * (stop - first))]) - start
+    return 1 + int(chance.random() * (size - 1))
+
+
+def _masked(
+    recipe: MaskedLM, ids: NDArray[np.int64], places: NDArray[np.int64], chance: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Hide some words: most become [MASK], some any other word, some stay (arXiv 1810.04805, section 3.1)."""
+    hidden = np.sort(places[np.argsort(chance.random(len(places)))[: recipe.masked_of(len(places))]])
+    labels = np.full(len(ids), IGNORED, np.int64)
+    labels[hidden] = ids[hidden]
+    draws, others = chance.random(len(hidden)), chance.random(len(hidden))
+    other = WORDS_FROM + (others * (recipe.vocab - WORDS_FROM)).astype(np.int64)
+    changed = np.where(draws < KEPT_SHARE + RANDOM_SHARE, other, MASK)
+    ids = ids.copy()
+    ids[hidden] = np.where(draws < KEPT_SHARE, ids[hidden], changed)
+    return ids, labels
+
+
+# Loss
+
+
+def loss_units_in(batch: Batch) -> int:
+    """Masked words."""
+    return int(np.count_nonzero(batch[1] != IGNORED))
+
+
+def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
+    """Nats of masked words, and of the order of each sample times its masked words.
+
+    So the mean over masked words is the mean of the one plus the mean of the other, as in the paper.
+    """
+    ids, labels, kinds, mask, is_swapped = (torch.from_numpy(part).to(device) for part in batch)
+    found = model(input_ids=ids, token_type_ids=kinds, attention_mask=mask)
+    words = functional.cross_entropy(
+        found.prediction_logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    if not recipe.order:
+        return words
+    order = found.sop_logits if recipe.model.family == "albert" else found.seq_relationship_logits
+    weights = (labels != IGNORED).sum(dim=1)
+    return words + (functional.cross_entropy(order, is_swapped, reduction="none") * weights).sum()
+
+
+# The release
+
+
+def save_model(recipe: MaskedLM, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
+    """The folder of a transformers model and its tokenizer."""
+    model.save_pretrained(out)
+    copy_tokenizer(data / "tokenizer", out, context=recipe.model.context)
+    return ("config.json", "model.safetensors", *TOKENIZER_FILES)
+
+
+def sample_of(folder: Path) -> str:
+    """It writes nothing."""
+    del folder
+    return ""
