@@ -1,0 +1,121 @@
+"""What holds for every recipe, also for one in a test file (`docs/adding-a-recipe.md`)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.publishing.card import CardFacts
+from peer_agent.publishing.evaluate import evaluate
+from peer_agent.publishing.release import make_release
+from peer_agent.publishing.text.prepare import prepare
+from peer_agent.recipes import KINDS
+from peer_agent.recipes.causal_lm import CausalLM
+from peer_agent.recipes.causal_lm import Model as CausalModel
+from peer_agent.recipes.masked_lm import MaskedLM
+from peer_agent.recipes.masked_lm import Model as MaskedModel
+from peer_agent.recipes.preparation import parse_preparation
+from peer_agent.recipes.text.preparation import TextPreparation
+from peer_agent.recipes.training import Place, training_of
+from peer_agent.training.model import layout_of
+from peer_agent.training.replica import Replica
+from runs.datasets.services import preparation_of
+from tests.publishing.texts import docstrings
+from tests.recipes.bigram import Bigram
+
+HERE = Place(RunId("ab" * 16), 1, 0)
+CPU = torch.device("cpu")
+SMALL: list[Recipe] = [
+    CausalLM(model=CausalModel(layers=1, width=32, heads=2, context=32), vocab=400),
+    MaskedLM(model=MaskedModel(layers=2, width=32, heads=2, context=32, embedding=16), vocab=400),
+    Bigram(context=32, vocab=400),
+]
+NAMES = [recipe.objective for recipe in SMALL]
+
+
+def test_every_kind_is_tried_here() -> None:
+    assert set(NAMES) == KINDS.keys()
+
+
+@pytest.fixture(scope="module", params=SMALL, ids=NAMES)
+def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
+    """A recipe, and a text that was prepared for it."""
+    recipe: Recipe = request.param
+    folder = tmp_path_factory.mktemp(recipe.objective)
+    (folder / "text").write_text(docstrings()[:60_000], encoding="utf-8")
+    preparation = parse_preparation(preparation_of(recipe))
+    assert isinstance(preparation, TextPreparation)
+    assert preparation == recipe.preparation()
+    made = prepare(folder / "text", folder, preparation)
+    (folder / "made.json").write_text(json.dumps({"vocab": made.vocab}))
+    return recipe.fitted({"vocab": made.vocab}), folder
+
+
+def test_a_batch_is_its_rows(prepared: tuple[Recipe, Path]) -> None:
+    recipe, folder = prepared
+    kind = training_of(recipe)
+    shard = kind.load_shard(next((folder / "shards").iterdir()))
+    samples = np.arange(recipe.samples_in(kind.size_of(shard)))[-5:]
+    batch, model = kind.batch_of(recipe, shard, samples, HERE), kind.build_model(recipe)
+    rows = [kind.batch_of(recipe, shard, samples[at : at + 1], HERE) for at in range(5)]
+    for at, row in enumerate(rows):
+        assert all(np.array_equal(part[at : at + 1], alone) for part, alone in zip(batch, row, strict=True))
+    units = kind.loss_units_in(batch)
+    assert units == sum(map(kind.loss_units_in, rows))
+    fewest, most = recipe.loss_units_in(5)
+    assert 0 < fewest <= units <= most
+    whole, *losses = (float(kind.summed_loss(recipe, model, part, CPU).detach()) for part in (batch, *rows))
+    assert whole == pytest.approx(sum(losses), rel=1e-4)
+
+
+def test_a_shard_is_as_large_as_is_said(prepared: tuple[Recipe, Path]) -> None:
+    recipe, folder = prepared
+    kind = training_of(recipe)
+    for path in (folder / "shards").iterdir():
+        assert path.stat().st_size <= recipe.shard_bytes(kind.size_of(kind.load_shard(path)))
+
+
+def test_a_fresh_model_is_the_same_twice_and_about_as_large_as_is_said(prepared: tuple[Recipe, Path]) -> None:
+    recipe, _ = prepared
+    first = Replica(recipe)
+    torch.manual_seed(1)
+    assert Replica(recipe).digest() == first.digest()
+    assert recipe.parameters() == pytest.approx(layout_of(first.model).elements, rel=0.1)
+
+
+def test_a_release_says_what_it_is_and_held_out_data_are_measured(
+    prepared: tuple[Recipe, Path], tmp_path: Path
+) -> None:
+    recipe, folder = prepared
+    Replica(recipe).save(tmp_path / "state.safetensors")
+    heldout = folder / "heldout.safetensors"
+    measured = evaluate(recipe=recipe, snapshot=tmp_path / "state.safetensors", heldout=heldout)
+    assert measured.units > 100
+    facts = CardFacts(slug="a-run", title="A run", steps=1, loss=5.5, heldout_loss=measured.loss)
+    snapshot, out = tmp_path / "state.safetensors", tmp_path / "out"
+    released = make_release(recipe=recipe, snapshot=snapshot, data=folder, out=out, facts=facts)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert recipe.summary()[1:] in card
+    assert recipe.usage('"a-run"') in card
+    assert f"{measured.loss:.3f} nats per {recipe.loss_unit[0]}" in card
+    assert {file.name for file in released.files} == {path.name for path in out.iterdir()}
+
+
+def test_whoever_reads_recipes_loads_no_torch() -> None:
+    """Neither does the site, which reads one on every page."""
+    code = "import sys, peer_agent.recipes; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_recipe_of_ones_own_is_known_to_every_process_that_is_told() -> None:
+    code = 'from peer_agent.recipes import parse_recipe as p; print(p(\'{"objective": "bigram"}\').summary())'
+    environment = {"MANYHANDS_RECIPES": "tests.recipes.bigram", "PATH": ""}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout == replace(Bigram()).summary() + "\n"
