@@ -15,15 +15,20 @@ SPARE_DISK = 100 * 10**6
 HOUR_S = 3600
 
 
-class RunFacts(Struct, frozen=True):
+class RunSizes(Struct, frozen=True, kw_only=True):
     """What the site tells of a run. Sizes are in bytes; `pace_s` is seconds a step, None where none was made yet."""
 
-    recipe: Recipe
     parameters: int
     data_bytes: int
     snapshot_bytes: int
     log_bytes: int
     pace_s: float | None
+
+
+class RunFacts(RunSizes, frozen=True, kw_only=True):
+    """The same with its recipe."""
+
+    recipe: Recipe
 
 
 class Preflight(Struct, frozen=True, kw_only=True):

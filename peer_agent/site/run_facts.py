@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from peer_agent.machine.hardware import device_in_words, free_resources, usable_gpu
-from peer_agent.machine.preflight import Preflight, RunFacts, check_fit
+from peer_agent.machine.preflight import Preflight, RunFacts, RunSizes, check_fit
 from peer_agent.network.site import Headers, get_json
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
@@ -45,12 +45,12 @@ def _understood(run: dict[str, Any], steps: list[dict[str, Any]], snapshots: lis
     behind = max(int(run["step"]) - int(newest["step"]), 0)
     durations = [float(step["duration_s"]) for step in steps]
     recipe = parse_recipe(msgspec.json.encode(run["recipe"]))
-    facts = {
-        "recipe": recipe,
+    sizes = {
         "parameters": run["parameters"],
         "data_bytes": run["data_bytes"],
         "snapshot_bytes": newest["size"],
         "log_bytes": behind * encoded_size(recipe.codec_down, int(run["parameters"])),
         "pace_s": sum(durations) / len(durations) if durations else None,
     }
-    return msgspec.convert(facts, RunFacts) if run["parameters"] else None
+    known = msgspec.structs.asdict(msgspec.convert(sizes, RunSizes))
+    return RunFacts(recipe=recipe, **known) if run["parameters"] else None

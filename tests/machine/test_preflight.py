@@ -13,7 +13,7 @@ from peer_agent.machine.memory_estimate import needs_of
 from peer_agent.machine.preflight import RunFacts, check_fit
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes import recipe_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.site.run_facts import facts_of
 from tests.agent.program import Answer, credential, http_site, known_at, manyhands
@@ -102,8 +102,15 @@ def site_of_size(parameters: int) -> Callable[[str], Answer]:
 async def test_facts_are_read_from_the_api() -> None:
     with http_site(site_of_size(1000)) as url:
         facts = await facts_of(f"{url}/api/v1/runs/a", {})
-    recipe = msgspec.convert(golden("api")["runs/SLUG"]["recipe"], Recipe)
-    assert facts == RunFacts(recipe, 1000, 400_000, 700, 10 * encoded_size("fp16", 1000), 3.0)
+    recipe = recipe_of(golden("api")["runs/SLUG"]["recipe"])
+    assert facts == RunFacts(
+        recipe=recipe,
+        parameters=1000,
+        data_bytes=400_000,
+        snapshot_bytes=700,
+        log_bytes=10 * encoded_size("fp16", 1000),
+        pace_s=3.0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def test_the_facts_are_there() -> None:
 
 
 def test_a_held_out_loss_of_an_earlier_step_says_so() -> None:
-    assert "| Loss, held-out text | 3.400 nats per token, at step 1,100 |" in card(heldout_step=1100)
-    assert "| Loss, held-out text | 3.400 nats per token |" in card(heldout_step=1200)
+    assert "| Loss, held-out data | 3.400 nats per token, at step 1,100 |" in card(heldout_step=1100)
+    assert "| Loss, held-out data | 3.400 nats per token |" in card(heldout_step=1200)
 
 
 def test_who_vouched_for_the_text_is_named() -> None:

@@ -9,11 +9,13 @@ from peer_agent.protocol.errors import Problem
 from runs.processes import child
 from runs.processes.child import ChildStopped, child_environment, run_child
 
+PREPARATION = '{"data":"text","vocab":300}'
+
 
 def test_the_last_line_is_the_answer(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("Many hands make light work. " * 2000)
-    made = run_child(["prepare", str(text), str(tmp_path / "out"), "--vocab", "300"])
+    made = run_child(["prepare", str(text), str(tmp_path / "out"), "--preparation", PREPARATION])
     assert {"vocab", "tokens", "characters", "shards", "heldout", "unigram_entropy", "pieces"} <= made.keys()
     assert (tmp_path / "out" / "shards" / f"{made['shards'][0]['digest']}.safetensors").exists()
 
@@ -21,7 +23,7 @@ def test_the_last_line_is_the_answer(tmp_path: Path) -> None:
 def test_a_fault_that_the_child_names_is_ours(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"caf\xe9")
     with pytest.raises(Problem, match="E302"):
-        run_child(["prepare", str(tmp_path / "text"), str(tmp_path / "out"), "--vocab", "300"])
+        run_child(["prepare", str(tmp_path / "text"), str(tmp_path / "out"), "--preparation", PREPARATION])
 
 
 def test_a_child_that_dies_without_a_word_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
