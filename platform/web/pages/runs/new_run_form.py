@@ -50,7 +50,7 @@ class NewRunForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.kind, self.recipe_fields = type(usual), fields_of(type(usual))
         self.fields["text"].help_text = f"One file of UTF-8 text, up to {upload_limit_mb:,} MB."
-        self.fields["objective"] = forms.CharField(initial=usual.objective, widget=forms.HiddenInput)
+        self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
         for field in self.recipe_fields:
             self.fields[field.name] = form_field(field, values[field.name])
