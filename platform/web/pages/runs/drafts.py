@@ -15,6 +15,7 @@ from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.dataset_text import stored_text, upload_facts
+from web.pages.runs.new_run_form import usual_recipe
 from web.pages.runs.organizer_forms import DraftForm, WordsForm
 
 
@@ -40,7 +41,13 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
             rate_limits.spend("uploads", rate_limits.person(request))
         except rate_limits.TooOften as problem:
             return rate_limits.refusal(request, problem)
-    form = DraftForm(request.POST or None, request.FILES or None, run=run, upload_limit_mb=settings.UPLOAD_LIMIT_MB)
+    form = DraftForm(
+        request.POST or None,
+        request.FILES or None,
+        run=run,
+        usual=usual_recipe(request, run.parsed_recipe),
+        upload_limit_mb=settings.UPLOAD_LIMIT_MB,
+    )
     if request.method == "POST" and form.is_valid():
         try:
             _change_draft(request, run, form)

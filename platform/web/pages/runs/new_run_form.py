@@ -48,7 +48,7 @@ class NewRunForm(forms.Form):
     def __init__(self, *args: Any, usual: Recipe, upload_limit_mb: int, **kwargs: Any) -> None:
         """`usual`: what fields of the recipe begin with; which there are follows from its kind."""
         super().__init__(*args, **kwargs)
-        self.kind, self.recipe_fields = type(usual), fields_of(type(usual))
+        self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
         self.fields["text"].help_text = f"One file of UTF-8 text, up to {upload_limit_mb:,} MB."
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
@@ -93,6 +93,16 @@ class NewRunForm(forms.Form):
         return tuple(self.kind.presets)
 
     @property
+    def objective_name(self) -> str:
+        """Of the kind."""
+        return self.kind.objective_name()
+
+    @property
+    def preset(self) -> str:
+        """The name of the recipe that the form began with."""
+        return next((name for name, preset in self.kind.presets.items() if preset == self.usual), "")
+
+    @property
     def has_detail_faults(self) -> bool:
         """Whether a field of the folded group needs attention."""
         return any(field.name in self.errors for field in self.recipe_fields if field.group == DETAILS)
@@ -114,10 +124,11 @@ class NewRunForm(forms.Form):
         self.add_error(self._field_of(problem), problem.fault.titled)
 
 
-def usual_recipe(request: HttpRequest) -> Recipe:
-    """The recipe that a form begins with, as its address says; the most usual one where it says none that there is."""
-    objective = request.POST.get("objective") or request.GET.get("recipe", "")
-    kind = KINDS.get(objective, KINDS[USUAL_OBJECTIVE])
+def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recipe:
+    """The recipe that a form begins with, as its address says; another one where it says none that there is."""
+    kind = KINDS.get(request.POST.get("objective") or request.GET.get("recipe", ""))
+    if kind is None or (otherwise is not None and kind is type(otherwise) and "recipe" not in request.GET):
+        return otherwise or KINDS[USUAL_OBJECTIVE]()
     return kind.presets.get(request.GET.get("preset", "")) or kind()
 
 

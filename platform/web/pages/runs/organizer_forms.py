@@ -26,7 +26,6 @@ class DraftForm(NewRunForm):
 
     def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
         words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
-        kwargs.setdefault("usual", run.parsed_recipe)
         super().__init__(*args, initial={**words, "licence": run.dataset.licence}, **kwargs)
         self.fields["text"].label = "Another text"
         self.fields["text"].help_text += f" Without one, {run.dataset.filename} stays."

@@ -180,6 +180,17 @@ class TestDrafts:
         assert (run.title, run.parsed_recipe.model.context, run.dataset.licence) == ("Riddles", 16, "CC BY")
         assert run.dataset.filename == "proverbs.txt"
 
+    def test_a_draft_may_become_one_of_another_recipe(self, organizer: Person, data_folder: Any) -> None:
+        draft(organizer)
+        client = as_(organizer)
+        assert 'name="masked"' in page(client.get("/runs/proverbs/edit/?recipe=masked_lm"))
+        values = filled(objective="masked_lm", family="albert", context="16", text=None)
+        client.post("/runs/proverbs/edit/?recipe=masked_lm", values)
+        run = Run.objects.get()
+        assert run.parsed_recipe.objective == "masked_lm"
+        assert run.dataset.state == "uploaded", "its text is cut anew"
+        assert 'name="masked"' in page(client.get("/runs/proverbs/edit/"))
+
     def test_another_text_needs_the_word_of_who_brings_it(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(may_share=None))

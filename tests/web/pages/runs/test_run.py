@@ -1,5 +1,6 @@
 """Pages: what stands on them, who may do what, and errors beside their field."""
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from django.utils import timezone
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
+from peer_agent.recipes.masked_lm import MaskedLM
 from runs.models import Dataset, Release, Run
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened
 from tests.web.browsing import as_, page
@@ -183,6 +185,29 @@ class TestNewRun:
         assert answer.status_code == 400
         assert words in block
         assert not Run.objects.exists()
+
+    def test_what_is_trained_is_chosen_first(self, organizer: Person) -> None:
+        client = as_(organizer)
+        text = page(client.get("/runs/new/?recipe=masked_lm&preset=sahajBERT%2C+small"))
+        assert 'name="masked"' in text
+        assert '<input type="number" name="vocab" value="4000"' in text
+        assert 'name="objective" value="masked_lm"' in text
+        assert text.count('aria-current="page"') == 2
+        assert 'name="masked"' not in page(client.get("/runs/new/?recipe=chess"))
+
+    def test_a_form_makes_a_draft_of_its_kind(self, organizer: Person) -> None:
+        values = filled(content=TEXT * 10, objective="masked_lm", family="bert", context="32", masked="0.2", layers="3")
+        as_(organizer).post("/runs/new/", values)
+        run = Run.objects.get()
+        recipe = run.parsed_recipe
+        assert isinstance(recipe, MaskedLM)
+        assert (recipe.model.family, recipe.model.layers, recipe.masked) == ("bert", 3, 0.2)
+        assert json.loads(run.dataset.preparation) == {
+            "data": "text",
+            "vocab": 4000,
+            "tokenizer": "unigram",
+            "sentences": True,
+        }
 
     def test_nan_is_no_learning_rate(self, organizer: Person) -> None:
         assert as_(organizer).post("/runs/new/", filled(learning_rate="nan")).status_code == 400
