@@ -11,6 +11,7 @@ from typing import Any
 
 from demo.corpus import LICENCE, python_text
 from demo.processes import Children, agent_command, bare_environment, serve_command
+from demo.recipes import RECIPES
 from demo.visitor import TOKEN, Refused, Visitor
 from peer_agent.protocol.errors import Problem
 from peer_agent.site.login_token import VARIABLE
@@ -19,28 +20,6 @@ PASSWORD = "many hands make light work"  # noqa: S105 (of accounts that live in 
 NAMES = ("Amina", "Teo", "Noor", "Ines", "Bao", "Lena", "Kofi", "Yuki")
 SHORT = 100  # steps
 START_S, RELEASE_S = 60.0, 240.0
-RECIPE = {
-    "family": "gpt2",
-    "layers": "2",
-    "width": "96",
-    "heads": "4",
-    "context": "64",
-    "vocab": "4096",
-    "target_batch": "64",
-    "micro_batch": "4",
-    "optimizer": "lamb",
-    "decay": "cosine",
-    "final_ratio": "0.1",
-    "beta1": "0.9",
-    "beta2": "0.98",
-    "epsilon": "1e-6",
-    "weight_decay": "0.01",
-    "clip_norm": "1.0",
-    "snapshot_every": "20",
-    "codec_up": "fp16",
-    "codec_down": "fp16",
-    "seed": "0",
-}
 
 
 @dataclass
@@ -51,6 +30,7 @@ class Demo:
     peers: int
     steps: int
     port: int
+    recipe: str
     say: Callable[[str], None]
     began: float = field(default_factory=time.monotonic)
 
@@ -97,15 +77,17 @@ class Demo:
     def _open_run(self, organizer: Visitor) -> None:
         text = python_text()
         self.say(f"{NAMES[0]} uploads {len(text.encode()) / 1e6:.1f} MB of English: what Python says about itself.")
+        small = RECIPES[self.recipe]
         fields = {
-            **RECIPE,
-            "title": "A small model of Python's own words",
-            "purpose": "It learns how Python's documentation speaks, from the text that every Python carries.",
+            **small.fields,
+            "objective": self.recipe,
+            "title": small.title,
+            "purpose": small.purpose,
             "visibility": "public",
             "licence": LICENCE,
             "may_share": "on",
             "target_steps": str(self.steps),
-            "learning_rate": "0.03" if self.steps <= SHORT else "0.02",  # a short run can take larger steps
+            "learning_rate": str(small.in_few_steps if self.steps <= SHORT else small.learning_rate),
             "warmup_steps": str(max(1, min(20, self.steps // 8))),
             "minimum_trainers": str(self.peers),
         }
@@ -135,10 +117,9 @@ class Demo:
             facts = organizer.read_json(f"runs/{self.slug}")
             if facts["step"] != told and facts["loss"] is not None:
                 told = self.step = facts["step"]
-                self.say(
-                    f"step {facts['step']:4d} of {facts['target_steps']}   loss {facts['loss']:.3f}"
-                    f"   (guessing by word frequency: {facts['unigram_entropy']:.3f})"
-                )
+                entropy = facts["unigram_entropy"]
+                beside = "" if entropy is None else f"   (guessing by word frequency: {entropy:.3f})"
+                self.say(f"step {facts['step']:4d} of {facts['target_steps']}   loss {facts['loss']:.3f}{beside}")
             if facts["state"] == "finished":
                 return
             gone = [name for name in children.gone() if facts["state"] != "finishing"]

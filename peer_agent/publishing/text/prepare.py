@@ -29,7 +29,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     bytes: int
     shards: list[TokenFile]
     heldout: TokenFile | None
-    unigram_entropy: float  # nats per token of the shards
+    unigram_entropy: float | None  # nats per token of the shards; None where no loss is of tokens alone
     pieces: list[str]
     ready: str  # the line of a run's timeline
 
@@ -60,7 +60,7 @@ def _prepare(documents: Documents, out: Path, preparation: TextPreparation) -> P
         bytes=documents.bytes,
         shards=shards,
         heldout=heldout,
-        unigram_entropy=entropy,
+        unigram_entropy=None if sentences else entropy,
         pieces=[_piece(documents[number]) for number in order[-3:]],
     )
 

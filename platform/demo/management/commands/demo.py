@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from demo.processes import ROOT, Children
+from demo.recipes import RECIPES
 from demo.story import Demo
 from peer_agent.protocol.errors import Problem
 from server.ports import check_port
@@ -25,6 +26,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """What can be chosen."""
+        parser.add_argument("--recipe", choices=RECIPES, default="causal_lm", help="default causal_lm")
         parser.add_argument("--peers", type=int, default=3, help="volunteers (default 3)")
         parser.add_argument("--steps", type=int, default=0, help="steps (default 1000, with --exit 40)")
         parser.add_argument("--port", type=int, default=8000, help="of the page; 0: any free one (default 8000)")
@@ -36,7 +38,7 @@ class Command(BaseCommand):
         for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: whoever is started with `&` inherits it ignored
             signal.signal(number, signal.default_int_handler)
         steps = options["steps"] or (40 if options["exit"] else 1000)
-        demo = Demo(ROOT / "var" / "demo", options["peers"], steps, options["port"], _say)
+        demo = Demo(ROOT / "var" / "demo", options["peers"], steps, options["port"], options["recipe"], _say)
         try:
             check_port("127.0.0.1", options["port"])
             demo.folder.mkdir(parents=True)
