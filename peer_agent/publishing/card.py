@@ -123,8 +123,8 @@ def _summary(recipe: Recipe, facts: CardFacts, parameters: int) -> str:
 
 
 def _use(recipe: Recipe, facts: CardFacts) -> str:
-    """`facts.slug` stands for the folder of the card, or its name on the Hub."""
-    return f"## Use it\n\n```python\n{recipe.usage(json.dumps(facts.slug))}\n```"
+    where = "`model` is the folder of this file, or its name on the Hub."
+    return f"## Use it\n\n{where}\n\n```python\n{recipe.usage(json.dumps(facts.slug))}\n```"
 
 
 def _training(recipe: Recipe, facts: CardFacts) -> str:

@@ -68,7 +68,9 @@ def _write_files(model: torch.nn.Module, recipe: Recipe, data: Path, out: Path, 
     names = ["README.md", *training_of(recipe).save_model(recipe, model, data, out)]
     if facts.has_curve:
         names.append(CURVE)
-        (out / CURVE).write_text(loss_curve(facts.points, facts.unigram_entropy), encoding="utf-8")
+        (out / CURVE).write_text(
+            loss_curve(facts.points, facts.unigram_entropy, unit=recipe.loss_unit[0]), encoding="utf-8"
+        )
     parameters = sum(parameter.numel() for parameter in model.parameters())
     (out / "README.md").write_text(write_card(recipe, facts, parameters=parameters), encoding="utf-8")
     return sorted(names)

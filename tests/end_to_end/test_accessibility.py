@@ -54,7 +54,7 @@ PAGES = [
     Page("{operator}"),
     Page("{reset}"),
     Page("/login/name/", who="newcomer"),
-    Page("{done}", wait="text=Load it in three lines"),
+    Page("{done}", wait="text=Load it"),
     Page("{done}manage/", who="Amina"),
     Page("{done}publish/", who="Amina"),
     Page("{run}", wait=LIVE),

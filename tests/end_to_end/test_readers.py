@@ -37,7 +37,7 @@ LEARNED_LATER = """
 
 
 MEASURING_S = 300.0  # a child that imports torch, after all that is enqueued before it, on a machine with other work
-MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out text: ")'
+MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out data: ")'
 
 
 class Run(NamedTuple):

@@ -12,6 +12,7 @@ from peer_agent.recipes.text.samples import samples_in, shard_bytes
 
 # Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
 KEPT = {"gpt2": 39.0, "llama": 27.0}
+NAMES = {"gpt2": "GPT-2", "llama": "Llama"}
 KEPT_LOGITS = 3.2  # of each token and entry of the vocabulary: logits, their logarithms, a gradient
 
 
@@ -95,14 +96,14 @@ class CausalLM(Recipe, frozen=True, kw_only=True, tag="causal_lm"):
         """It writes."""
         return (
             "from transformers import pipeline\n"
-            f"write = pipeline('text-generation', model={model})  # the folder of this file, or its name on the Hub\n"
-            "print(write('<|endoftext|>')[0]['generated_text'])"
+            f'write = pipeline("text-generation", model={model})\n'
+            'print(write("Once")[0]["generated_text"])'
         )
 
     def summary(self) -> str:
-        """As in `a gpt2 language model of 2 layers of width 64, context 64, 2,048 tokens`."""
+        """As in `a GPT-2 language model of 2 layers of width 64, context 64, 2,048 tokens`."""
         model = self.model
         return (
-            f"a {model.family} language model of {model.layers} layers of width {model.width}, "
+            f"a {NAMES[model.family]} language model of {model.layers} layers of width {model.width}, "
             f"context {model.context:,}, {self.vocab:,} tokens"
         )

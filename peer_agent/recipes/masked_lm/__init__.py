@@ -125,16 +125,16 @@ class MaskedLM(Recipe, frozen=True, kw_only=True, tag="masked_lm"):
         """It fills in a word."""
         return (
             "from transformers import pipeline\n"
-            f"fill = pipeline('fill-mask', model={model})  # the folder of this file, or its name on the Hub\n"
-            "print(fill('[MASK]')[0]['token_str'])"
+            f'fill = pipeline("fill-mask", model={model})\n'
+            'print(fill("[MASK]")[0]["token_str"])'
         )
 
     def summary(self) -> str:
-        """As in `an albert masked language model of 4 layers of width 128, context 64, 4,000 tokens`."""
+        """As in `an ALBERT masked language model of 4 layers of width 128, context 64, 4,000 tokens`."""
         model = self.model
-        article = "an" if model.family == "albert" else "a"
+        name = {"albert": "an ALBERT", "bert": "a BERT"}[model.family]
         return (
-            f"{article} {model.family} masked language model of {model.layers} layers of width {model.width}, "
+            f"{name} masked language model of {model.layers} layers of width {model.width}, "
             f"context {model.context:,}, {self.vocab:,} tokens"
         )
 

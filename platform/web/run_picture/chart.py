@@ -19,27 +19,34 @@ def laid_out(
 
 
 def loss_chart(
-    points: Sequence[Point], entropy: float | None, frame: Frame = WIDE, heldout: Sequence[Measured] = ()
+    points: Sequence[Point],
+    entropy: float | None,
+    frame: Frame = WIDE,
+    heldout: Sequence[Measured] = (),
+    *,
+    unit: str = "token",
 ) -> str:
     """An `<svg>` of the curve, empty without points. The unigram entropy is dotted, held-out losses are circles."""
     layout = laid_out(points, entropy, frame, heldout)
-    return chart_svg(layout, summary(points, entropy, heldout)) if layout else ""
+    return chart_svg(layout, summary(points, entropy, heldout, unit=unit)) if layout else ""
 
 
-def summary(points: Sequence[Point], entropy: float | None, heldout: Sequence[Measured] = ()) -> str:
-    """What the curve says, for those who do not see it."""
+def summary(
+    points: Sequence[Point], entropy: float | None, heldout: Sequence[Measured] = (), *, unit: str = "token"
+) -> str:
+    """What the curve says, for those who do not see it. `unit`: what a loss is a mean over."""
     if not points:
         return "No step is committed yet."
     first, last = points[0], points[-1]
     if len(points) == 1:
-        text = f"Loss is {last.loss:.2f} nats per token at step {last.step:,}."
+        text = f"Loss is {last.loss:.2f} nats per {unit} at step {last.step:,}."
     else:
         move = "fell" if last.loss < first.loss else "rose"
         text = (
-            f"Loss {move} from {first.loss:.2f} nats per token at step {first.step:,} "
+            f"Loss {move} from {first.loss:.2f} nats per {unit} at step {first.step:,} "
             f"to {last.loss:.2f} at step {last.step:,}."
         )
     if entropy is not None:
         side = "below" if last.loss < entropy else "above"
         text = f"{text} That is {side} {entropy:.2f}, what guessing by frequency alone would cost (unigram)."
-    return f"{text} On held-out text: {heldout[-1].loss:.2f} at step {heldout[-1].step:,}." if heldout else text
+    return f"{text} On held-out data: {heldout[-1].loss:.2f} at step {heldout[-1].step:,}." if heldout else text

@@ -82,7 +82,7 @@ def _loss(seen: Seen) -> Picture:
         "target_steps": seen.run.target_steps,
         "loss": loss if loss is not None and math.isfinite(loss) else None,
         "trend": status_sentence.trend(points, seen.now),
-        "summary": summary(points, entropy, seen.run.heldout),
+        "summary": summary(points, entropy, seen.run.heldout, unit=seen.run.run.parsed_recipe.loss_unit[0]),
         "unigram": entropy,
         "points": [_point(point) for point in points if math.isfinite(point.loss)],
     }

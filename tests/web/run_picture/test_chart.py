@@ -34,5 +34,6 @@ def test_the_summary_says_what_the_curve_says() -> None:
         "That is below 6.10, what guessing by frequency alone would cost (unigram)."
     )
     held = [Measured(100, 100, 7.1, START), Measured(300, 300, 5.5, START)]
-    assert summary(CURVE, 6.1, held).endswith("(unigram). On held-out text: 5.50 at step 300.")
+    assert summary(CURVE, 6.1, held).endswith("(unigram). On held-out data: 5.50 at step 300.")
     assert summary(CURVE[:1], None) == "Loss is 7.99 nats per token at step 1."
+    assert summary(CURVE[:1], None, unit="masked word") == "Loss is 7.99 nats per masked word at step 1."

@@ -1,5 +1,6 @@
 """What "Take it home" shows: the files, how to load them, where they are on the Hub, and who is named on the card."""
 
+import json
 from typing import Any
 
 from django.http import HttpRequest
@@ -28,13 +29,9 @@ def home_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 
 def load_lines(run: Run, published: Publication | None) -> str:
-    """Three lines that load the model: from the Hub where it is there, else from the unpacked archive."""
+    """A few lines that load the model: from the Hub where it is there, else from the unpacked archive."""
     where = published.repository if published else run.slug
-    return (
-        "from transformers import pipeline\n"
-        f'write = pipeline("text-generation", model="{where}")\n'
-        'print(write("Once")[0]["generated_text"])'
-    )
+    return run.parsed_recipe.usage(json.dumps(where))
 
 
 def fetch_line(request: HttpRequest, run: Run) -> str:

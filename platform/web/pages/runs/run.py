@@ -84,6 +84,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Everything on a run's page."""
     seen = seen_of(run)
     picture, live, entropy = seen.run, picture_of(seen), run.dataset.unigram_entropy
+    unit, _ = run.parsed_recipe.loss_unit
     links, is_organizer = links_shown(run, request.user), may_manage(run, request.user)
     return {
         "run": run,
@@ -95,8 +96,8 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "state_word": live["word"],
         **standing_facts(live, STANDING_ON),
         # The chart is made of numbers and fixed words alone.
-        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout)),  # noqa: S308
-        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout)),  # noqa: S308
+        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout, unit=unit)),  # noqa: S308
+        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout, unit=unit)),  # noqa: S308
         "bars": bars_of(seen),
         "you": own_words(run, request.user, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
