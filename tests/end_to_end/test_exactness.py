@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 
 from demo.visitor import Visitor
 from peer_agent.protocol.log.records import from_lines, to_json
+from tests.end_to_end.rig import masked_reference
 from tests.end_to_end.rig.reference import main, weights_of
 from tests.end_to_end.rig.swarm import Swarm, slowed
 
@@ -17,6 +18,15 @@ STEPS, LOSSY_STEPS = 20, 6
 LESS_THAN_IS_TRAINED = 70_000  # characters
 BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
 RATES = {"lamb": "0.01", "adamw": "0.001"}
+MASKED = {
+    "objective": "masked_lm",
+    "family": "albert",
+    "context": "48",
+    "embedding": "32",
+    "tokenizer": "unigram",
+    "lowercase": "1",
+    "learning_rate": RATES["lamb"],
+}
 # Name, CPU capability, threads: the slowest one is stopped half of the time as well.
 MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
@@ -49,10 +59,10 @@ def train(
     return final, digests
 
 
-def distance(export: Path, final: Path) -> float:
+def distance(export: Path, final: Path, reference: Callable[[Path], dict[str, torch.Tensor]] = main) -> float:
     """Largest difference of any weight from the reference's."""
     theirs = weights_of(final)
-    return max(float((weight - theirs[name]).abs().max()) for name, weight in main(export).items())
+    return max(float((weight - theirs[name]).abs().max()) for name, weight in reference(export).items())
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
@@ -74,6 +84,25 @@ def test_uneven_machines_make_what_one_would(
     agree(digests, STEPS)
     # The check has teeth: with means that count each machine alike, whatever its tokens, it is far beyond the bound.
     assert distance(unweighted(export, tmp_path / "unweighted"), final) > 10 * BOUNDS[optimizer]
+
+
+def test_a_masked_language_model_is_what_one_machine_would_make(
+    site: tuple[Swarm, Visitor], tmp_path: Path, english: str
+) -> None:
+    """Masks, cuts and swaps are those of the reference, which draws them by itself, word by word."""
+    torch.set_num_threads(1)
+    export = tmp_path / "export"
+    final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, **MASKED)
+    records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
+    assert all(record["exact"] for record in records)
+    moved = distance(export, final, masked_reference.main)
+    print(f"masked_lm: max |dw| = {moved:.2e} after {STEPS} steps")
+    assert moved <= BOUNDS["lamb"]
+    agree(digests, STEPS)
+    losses = [record["loss"] for record in sorted(records, key=lambda record: int(record["step"]))]
+    assert losses[-1] < losses[0]
+    other = unweighted(export, tmp_path / "unweighted")
+    assert distance(other, final, masked_reference.main) > 10 * BOUNDS["lamb"]
 
 
 def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
