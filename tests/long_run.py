@@ -32,6 +32,7 @@ from peer_agent.protocol.log.records import (
     whole,
 )
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.text.samples import samples_in
 from runs.models import (
     ActivityLine,
@@ -105,6 +106,7 @@ def long_run(run: Run, *, steps: int, machines: int, shards: int = 32) -> Crew:
 
 def _recipe(run: Run, steps: int, machines: int) -> None:
     known = run.parsed_recipe
+    assert isinstance(known, CausalLM)
     sizes = {"micro_batch": UNIT, "target_batch": UNIT * machines, "target_steps": 2 * steps}
     model = msgspec.structs.replace(known.model, context=CONTEXT)
     run.recipe = encode_recipe(msgspec.structs.replace(known, model=model, **sizes)).decode()

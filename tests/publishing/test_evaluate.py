@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing.evaluate import MOST_UNITS, evaluate
+from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.text.tokens import Tokens
 from peer_agent.training.replica import Replica
 from tests.publishing.test_main import facts_of, run
@@ -34,7 +35,7 @@ def snapshot_of(recipe: Recipe, folder: Path, *, fill: float | None = None) -> P
     return folder / "state.safetensors"
 
 
-def by_torch_alone(recipe: Recipe, tokens: Tokens) -> float:
+def by_torch_alone(recipe: CausalLM, tokens: Tokens) -> float:
     """Sample by sample with the model's own logits: the mean over all predicted tokens."""
     replica = Replica(recipe)
     with torch.no_grad():

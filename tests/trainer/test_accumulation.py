@@ -50,11 +50,10 @@ async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
     units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
     done = [await work.compute(e.Compute(job, unit), lambda _: True) for job, unit in enumerate(units)]
     work.close()
-    context = work.trainer.replica.recipe.model.context
-    each = context - 1
+    _, each = work.trainer.replica.recipe.loss_units_in(1)
     weights = [result.loss_tokens for result in done if isinstance(result, e.Computed)]
     assert sorted(weights)[1:] == [42 * each, 42 * each]
-    assert min(weights) == 41 * each + 3011 % context - 1
+    assert min(weights) == 41 * each + 3011 % (each + 1) - 1
 
 
 async def test_what_is_kept_while_a_sum_is_offered_is_another_sum_and_the_next_offer() -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ def build_model(recipe: MaskedLM) -> PreTrainedModel:
         if parameter.ndim >= 2:
             draw_normal(parameter, seed=recipe.seed, name=name, spread=SPREAD)
     with torch.no_grad():
-        model.get_input_embeddings().weight[PADDING].zero_()
+        embeddings: Any = model.get_input_embeddings()
+        embeddings.weight[PADDING].zero_()
     return model
 
 

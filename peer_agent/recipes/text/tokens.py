@@ -24,7 +24,7 @@ class Sentences(NamedTuple):
 
 def load_shard(path: Path) -> Tokens:
     """The tokens of a shard file. Raises Problem E111 where it is not one."""
-    (tokens,) = _vectors(path, tokens=np.uint16)
+    tokens: Tokens = _vectors(path, tokens=np.uint16)[0]
     return tokens
 
 

@@ -106,7 +106,7 @@ class Coordinator:
             recipe=recipe,
             recipe_bytes=encode_recipe(recipe),
             elements=elements,
-            shards=(m.Shard("0" * 64, SHARD_SAMPLES * recipe.model.context),),
+            shards=(m.Shard("0" * 64, SHARD_SAMPLES * recipe.least_size()),),
             site_key=SITE_PUBLIC,
             snapshot=snapshot,
         )

@@ -18,7 +18,7 @@ from peer_agent.averaging.residuals import Residuals
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import Unit
-from peer_agent.protocol.recipe import Codec, Optimizer, Recipe
+from peer_agent.protocol.recipe import Codec, Optimizer
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
@@ -38,7 +38,7 @@ CODECS: tuple[Codec, ...] = ("fp16", "int8", "int4")
 UNEVEN = (3, 5)  # units of each trainer in a step
 
 
-def recipe_of(seed: int, steps: int) -> Recipe:
+def recipe_of(seed: int, steps: int) -> CausalLM:
     """A small model of bytes."""
     return CausalLM(
         model=Model(layers=2, width=64, heads=4, context=64),
@@ -68,7 +68,7 @@ def heldout_loss(codec: Codec, seed: int, steps: int = STEPS, *, feedback: bool 
     return mean_loss(replica.model, recipe, text[-HELD_OUT:], torch.device("cpu")).loss
 
 
-def _units(tokens: Tokens, recipe: Recipe) -> Iterator[Unit]:
+def _units(tokens: Tokens, recipe: CausalLM) -> Iterator[Unit]:
     epoch, size = 0, samples_in(len(tokens), recipe.model.context)
     while True:
         for start in range(0, size - recipe.micro_batch, recipe.micro_batch):

@@ -64,6 +64,7 @@ def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_entropy_and_pieces_describe_the_text(prepared: Prepared) -> None:
+    assert prepared.unigram_entropy is not None
     assert 4 < prepared.unigram_entropy < np.log(1024)
     assert len(prepared.pieces) == 3
     assert all(100 < len(piece) <= 200 for piece in prepared.pieces)

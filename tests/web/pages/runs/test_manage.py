@@ -177,7 +177,7 @@ class TestDrafts:
         answer = client.post("/runs/proverbs/edit/", filled(**fields))
         assert answer["Location"] == MANAGE
         run = Run.objects.get()
-        assert (run.title, run.parsed_recipe.model.context, run.dataset.licence) == ("Riddles", 16, "CC BY")
+        assert (run.title, run.parsed_recipe.least_size(), run.dataset.licence) == ("Riddles", 16, "CC BY")
         assert run.dataset.filename == "proverbs.txt"
 
     def test_a_draft_may_become_one_of_another_recipe(self, organizer: Person, data_folder: Any) -> None:

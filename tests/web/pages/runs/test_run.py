@@ -13,6 +13,7 @@ from django.utils import timezone
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
+from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs.models import Dataset, Release, Run
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened
@@ -154,6 +155,7 @@ class TestNewRun:
         answer = as_(organizer).post("/runs/new/", filled(layers="3", learning_rate="0.02"))
         run = Run.objects.get()
         recipe = run.parsed_recipe
+        assert isinstance(recipe, CausalLM)
         assert answer["Location"] == f"/runs/{run.slug}/manage/"
         assert (recipe.model.layers, recipe.optimizer.learning_rate, recipe.target_batch) == (3, 0.02, 4)
         assert (run.dataset.licence, run.dataset.size) == ("CC0", len(TEXT))
