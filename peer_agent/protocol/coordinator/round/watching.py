@@ -104,8 +104,8 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     able = {member.peer for member in state.listening.values() if state.may_reduce(member)} - round_.hung
     done = {p for p in planned - late if state.now - round_.reported.get(p, round_.planned_at) < HANG_S} & able
     idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
-    if done and (mute := {p for p in late if state.now - round_.reported.get(p, round_.planned_at) >= HEARD_S}):
-        return mute  # it would say each second how far it is
+    if done and (mute := {peer for peer in late if _is_mute(state, round_, peer)}):
+        return mute
     if done and (
         idle_s > (_standing_s(round_, late) or max(STALL_S, WAIT * moving_s))
         or not has_quorum_without(state, round_, stalled)
@@ -114,6 +114,12 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     if able - planned and idle_s >= max(HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS), WAIT * moving_s):
         return late
     return set()
+
+
+def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:
+    """Whether a reducer, which says each second how far it is, has said nothing for as long as it may stand still."""
+    silent_s = state.now - round_.reported.get(reducer, round_.planned_at)
+    return silent_s >= (_standing_s(round_, {reducer}) or HEARD_S)
 
 
 def _behind_their_senders(round_: Round) -> set[PeerId]:
