@@ -5,11 +5,12 @@ values have bounds, none names a file.
 """
 
 import math
+from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, StructMeta
 
 from peer_agent.protocol.errors import Fault, Problem
 
@@ -51,7 +52,18 @@ class Words(NamedTuple):
     help: str = ""
 
 
-class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="objective"):
+class AbstractStruct(StructMeta, ABCMeta):
+    """Of structs with abstract methods: who leaves one out cannot make an instance."""
+
+
+class Recipe(
+    Struct,
+    metaclass=AbstractStruct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="objective",
+):
     """Everything that decides what is computed. The same bytes on every peer.
 
     A subclass is what the whole house knows of a kind of job before torch is loaded; `training` names the module with
@@ -81,11 +93,6 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
-    @classmethod
-    def objective_name(cls) -> str:
-        """The same, of the kind."""
-        return str(cls.__struct_config__.tag)
-
     @property
     def objective(self) -> str:
         """The name that this kind of recipe is registered under."""
@@ -97,50 +104,50 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     # --- what a kind of recipe says of itself -----------------------------------------------------------------------
 
+    @abstractmethod
     def samples_in(self, size: int) -> int:
         """How many samples a shard of that size holds. In what sizes are counted, is the kind's own: tokens, images."""
-        raise NotImplementedError
 
     def least_size(self) -> int:
         """Of the data that one whole sample takes."""
         return 1
 
+    @abstractmethod
     def loss_units_in(self, samples: int) -> tuple[int, int]:
         """Fewest and most loss units that a unit of so many samples can have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parameters(self) -> int:
         """About how many parameters the model has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kept_floats(self, samples: int) -> float:
         """About how many floats forward keeps for backward, for so many samples computed at a time."""
-        raise NotImplementedError
 
     def rules(self) -> Iterable[Rule]:
         """What ties the values together that only this kind has."""
         return ()
 
+    @abstractmethod
     def preparation(self) -> Struct:
         """How data are prepared for it: plain values, equal where nothing has to be prepared anew."""
-        raise NotImplementedError
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
         """The recipe for data that are prepared: values that follow from what was found in them."""
         del data
         return self
 
+    @abstractmethod
     def shard_bytes(self, size: int) -> int:
         """Bytes of a prepared shard of that size, at most."""
-        raise NotImplementedError
 
+    @abstractmethod
     def usage(self, model: str) -> str:
         """A few lines of Python that use a released model. `model`: its folder or name as a Python string."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self) -> str:
-        """The model in a few words, as in `a gpt2 language model of 4 layers`."""
-        raise NotImplementedError
+        """The model in a few words, as in `a GPT-2 language model of 4 layers`."""
 
 
 AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
@@ -187,7 +194,7 @@ def as_values(recipe: Recipe) -> dict[str, Any]:
     return {name: values[name] for name in order if name not in usual}
 
 
-DEFAULTS = {name: getattr(Recipe(), name) for name in LATER}
+DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Recipe)}
 
 
 def parse_recipe(data: bytes | str) -> Recipe:

@@ -1,19 +1,17 @@
 """A causal language model: every token but a sample's first is predicted from those before it."""
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import Recipe, Rule, Words, register
-from peer_agent.recipes.text.preparation import TextPreparation
-from peer_agent.recipes.text.samples import samples_in, shard_bytes
+from peer_agent.protocol.recipe import Rule, Words, register
+from peer_agent.recipes.text.recipe import TextRecipe
+from peer_agent.recipes.text.transformer import even_heads, kept_floats
 
 # Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
 KEPT = {"gpt2": 39.0, "llama": 27.0}
 NAMES = {"gpt2": "GPT-2", "llama": "Llama"}
-KEPT_LOGITS = 3.2  # of each token and entry of the vocabulary: logits, their logarithms, a gradient
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -27,7 +25,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 @register
-class CausalLM(Recipe, frozen=True, kw_only=True, tag="causal_lm"):
+class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     """GPT-2 or Llama from the first parameters on, on one text. A sample is `context` tokens of it."""
 
     title = "Language model"
@@ -44,14 +42,10 @@ class CausalLM(Recipe, frozen=True, kw_only=True, tag="causal_lm"):
     )
 
     model: Model = Model()
-    vocab: Annotated[int, Meta(ge=257, le=65_536)] = 2048  # set from the tokenizer
 
-    def samples_in(self, size: int) -> int:
-        """Of a shard of so many tokens."""
-        return samples_in(size, self.model.context)
-
-    def least_size(self) -> int:
-        """Of the tokens that one whole sample takes."""
+    @property
+    def stretch(self) -> int:
+        """All of a sample is text."""
         return self.model.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
@@ -67,30 +61,15 @@ class CausalLM(Recipe, frozen=True, kw_only=True, tag="causal_lm"):
         return self.vocab * model.width + model.context * model.width + model.layers * 12 * model.width**2
 
     def kept_floats(self, samples: int) -> float:
-        """Attention keeps no square of the context: torch's own kernels do without."""
-        model = self.model
-        a_token = model.layers * model.width * KEPT[model.family] + self.vocab * KEPT_LOGITS
-        return samples * model.context * a_token
+        """As of every transformer."""
+        return kept_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
 
     def rules(self) -> Iterable[Rule]:
         """Of the model's shape."""
         model = self.model
         is_odd = model.family == "llama" and model.width // model.heads % 2 == 1
-        uneven = f"width {model.width} is not a multiple of heads {model.heads}"
-        yield Rule("model.width", uneven, model.width % model.heads != 0)
+        yield even_heads(model)
         yield Rule("model.width", "a head of a llama needs an even width", is_odd)
-
-    def preparation(self) -> TextPreparation:
-        """By a tokenizer of its vocabulary."""
-        return TextPreparation(self.vocab)
-
-    def fitted(self, data: Mapping[str, Any]) -> Self:
-        """A small text may have fewer different pieces than were asked for; the model has exactly one row for each."""
-        return replace(self, vocab=data["vocab"])
-
-    def shard_bytes(self, size: int) -> int:
-        """Two bytes a token."""
-        return shard_bytes(size)
 
     def usage(self, model: str) -> str:
         """It writes."""

@@ -10,11 +10,6 @@ def samples_in(tokens: int, context: int) -> int:
     return tokens // context + (tokens % context >= 2)
 
 
-def shard_bytes(tokens: int) -> int:
-    """Of a shard of that many tokens, at most."""
-    return 2 * tokens + HEADER_BYTES
-
-
-def sentence_shard_bytes(tokens: int) -> int:
-    """The same where it also says where sentences begin, of which each has a token at least."""
-    return shard_bytes(tokens) + 4 * tokens
+def shard_bytes(tokens: int, *, sentences: bool = False) -> int:
+    """Of a shard of that many tokens, at most, and of where its sentences begin, of which each has a token at least."""
+    return HEADER_BYTES + tokens * (2 + 4 * sentences)

@@ -1,18 +1,15 @@
 """A recipe in a test file, that of `docs/adding-a-recipe.md`: each token is predicted from the one before it alone."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from msgspec import Meta
-from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import Recipe, Words, register
-from peer_agent.recipes.text.preparation import TextPreparation
-from peer_agent.recipes.text.samples import samples_in, shard_bytes
+from peer_agent.protocol.recipe import Words, register
+from peer_agent.recipes.text.recipe import TextRecipe
 
 
 @register
-class Bigram(Recipe, frozen=True, kw_only=True, tag="bigram"):
+class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
     """A table of how often one token follows another. A sample is `context` tokens."""
 
     title = "Bigram table"
@@ -25,12 +22,9 @@ class Bigram(Recipe, frozen=True, kw_only=True, tag="bigram"):
     context: Annotated[int, Meta(ge=8, le=8192)] = 64
     vocab: Annotated[int, Meta(ge=257, le=4096)] = 512
 
-    def samples_in(self, size: int) -> int:
-        """Of a shard of so many tokens."""
-        return samples_in(size, self.context)
-
-    def least_size(self) -> int:
-        """Of the tokens that one whole sample takes."""
+    @property
+    def stretch(self) -> int:
+        """All of a sample is text."""
         return self.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
@@ -44,18 +38,6 @@ class Bigram(Recipe, frozen=True, kw_only=True, tag="bigram"):
     def kept_floats(self, samples: int) -> float:
         """Logits, their logarithms, a gradient."""
         return 3.0 * samples * self.context * self.vocab
-
-    def preparation(self) -> TextPreparation:
-        """As of a language model."""
-        return TextPreparation(self.vocab)
-
-    def fitted(self, data: Mapping[str, Any]) -> Self:
-        """One row for each token that the text has."""
-        return replace(self, vocab=data["vocab"])
-
-    def shard_bytes(self, size: int) -> int:
-        """Two bytes a token."""
-        return shard_bytes(size)
 
     def usage(self, model: str) -> str:
         """The table itself."""

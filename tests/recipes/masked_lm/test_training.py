@@ -57,6 +57,7 @@ def test_a_sample_is_a_stretch_in_two_parts_that_begin_with_sentences() -> None:
         assert (row[0], len(ends), ends[-1]) == (CLS, 2, STRETCH + 2)
         parts = [row[1 : ends[0]], row[ends[0] + 1 : -1]]
         assert kinds[number].tolist() == [0] * (len(parts[0]) + 2) + [1] * (len(parts[1]) + 1)
+        assert len(parts[0]) > 0 < len(parts[1])
         first, second = reversed(parts) if swapped[number] else parts
         start = number * STRETCH
         assert np.array_equal(np.concatenate([first, second]), text[start : start + STRETCH])
@@ -158,6 +159,13 @@ def test_the_seed_alone_decides_the_first_values() -> None:
     torch.manual_seed(2)
     other = build_model(TINY).state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_is_padded_is_nothing_at_first() -> None:
+    model: Any = build_model(TINY)
+    embeddings = model.get_input_embeddings().weight
+    assert not embeddings[PADDING].any()
+    assert embeddings[PADDING + 1].any()
 
 
 def test_nothing_is_dropped_out() -> None:

@@ -14,3 +14,4 @@ def test_a_tail_needs_two_tokens(tokens: int, samples: int) -> None:
 
 def test_a_shard_has_two_bytes_a_token_and_a_header() -> None:
     assert shard_bytes(1000) == 2000 + 64 * 1024
+    assert shard_bytes(1000, sentences=True) == 6000 + 64 * 1024

@@ -107,6 +107,7 @@ class TestDataset:
         preparation.prepare_dataset(created.dataset_id)
         created.refresh_from_db()
         assert created.parsed_recipe == msgspec.structs.replace(RECIPE, vocab=300)
+        assert Dataset.objects.get().preparation == preparation_of(created.parsed_recipe), "it need not be cut again"
 
     def test_doing_it_twice_does_it_once(self, created: Run, children: list[str]) -> None:
         for _ in range(2):

@@ -179,7 +179,7 @@ def close_offers(state: RunState) -> list[Command]:
         return []
     for peer in sorted(round_.waiting.intersection(state.members)):
         missed(state, state.members[peer].conduct)
-    returned = _refuse_hold(state, round_)
+    returned = _return_of_slow(state, round_)
     offers = [(peer, offer) for peer, offer in sorted(round_.offers.items()) if offer.loss_tokens]
     if not offers or not _is_enough(state, (offer for _, offer in offers)):
         state.late_rounds += bool(round_.waiting)
@@ -209,7 +209,7 @@ def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
     return 100 * samples >= QUORUM_PERCENT * state.recipe.target_batch
 
 
-def _refuse_hold(state: RunState, round_: Round) -> list[Command]:
+def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
     """Who was too slow holds what it could not send before: it grows to more than the others can do without.
 
     Where these have enough without it, its leases come back, for it would hold up the round again; with the next ones

@@ -93,11 +93,6 @@ class NewRunForm(forms.Form):
         return tuple(self.kind.presets)
 
     @property
-    def objective_name(self) -> str:
-        """Of the kind."""
-        return self.kind.objective_name()
-
-    @property
     def preset(self) -> str:
         """The name of the recipe that the form began with."""
         return next((name for name, preset in self.kind.presets.items() if preset == self.usual), "")

@@ -356,6 +356,23 @@ def test_a_reducer_that_says_nothing_is_done_without_as_soon_as_another_is_done(
     assert ({span.reducer for span in stage.spans()} == {relays[0]}) is is_mute
 
 
+@pytest.mark.parametrize(("duration_s", "mute_s"), [(4.0, HEARD_S), (40.0, 20.0)])
+def test_how_long_it_may_be_mute_is_a_part_of_the_plans_time(duration_s: float, mute_s: float) -> None:
+    """Three of its words are lost before that, or it is busy."""
+    stage, relays = timed({}, {}, duration_s=duration_s)
+    progress(stage, relays[1], 1, 1, 1, 1)
+    for span in stage.spans():
+        if span.reducer == relays[0]:
+            stage.span_done(span)
+    heard_at = stage.now
+    while stage.now < heard_at + mute_s - 0.5:
+        stage.wait(0.25)
+        progress(stage, relays[0], 4, 4, 4, 4)
+        assert stage.round.attempt == 1
+    stage.wait(1.0)
+    assert stage.round.attempt == 2
+
+
 def test_how_long_it_may_stand_still_is_a_part_of_the_plans_time() -> None:
     stage, relays = timed({}, {}, duration_s=40.0)
     begun = stage.now

@@ -1,0 +1,37 @@
+"""What is true of every transformer that reads text, whatever its family."""
+
+from typing import Protocol
+
+from peer_agent.protocol.recipe import Rule
+
+KEPT_LOGITS = 3.2  # of each token and entry of the vocabulary: logits, their logarithms, a gradient
+
+
+class Shape(Protocol):
+    """What a recipe's model has to say for it."""
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def context(self) -> int: ...
+
+
+def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float) -> float:
+    """About how many floats forward keeps for backward: `a_layer` of them for each token and unit of width.
+
+    Attention keeps no square of the context: torch's own kernels do without.
+    """
+    return samples * shape.context * (shape.layers * shape.width * a_layer + vocab * KEPT_LOGITS)
+
+
+def even_heads(shape: Shape) -> Rule:
+    """The heads share the width."""
+    uneven = f"width {shape.width} is not a multiple of heads {shape.heads}"
+    return Rule("model.width", uneven, shape.width % shape.heads != 0)
