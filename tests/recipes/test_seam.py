@@ -54,6 +54,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     assert isinstance(preparation, TextPreparation)
     assert preparation == recipe.preparation()
     made = prepare(folder / "text", folder, preparation)
+    assert (made.unigram_entropy is None) is preparation.sentences, "no loss of sentences is of their tokens alone"
     (folder / "made.json").write_text(json.dumps({"vocab": made.vocab}))
     return recipe.fitted({"vocab": made.vocab}), folder
 

@@ -13,6 +13,7 @@ from django.utils import timezone
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token
 from coordination.models import Presence
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs.models import Dataset, Release, Run
@@ -234,6 +235,16 @@ class TestRunPage:
         assert "The curve begins with the first step" in text
         assert "Join in" not in text
         assert "refresh" not in text
+
+    def test_a_loss_is_said_to_be_a_mean_over_what_it_is(
+        self, client: Client, organizer: Person, laptop: Owned
+    ) -> None:
+        run = opened(organizer, recipe=encode_recipe(MaskedLM()).decode())
+        committed(run, (laptop.machine, 4))
+        committed(run, (laptop.machine, 4), loss=4.0)
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert "per token" not in text
+        assert "from 5.00 nats per masked word" in text
 
     def test_an_open_run_without_hands_says_so(self, client: Client, run: Run) -> None:
         text = page(client.get(f"/runs/{run.slug}/"))
