@@ -139,7 +139,7 @@ def _fault_in(state: RunState, member: Member, offer: m.Offer) -> Fault | None:
     if offer.accumulator != member.accumulator or not state.leases.holds(offer.accumulator, units):
         return Fault.of("E219", claimed=offer.loss_tokens, leased=0)
     highest = max((w.tokens for w in offer.weights), default=0)  # samples are credited in proportion to loss_tokens
-    if len(set(units)) != len(units) or highest > leased or not fewest <= offer.loss_tokens <= most:
+    if len(set(units)) != len(units) or not fewest <= offer.loss_tokens <= most:
         return Fault.of("E219", claimed=offer.loss_tokens, leased=leased)
     is_said = offer.loss_tokens <= highest <= offer.loss_tokens + member.carried
     if not is_said or not _tiles(offer.weights, state.grid.chunks):
