@@ -32,6 +32,7 @@ OPERATOR = re.compile(r"/operator/[\w-]+/")
 AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
 LOOK_S, ASK_S = 0.05, 0.2  # between two looks at what is at hand; between two questions to the site
 GONE_S = 60.0
+LAST = 3000  # characters of a log, where a test fails
 ENDLESS = 100_000  # steps
 SMALL = {
     "family": "gpt2",
@@ -74,7 +75,9 @@ class Swarm:
         self.folder.mkdir(parents=True, exist_ok=True)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            print(self.logs())  # what a test failed of may be told there alone
         self.end(*self.processes)
         for file in self._files:
             file.close()
@@ -182,6 +185,10 @@ class Swarm:
         """What a process has said."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
+    def logs(self) -> str:
+        """The ends of all of them."""
+        return "\n".join(f"--- {name}\n{self.log(name)[-LAST:]}" for name in self.processes)
+
     # --- people -------------------------------------------------------------------------------------------------
 
     def sign_up(self, name: str) -> Visitor:
@@ -269,8 +276,7 @@ class Swarm:
         until = time.monotonic() + limit_s
         while not done():
             if time.monotonic() > until:
-                logs = "\n".join(f"--- {name}\n{self.log(name)[-1500:]}" for name in self.processes)
-                raise AssertionError(f"not within {limit_s:g} s: {what}\n{self.facts()}\n{logs}")
+                raise AssertionError(f"not within {limit_s:g} s: {what}\n{self.facts()}")
             time.sleep(every_s)
 
     def digests(self, agent: str) -> dict[int, str]:
