@@ -87,6 +87,7 @@ class TestARun:
             await until_step(LAST)
             await until(lambda: teo.snapshots_asked + noor.snapshots_asked == [LAST], "one of them hands in its state")
             await until(lambda: LogEntry.objects.filter(step=LAST).exclude(state_digest="").exists(), "they agree")
+            await until(Election.objects.filter(step=LAST).exists, "the site knows whom it asked")
             await in_thread(self._hand_in)(example.run, LAST)
             await until(Release.objects.exists, "the host finishes the run")
             await until(lambda: "finished" in teo.states and "finished" in noor.states, "all are told")
@@ -234,6 +235,7 @@ class TestARun:
             assert teo.snapshots_asked + noor.snapshots_asked == [step]
             entry = LogEntry.objects.filter(step=step).exclude(state_digest="")
             await until(entry.exists, "they agree")
+            await until(Election.objects.filter(step=step).exists, "the site knows whom it asked")
             await in_thread(self._hand_in)(example.run, step)
             await until(Release.objects.exists, "the host finishes the run")
             await until(lambda: "finished" in teo.states and "finished" in noor.states, "all are told again")
