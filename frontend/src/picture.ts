@@ -114,6 +114,8 @@ export interface Values {
   readonly target: number;
   readonly samples_per_s: number;
   readonly tokens_per_s: number;
+  /** What they are: tokens, images. */
+  readonly units: string;
   readonly training: number;
   readonly relays: number;
   readonly void_rounds: number;

@@ -102,13 +102,13 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str) -
 
 
 def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, Needs]:
-    """Samples at a time: the whole micro-batch, or half of it, and so on. Raises Problem E123, E125."""
+    """Samples at a time: the whole micro-batch, or half of it where it may be cut, and so on. Raises E123, E125."""
     at_once = facts.recipe.micro_batch
     while True:
         needs = needs_of(facts.recipe, facts.parameters, at_once=at_once, on_gpu=free.gpu is not None)
         if needs.memory <= free.memory and needs.gpu <= (free.gpu or 0):
             return at_once, needs
-        if at_once == 1:
+        if at_once == 1 or facts.recipe.unit_is_whole:
             break
         at_once //= 2
     if needs.memory > free.memory:

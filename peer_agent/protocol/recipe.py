@@ -16,15 +16,18 @@ from peer_agent.protocol.errors import Fault, Problem
 
 Codec = Literal["fp32", "fp16", "int8", "int4"]
 LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
-OptimizerName = Literal["lamb", "adamw"]
+OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
 
 
 class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """LAMB (arXiv 1904.00962) or AdamW (arXiv 1711.05101) with warm-up and decay by committed step."""
+    """LAMB (arXiv 1904.00962), AdamW (arXiv 1711.05101), SGD or LARC (arXiv 1708.03888), by committed step.
+
+    Of SGD and LARC, `beta1` is the momentum, and there is no second moment.
+    """
 
     name: OptimizerName = "lamb"
-    learning_rate: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    learning_rate: Annotated[float, Meta(gt=0, le=10)] = 0.01
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.98
     epsilon: Annotated[float, Meta(ge=1e-12, le=1e-2)] = 1e-6
@@ -52,6 +55,25 @@ class Words(NamedTuple):
     help: str = ""
 
 
+class Material(NamedTuple):
+    """What people bring for a recipe to learn from, in words."""
+
+    name: str  # as in `the text`
+    unit: str  # what sizes are counted in: tokens, images
+    file: str  # what is uploaded
+    shown: tuple[str, str]  # above what people are shown of it: a title, and what to look for
+    suffixes: tuple[str, ...] = ()  # that its file has one of; none: a text
+
+
+class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
+    """How an uploaded file becomes shards: plain values, equal where nothing has to be prepared anew."""
+
+    material: ClassVar[Material]
+    beside: ClassVar[Literal["tokenizer", "shards"]]  # the folder of what was prepared that a release is made with
+    least_beside: ClassVar[int] = 0  # how much of the shards a release needs, at least, in the order of their digests
+    module: ClassVar[str]  # with `prepare(file, out, preparation)`, which gives a `Prepared`
+
+
 class AbstractStruct(StructMeta, ABCMeta):
     """Of structs with abstract methods: who leaves one out cannot make an instance."""
 
@@ -75,8 +97,11 @@ class Recipe(
     task: ClassVar[str] = ""  # … and what it is for, where the Hub has a word for it
     loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: one, and many
     training: ClassVar[str]
+    prepares: ClassVar[type[Preparation]]
+    unit_is_whole: ClassVar[bool] = False  # its samples have a part in each other's loss, as where a batch is normed
     words: ClassVar[tuple[Words, ...]] = ()  # of the values that only this kind has, in the order of the form
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
+    from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form has
     largest: ClassVar[str] = ""  # the path of the value that makes a model too large
 
     optimizer: Optimizer = Optimizer()
@@ -92,6 +117,11 @@ class Recipe(
     contributors: Literal["all", "fast"] = "all"  # fast: whoever would hold up the others is left out for one round
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+    @property
+    def material(self) -> Material:
+        """What it learns from, in words."""
+        return self.prepares.material
 
     @property
     def objective(self) -> str:
@@ -129,8 +159,8 @@ class Recipe(
         return ()
 
     @abstractmethod
-    def preparation(self) -> Struct:
-        """How data are prepared for it: plain values, equal where nothing has to be prepared anew."""
+    def preparation(self) -> Preparation:
+        """How data are prepared for it: of the class `prepares`."""
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
         """The recipe for data that are prepared: values that follow from what was found in them."""

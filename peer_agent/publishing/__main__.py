@@ -5,6 +5,7 @@ The last line of the output is a JSON object of facts; with status 1 the last li
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
 import traceback
@@ -36,13 +37,13 @@ UNEXPECTED = {
 LOW, LOWEST = 10, 19  # of the priorities that a process may have
 
 
-# torch and transformers take seconds to import and the text needs neither, so each command imports its own.
+# torch and transformers take seconds to import and data need neither, so each command imports its own.
 
 
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
-    from peer_agent.publishing.text.prepare import prepare
-
-    return prepare(given.text, given.out, parse_preparation(given.preparation))
+    preparation = parse_preparation(given.preparation)
+    made: msgspec.Struct = importlib.import_module(preparation.module).prepare(given.file, given.out, preparation)
+    return made
 
 
 def run_initial(given: argparse.Namespace) -> msgspec.Struct:
@@ -152,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
     """The commands."""
     whole = argparse.ArgumentParser(prog="python -m peer_agent.publishing", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    _command(commands, "prepare", run_prepare, "text", "out").add_argument("--preparation", required=True)
+    _command(commands, "prepare", run_prepare, "file", "out").add_argument("--preparation", required=True)
     _command(commands, "initial", run_initial, "recipe", "out")
     release = _command(commands, "release", run_release, "recipe", "snapshot", "data", "out")
     release.add_argument("--facts", type=Path, required=True)

@@ -47,7 +47,8 @@ class Shards:
     def __getitem__(self, shard: int, /) -> Any:
         """What it holds. Raises Problem."""
         if shard not in self._open:
-            path = asyncio.run_coroutine_threadsafe(self._fetch(self.shards[shard]), self.loop).result()
+            fetching = fetch_shard(self.home, self.access, self.recipe, self.shards[shard])
+            path = asyncio.run_coroutine_threadsafe(fetching, self.loop).result()
             try:
                 self._open[shard] = self._load(path)
             except Problem:
@@ -55,10 +56,12 @@ class Shards:
                 raise
         return self._open[shard]
 
-    async def _fetch(self, shard: m.Shard) -> Path:
-        path = self.home.cache / "shards" / f"{shard.digest}.safetensors"
-        await _fetch(self.access, f"shards/{shard.digest}", path, shard.digest, self.recipe.shard_bytes(shard.tokens))
-        return path
+
+async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard) -> Path:
+    """The file of a shard."""
+    path = home.cache / "shards" / f"{shard.digest}.safetensors"
+    await _fetch(access, f"shards/{shard.digest}", path, shard.digest, recipe.shard_bytes(shard.tokens))
+    return path
 
 
 async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) -> Path:

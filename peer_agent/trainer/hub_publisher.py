@@ -18,12 +18,14 @@ import msgspec
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.network.site import download, get_json
+from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import RecordHead
-from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing.card import CardFacts, parse_facts
 from peer_agent.publishing.outcome import facts_of, fault_of
 from peer_agent.site.credential import RunAccess
+from peer_agent.trainer.files import fetch_shard
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
 
@@ -40,6 +42,7 @@ class HubPublisher:
     def __init__(self, home: Home, access: RunAccess, repository: str, token: str, view: View) -> None:
         self.home, self.access, self.repository, self.view = home, access, repository, view
         self.endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
+        self.shards: tuple[m.Shard, ...] = ()
         self.folder = home.cache / "publishing"
         self._token = token
         self._waiting: tuple[State, RecordHead, Replica] | None = None
@@ -78,7 +81,7 @@ class HubPublisher:
     async def _send(self, state: State, record: RecordHead, replica: Replica) -> str:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        await self._fetch_tokenizer()
+        await self._fetch_data(replica.recipe)
         file = await asyncio.to_thread(state.save, self.folder / "state.safetensors")
         (self.folder / "recipe.json").write_bytes(encode_recipe(replica.recipe))
         facts = await self._facts(record, replica.recipe.target_steps)
@@ -104,6 +107,20 @@ class HubPublisher:
             return facts
         said = f"A snapshot of a run that is still going on: the model after step {record.step:,}. {facts.purpose}"
         return msgspec.structs.replace(facts, purpose=said.strip())
+
+    async def _fetch_data(self, recipe: Recipe) -> None:
+        """What a release is made with, beside the model."""
+        if recipe.prepares.beside == "tokenizer":
+            await self._fetch_tokenizer()
+            return
+        left = recipe.prepares.least_beside
+        (self.folder / "shards").mkdir()
+        for shard in sorted(self.shards, key=lambda shard: shard.digest):
+            path = await fetch_shard(self.home, self.access, recipe, shard)
+            await asyncio.to_thread(shutil.copyfile, path, self.folder / "shards" / path.name)
+            left -= shard.tokens
+            if left <= 0:
+                return
 
     async def _fetch_tokenizer(self) -> None:
         await self.access.renew()

@@ -108,6 +108,8 @@ class Jobs:
         replica = await asyncio.to_thread(Replica, recipe, pick_device())
         if replica.layout.elements != greeting.elements:
             raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
+        if agent.publisher is not None:
+            agent.publisher.shards = greeting.shards
         shards = Shards(agent.home, agent.access, recipe, greeting.shards, asyncio.get_running_loop())
         limits = agent.limits
         trainer = Trainer(replica, greeting.run, shards, threads=limits.threads, at_once=limits.at_once)

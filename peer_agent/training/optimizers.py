@@ -1,4 +1,4 @@
-"""LAMB and AdamW in single IEEE operations, so that every CPU and GPU gets the same bits (rule 13).
+"""LAMB, AdamW, SGD and LARC in single IEEE operations, so that every CPU and GPU gets the same bits (rule 13).
 
 Allowed: mul, add, sub, div of two tensors, `square_root`. Not allowed: `alpha=`, addcmul, lerp, foreach, fused, compile
 (each may round once where another machine rounds twice), `sum` and `norm` (their order depends on threads and vector
@@ -14,6 +14,13 @@ One update of one tensor w with averaged gradient a, each operation rounded to f
     u = u + (w * wd)                                 where w has two dimensions or more
     AdamW: w = w - (u * lr)
     LAMB:  w = w - (u * ((|w| / |u|) * lr))          the ratio is 1 where |w| or |u| is 0
+
+SGD and LARC with momentum b1, where v stays 0:
+
+    g = g + (w * wd)                                 where w has two dimensions or more
+    LARC: g = g * ((|w| * trust) / ((|g0| + (|w| * wd)) + eps))       g0: g before decay; g = g0 if |w| or |g0| is 0
+    m = (m * b1) + g
+    w = w - (m * lr)
 
 Weight decay leaves biases and the gains of norms alone, as is usual in the field. LAMB's ratio is taken per tensor, of
 all tensors (arXiv 1904.00962, algorithm 2): it also holds down tensors whose true gradient is 0, such as the bias of
@@ -31,7 +38,7 @@ from peer_agent.protocol.recipe import Optimizer
 from peer_agent.protocol.schedule import float32
 from peer_agent.training.model import Layout
 
-Move = Callable[[torch.Tensor, torch.Tensor, float], None]  # weight, direction, learning rate
+TRUST = 0.001  # of LARC, as in arXiv 2006.09882
 
 
 class Moving(NamedTuple):
@@ -42,14 +49,16 @@ class Moving(NamedTuple):
     moment2: torch.Tensor
 
 
+Move = Callable[[Optimizer, Scalars, Moving, torch.Tensor], None]  # the last: the gradient, clipped
+
+
 def update(optimizer: Optimizer, scalars: Scalars, layout: Layout, state: Moving, averaged: torch.Tensor) -> None:
     """Change flat state vectors in place by one averaged gradient."""
     move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:
             views = Moving(*(piece.of(vector) for vector in state))
-            direction = _direction(optimizer, scalars, views, piece.of(averaged))
-            move(views.weight, direction, scalars.learning_rate)
+            move(optimizer, scalars, views, piece.of(averaged).mul(scalars.clip))
 
 
 def _move_of(optimizer: Optimizer) -> Move:
@@ -58,6 +67,10 @@ def _move_of(optimizer: Optimizer) -> Move:
             return _lamb
         case "adamw":
             return _adamw
+        case "sgd":
+            return _sgd
+        case "larc":
+            return _larc
     assert_never(optimizer.name)
 
 
@@ -80,31 +93,60 @@ def halving_sum(values: torch.Tensor) -> torch.Tensor:
     return level[0]
 
 
-def _direction(optimizer: Optimizer, scalars: Scalars, views: Moving, averaged: torch.Tensor) -> torch.Tensor:
+def _direction(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> torch.Tensor:
     """Moves the moments; returns u."""
-    gradient = averaged.mul(scalars.clip)
     _decay_towards(views.moment1, gradient, optimizer.beta1)
     _decay_towards(views.moment2, gradient.mul(gradient), optimizer.beta2)
     denominator = square_root(views.moment2.mul(scalars.inverse_bias_2)).add_(float32(optimizer.epsilon))
     direction = views.moment1.mul(scalars.inverse_bias_1).div_(denominator)
-    if views.weight.ndim >= 2:
-        direction.add_(views.weight.mul(float32(optimizer.weight_decay)))
-    return direction
+    return _decayed(optimizer, views.weight, direction)
 
 
 def _decay_towards(moment: torch.Tensor, value: torch.Tensor, beta: float) -> None:
     moment.mul_(float32(beta)).add_(value.mul(float32(1.0 - beta)))
 
 
-def _adamw(weight: torch.Tensor, direction: torch.Tensor, learning_rate: float) -> None:
-    weight.sub_(direction.mul_(learning_rate))
+def _adamw(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> None:
+    direction = _direction(optimizer, scalars, views, gradient)
+    views.weight.sub_(direction.mul_(scalars.learning_rate))
 
 
-def _lamb(weight: torch.Tensor, direction: torch.Tensor, learning_rate: float) -> None:
-    weight.sub_(direction.mul_(_trust_ratio(weight, direction).mul(learning_rate)))
+def _lamb(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> None:
+    direction = _direction(optimizer, scalars, views, gradient)
+    norms = _norm(views.weight), _norm(direction)
+    ratio = torch.where(_are_both(norms), norms[0].div(norms[1]), torch.ones_like(norms[0]))
+    views.weight.sub_(direction.mul_(ratio.mul(scalars.learning_rate)))
 
 
-def _trust_ratio(weight: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    norms = [square_root(halving_sum(tensor.mul(tensor))) for tensor in (weight, direction)]
-    ratio = norms[0].div(norms[1])
-    return torch.where((norms[0] > 0) & (norms[1] > 0), ratio, torch.ones_like(ratio))
+def _sgd(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> None:
+    _moved_by(optimizer, scalars, views, _decayed(optimizer, views.weight, gradient))
+
+
+def _larc(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> None:
+    norms = _norm(views.weight), _norm(gradient)
+    length = norms[1].add(norms[0].mul(_decay_of(optimizer, views.weight))).add(float32(optimizer.epsilon))
+    rate = norms[0].mul(float32(TRUST)).div(length)
+    scaled = _decayed(optimizer, views.weight, gradient.clone()).mul_(rate)
+    _moved_by(optimizer, scalars, views, torch.where(_are_both(norms), scaled, gradient))
+
+
+def _moved_by(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> None:
+    views.moment1.mul_(float32(optimizer.beta1)).add_(gradient)
+    views.weight.sub_(views.moment1.mul(scalars.learning_rate))
+
+
+def _decay_of(optimizer: Optimizer, weight: torch.Tensor) -> float:
+    return float32(optimizer.weight_decay) if weight.ndim >= 2 else 0.0
+
+
+def _decayed(optimizer: Optimizer, weight: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.add_(weight.mul(_decay_of(optimizer, weight))) if weight.ndim >= 2 else gradient
+
+
+def _norm(values: torch.Tensor) -> torch.Tensor:
+    return square_root(halving_sum(values.mul(values)))
+
+
+def _are_both(norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Whether neither of these is 0."""
+    return (norms[0] > 0) & (norms[1] > 0)

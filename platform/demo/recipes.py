@@ -1,16 +1,35 @@
-"""What the demo can train: a small recipe of each kind, as somebody would fill in the form."""
+"""What the demo can train: a small recipe of each kind, as somebody would fill in the form, and what it learns from."""
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+from demo import corpus, digits
+
+
+class Material(NamedTuple):
+    """A file that somebody uploads. `words`: what it holds."""
+
+    name: str
+    content: Callable[[], bytes]
+    licence: str
+    words: str
+
+
+TEXT = Material(
+    "python.txt", lambda: corpus.python_text().encode(), corpus.LICENCE, "English: what Python says about itself"
+)
+DIGITS = Material("digits.tar", digits.digits_tar, digits.LICENCE, "images: handwritten digits")
 
 
 class Small(NamedTuple):
-    """A recipe that shows something within minutes, on the text that every Python carries."""
+    """A recipe that shows something within minutes."""
 
     title: str
     purpose: str
     fields: dict[str, str]
     learning_rate: float
     in_few_steps: float  # the same where there are few: a short run can take larger steps
+    material: Material = TEXT
 
 
 OPTIMIZER = {
@@ -65,5 +84,28 @@ RECIPES: dict[str, Small] = {
         },
         learning_rate=0.01,
         in_few_steps=0.02,
+    ),
+    "image_classification": Small(
+        title="A small reader of handwritten digits",
+        purpose="It learns to tell ten handwritten digits apart, from 1,797 of them.",
+        fields={
+            **OPTIMIZER,
+            "optimizer": "sgd",
+            "beta1": "0.9",
+            "weight_decay": "0.0005",
+            "clip_norm": "5.0",
+            "family": "resnet10",
+            "width": "16",
+            "side": "32",
+            "shift": "0.1",
+            "flip": "0",
+            "target_batch": "128",
+            "micro_batch": "16",
+            "decay": "cosine",
+            "final_ratio": "0.1",
+        },
+        learning_rate=0.1,
+        in_few_steps=0.1,
+        material=DIGITS,
     ),
 }

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from demo.corpus import LICENCE, python_text
 from demo.processes import Children, agent_command, bare_environment, serve_command
 from demo.recipes import RECIPES
 from demo.visitor import TOKEN, Refused, Visitor
@@ -75,27 +74,27 @@ class Demo:
         return person
 
     def _open_run(self, organizer: Visitor) -> None:
-        text = python_text()
-        self.say(f"{NAMES[0]} uploads {len(text.encode()) / 1e6:.1f} MB of English: what Python says about itself.")
         small = RECIPES[self.recipe]
+        material, content = small.material, small.material.content()
+        self.say(f"{NAMES[0]} uploads {len(content) / 1e6:.1f} MB of {material.words}.")
         fields = {
             **small.fields,
             "objective": self.recipe,
             "title": small.title,
             "purpose": small.purpose,
             "visibility": "public",
-            "licence": LICENCE,
+            "licence": material.licence,
             "may_share": "on",
             "target_steps": str(self.steps),
             "learning_rate": str(small.in_few_steps if self.steps <= SHORT else small.learning_rate),
             "warmup_steps": str(max(1, min(20, self.steps // 8))),
             "minimum_trainers": str(self.peers),
         }
-        organizer.submit("/runs/new/", fields, {"text": ("python.txt", text.encode())})
+        organizer.submit("/runs/new/", fields, {"text": (material.name, content)})
         self.slug = organizer.slug
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
         self.say(f"The run is at {self.site}/runs/{self.slug}/")
-        ready = "the text could not be prepared"
+        ready = "the data could not be prepared"
         self._wait_for(lambda: self._state(organizer) in ("open", "finished"), RELEASE_S, ready, None)
 
     def _start_volunteers(self, children: Children, organizer: Visitor) -> None:

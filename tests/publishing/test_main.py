@@ -35,16 +35,15 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
     prepared = facts_of(run("prepare", text, tmp_path / "data", "--preparation", PREPARATION))
     assert set(prepared) == {
         "vocab",
-        "tokens",
+        "size",
         "characters",
-        "bytes",
         "shards",
         "heldout",
         "unigram_entropy",
         "pieces",
         "ready",
     }
-    assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "tokens"}
+    assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "size"}
     (tmp_path / "recipe.json").write_bytes(encode_recipe(small_recipe()))
     initial = facts_of(run("initial", tmp_path / "recipe.json", tmp_path))
     assert set(initial) == {"file", "size", "elements", "parameters", "state_digest"}

@@ -13,12 +13,15 @@ import pytest
 from peer_agent.display.lines import View
 from peer_agent.display.status import ShownTrouble
 from peer_agent.machine.home import Home, KnownSite
+from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record
 from peer_agent.publishing.card import CardFacts, Person, write_card
+from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.site.credential import RunAccess
+from peer_agent.trainer import hub_publisher
 from peer_agent.trainer.hub_publisher import HubPublisher, hub_token
 from peer_agent.training.replica import Replica
 from tests.agent.program import Answer, http_site, refusal
@@ -155,6 +158,27 @@ async def test_its_card_says_what_the_site_knows(tmp_path: Path, is_last: bool) 
     card = write_card(replica.recipe, facts, parameters=1)
     assert "| Teo | 8 | 50.0% |" in card
     assert "![Loss from 5.00 at step 1 to 2.00 at step 2]" in card
+
+
+async def test_images_are_fetched_until_they_are_enough_in_the_order_of_their_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+
+    async def fetch(home: Home, access: Any, recipe: Any, shard: m.Shard) -> Path:
+        fetched.append(shard.digest[0])
+        (path := tmp_path / f"{shard.digest}.safetensors").write_bytes(shard.digest.encode())
+        return path
+
+    monkeypatch.setattr(hub_publisher, "fetch_shard", fetch)
+    publisher = Slow(Home(tmp_path), [])
+    publisher.shards = tuple(
+        m.Shard(letter * 64, size) for letter, size in (("d", 9), ("b", 96), ("a", 4000), ("c", 9))
+    )
+    publisher.folder.mkdir(parents=True)
+    await publisher._fetch_data(ImageClassification())
+    assert fetched == ["a", "b"]
+    assert sorted(path.stem[0] for path in (publisher.folder / "shards").iterdir()) == fetched
 
 
 async def test_a_site_that_knows_no_facts_leaves_the_card_short(tmp_path: Path) -> None:

@@ -32,10 +32,12 @@ from tests.training.commits import (
 
 STEPS = 20
 GROUPS = ((0, 3), (3, 8), (8, 10))  # units of each group's share of ten
-BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
+BOUNDS = {"lamb": 1e-6, "adamw": 1e-5, "sgd": 1e-6, "larc": 1e-6}
 RECIPES = {
     "lamb": {"name": "lamb", "learning_rate": 0.01},
     "adamw": {"name": "adamw", "learning_rate": 0.001},
+    "sgd": {"name": "sgd", "learning_rate": 0.05},
+    "larc": {"name": "larc", "learning_rate": 2.4},
 }
 Mean = Callable[[Sequence[Taken]], Vector]
 

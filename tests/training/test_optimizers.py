@@ -23,7 +23,12 @@ from tests.training import golden_update
 
 LAYOUT = Layout((Piece("matrix", (20, 11), 0), Piece("bias", (13,), 220), Piece("zero", (4, 4), 233)), 249)
 STEPS = 30
-GOLDEN = {"lamb": "da44c8917d351d82", "adamw": "ef94655e34bbd399"}
+GOLDEN = {
+    "lamb": "da44c8917d351d82",
+    "adamw": "ef94655e34bbd399",
+    "sgd": "b3aa94d9b75c1849",
+    "larc": "a1a185158c5683e7",
+}
 
 
 def recipe_of(name: OptimizerName) -> Recipe:
@@ -68,6 +73,30 @@ def rate(step: int) -> float:
 def plain(recipe: Recipe) -> NDArray[np.float64]:
     """The papers' formulas in float64."""
     o = recipe.optimizer
+    return plain_momentum(recipe) if o.name in ("sgd", "larc") else plain_adam(recipe)
+
+
+def plain_momentum(recipe: Recipe) -> NDArray[np.float64]:
+    """SGD with momentum, and LARC as SwAV's authors have it: apex's, which does not clip."""
+    o = recipe.optimizer
+    w = first_weights().astype(np.float64)
+    m = np.zeros_like(w)
+    for t, gradient in enumerate(gradients(), start=1):
+        whole = clipped(gradient)
+        for piece in LAYOUT.pieces:
+            at = slice(piece.start, piece.stop)
+            g, decay = whole[at], o.weight_decay if len(piece.shape) > 1 else 0
+            norms = np.linalg.norm(w[at]), np.linalg.norm(g)
+            if o.name == "sgd" or all(norms):
+                trust = 0.001 * norms[0] / (norms[1] + norms[0] * decay + o.epsilon) if o.name == "larc" else 1.0
+                g = (g + decay * w[at]) * trust
+            m[at] = o.beta1 * m[at] + g
+            w[at] -= rate(t) * m[at]
+    return w
+
+
+def plain_adam(recipe: Recipe) -> NDArray[np.float64]:
+    o = recipe.optimizer
     w = first_weights().astype(np.float64)
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, gradient in enumerate(gradients(), start=1):
@@ -86,6 +115,30 @@ def plain(recipe: Recipe) -> NDArray[np.float64]:
 
 def rounded_each_time(recipe: Recipe) -> NDArray[np.float32]:
     """The docstring's formulas in NumPy's float32, whose every operation is IEEE's: no torch, no vector library."""
+    return momentum_rounded(recipe) if recipe.optimizer.name in ("sgd", "larc") else adam_rounded(recipe)
+
+
+def momentum_rounded(recipe: Recipe) -> NDArray[np.float32]:
+    o, one = recipe.optimizer, np.float32
+    w = first_weights()
+    m = np.zeros_like(w)
+    for t, gradient in enumerate(gradients(), start=1):
+        s = scalars_of(recipe, step=t, sum_squares=float(np.sum(gradient.astype(np.float64) ** 2)), tokens=1)
+        for piece in LAYOUT.pieces:
+            at = slice(piece.start, piece.stop)
+            g, decay = gradient[at] * one(s.clip), one(o.weight_decay if len(piece.shape) > 1 else 0)
+            norms = [np.sqrt(tree_sum(values * values)) for values in (w[at], g)]
+            decayed = g + (w[at] * decay) if decay else g
+            if o.name == "sgd":
+                g = decayed
+            elif all(norms):
+                g = decayed * ((norms[0] * one(0.001)) / ((norms[1] + (norms[0] * decay)) + one(o.epsilon)))
+            m[at] = (m[at] * one(o.beta1)) + g
+            w[at] = w[at] - (m[at] * one(s.learning_rate))
+    return w
+
+
+def adam_rounded(recipe: Recipe) -> NDArray[np.float32]:
     o, one = recipe.optimizer, np.float32
     w = first_weights()
     m, v = np.zeros_like(w), np.zeros_like(w)
@@ -126,18 +179,20 @@ def test_follows_the_papers(name: OptimizerName) -> None:
     np.testing.assert_allclose(ours(recipe), plain(recipe), rtol=0, atol=2e-6)
 
 
-def test_adamw_is_torchs() -> None:
-    recipe = recipe_of("adamw")
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_it_is_torchs(name: OptimizerName) -> None:
+    recipe = recipe_of(name)
     tensors = [
         torch.from_numpy(first_weights()[p.start : p.stop]).view(p.shape).requires_grad_() for p in LAYOUT.pieces
     ]
     decayed, free = [t for t in tensors if t.ndim > 1], [t for t in tensors if t.ndim < 2]
     o = recipe.optimizer
-    theirs = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": o.weight_decay}, {"params": free, "weight_decay": 0.0}],
-        betas=(o.beta1, o.beta2),
-        eps=o.epsilon,
-    )
+    groups = [{"params": decayed, "weight_decay": o.weight_decay}, {"params": free, "weight_decay": 0.0}]
+    theirs: torch.optim.Optimizer
+    if name == "adamw":
+        theirs = torch.optim.AdamW(groups, betas=(o.beta1, o.beta2), eps=o.epsilon)
+    else:
+        theirs = torch.optim.SGD(groups, lr=1.0, momentum=o.beta1)
     for step, gradient in enumerate(gradients(), start=1):
         flat = torch.from_numpy(clipped(gradient).astype(np.float32))
         for piece, tensor in zip(LAYOUT.pieces, tensors, strict=True):

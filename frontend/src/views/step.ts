@@ -28,6 +28,6 @@ function machine(bar: Bar): TemplateResult {
 
 function figures(picture: Picture): TemplateResult {
   const speed = html`<eased-number .digits=${1} .value=${picture.samples_per_s}></eased-number> samples/s ·
-    <eased-number .value=${picture.tokens_per_s}></eased-number> tokens/s · ${grouped(picture.training)} training · `;
+    <eased-number .value=${picture.tokens_per_s}></eased-number> ${picture.units}/s · ${grouped(picture.training)} training · `;
   return html`<p class="quiet">${picture.bars.length ? speed : nothing}${picture.others}</p>`;
 }

@@ -15,7 +15,7 @@ SITE: dict[str, Entry] = {
         "The text is not UTF-8 (byte {position}: 0x{byte}).",
         "Save it as UTF-8 (in most editors: Save as, encoding UTF-8) and upload it again.",
     ),
-    "E303": Entry("File is empty", Severity.MEDIUM, "The file is empty.", "Choose a file with text in it."),
+    "E303": Entry("File is empty", Severity.MEDIUM, "The file is empty.", "Choose a file with something in it."),
     "E304": Entry(
         "Upload too large",
         Severity.MEDIUM,
@@ -39,8 +39,8 @@ SITE: dict[str, Entry] = {
     "E307": Entry(
         "Too few samples",
         Severity.MEDIUM,
-        "The text gives {samples} samples; a step takes {needed}.",
-        "Upload more text or lower the batch.",
+        "The data give {samples} samples; a step takes {needed}.",
+        "Upload more, or lower the batch.",
     ),
     "E308": Entry(
         "Run is not open",
@@ -50,9 +50,9 @@ SITE: dict[str, Entry] = {
         means=NOTHING_BEGUN,
     ),
     "E309": Entry(
-        "Text not prepared",
+        "Data not prepared",
         Severity.HIGH,
-        "The text could not be prepared ({reason}).",
+        "The data could not be prepared ({reason}).",
         "Open the run again, which tries it again; if it comes again, tell the operator.",
     ),
     "E310": Entry(
@@ -100,10 +100,10 @@ SITE: dict[str, Entry] = {
         means=NOTHING_CHANGED,
     ),
     "E317": Entry(
-        "Text too short",
+        "Too few data",
         Severity.MEDIUM,
-        "The text is too short to train on: it has {tokens} tokens, and one sample takes {context}.",
-        "Upload more text, a few pages at least.",
+        "The data are too few to train on: they have {size} {unit}, and one sample takes {least}.",
+        "Upload more: of a text, a few pages at least.",
     ),
     "E318": Entry(
         "Upload not found",
@@ -446,5 +446,29 @@ SITE: dict[str, Entry] = {
         "The site tells nobody to connect to this machine: {reason}.",
         "Update the agent and join again. Behind a router, --advertise names the port that it forwards here.",
         means="Until then this machine averages nothing.",
+    ),
+    "E377": Entry(
+        "File not suited",
+        Severity.MEDIUM,
+        "{name} is not what this recipe learns from: {file}.",
+        "Choose such a file, or another recipe.",
+    ),
+    "E378": Entry(
+        "Archive not readable",
+        Severity.MEDIUM,
+        "The archive cannot be read ({reason}).",
+        "Pack the folders again with tar, and upload the new file.",
+    ),
+    "E379": Entry(
+        "Archive leads elsewhere",
+        Severity.MEDIUM,
+        "In the archive, {name} is a link, a device or a path out of its folder.",
+        "Pack plain files in plain folders (tar --dereference follows links), and upload the new file.",
+    ),
+    "E380": Entry(
+        "Too few images",
+        Severity.MEDIUM,
+        "The archive has {images} images in {folders} folders.",
+        "Pack two folders or more with images in them (PNG, JPEG, WebP, GIF, BMP or TIFF).",
     ),
 }

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.documents import Documents, open_documents
-from peer_agent.publishing.text.shards import TokenFile, entropy_of, in_shards, write_heldout, write_shard
+from peer_agent.publishing.text.shards import entropy_of, in_shards, write_heldout, write_shard
 from peer_agent.publishing.text.tokenizer import Encoded, encode_documents, save_tokenizer, train_tokenizer
+from peer_agent.recipes.preparation import DataFile, Prepared
 from peer_agent.recipes.text.preparation import TextPreparation
 
 SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
@@ -20,21 +20,15 @@ HELD_OUT_AT_MOST = 0.2  # … if that is no more than this share
 PIECE = 200  # characters shown of a random place
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
-    """What preparation made of a text. `tokens` are the shards' tokens; `heldout` is None for a tiny text."""
+class PreparedText(Prepared, frozen=True, kw_only=True):
+    """Sizes are in tokens."""
 
     vocab: int
-    tokens: int
     characters: int
-    bytes: int
-    shards: list[TokenFile]
-    heldout: TokenFile | None
     unigram_entropy: float | None  # nats per token of the shards; None where no loss is of tokens alone
-    pieces: list[str]
-    ready: str  # the line of a run's timeline
 
 
-def prepare(text: Path, out: Path, preparation: TextPreparation) -> Prepared:
+def prepare(text: Path, out: Path, preparation: TextPreparation) -> PreparedText:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E302, E303."""
     vocab = preparation.vocab
     if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -43,7 +37,7 @@ def prepare(text: Path, out: Path, preparation: TextPreparation) -> Prepared:
         return _prepare(documents, out, preparation)
 
 
-def _prepare(documents: Documents, out: Path, preparation: TextPreparation) -> Prepared:
+def _prepare(documents: Documents, out: Path, preparation: TextPreparation) -> PreparedText:
     order, sentences = documents.order(), preparation.sentences
     tokenizer = train_tokenizer(_learned_from(documents, order), preparation)
     save_tokenizer(tokenizer, out / "tokenizer", sentences=sentences)
@@ -51,13 +45,12 @@ def _prepare(documents: Documents, out: Path, preparation: TextPreparation) -> P
     held = _set_aside(documents, order, encoded)
     heldout = write_heldout(held, out / "heldout.safetensors") if held else None
     shards, entropy = _write_shards(encoded, out / "shards", tokenizer.get_vocab_size())
-    tokens, pieces = sum(shard.tokens for shard in shards), tokenizer.get_vocab_size()
-    return Prepared(
+    tokens, pieces = sum(shard.size for shard in shards), tokenizer.get_vocab_size()
+    return PreparedText(
         vocab=pieces,
-        tokens=tokens,
+        size=tokens,
         ready=f"The text is ready: {tokens:,} tokens, {pieces:,} pieces.",
         characters=documents.characters,
-        bytes=documents.bytes,
         shards=shards,
         heldout=heldout,
         unigram_entropy=None if sentences else entropy,
@@ -89,7 +82,7 @@ def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded
     return held
 
 
-def _write_shards(encoded: Iterator[Encoded], folder: Path, vocab: int) -> tuple[list[TokenFile], float]:
+def _write_shards(encoded: Iterator[Encoded], folder: Path, vocab: int) -> tuple[list[DataFile], float]:
     folder.mkdir(parents=True, exist_ok=True)
     counts = np.zeros(vocab, dtype=np.int64)
     shards = []

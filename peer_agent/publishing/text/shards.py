@@ -6,21 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from peer_agent.publishing.content import write_content
 from peer_agent.publishing.text.tokenizer import Encoded
+from peer_agent.recipes.preparation import DataFile
 from peer_agent.recipes.text.tokens import Sentences
 
 SHARD_TOKENS = 1 << 17  # at which a shard is closed; documents stay whole
-
-
-class TokenFile(Struct, frozen=True):
-    """A written file: sha256 in hexadecimal, and how many tokens it holds."""
-
-    digest: str
-    tokens: int
 
 
 def in_shards(documents: Iterable[Encoded]) -> Iterator[Sentences]:
@@ -41,15 +35,12 @@ def _as_arrays(tokens: list[int], starts: list[int]) -> Sentences:
     return Sentences(np.array(tokens, dtype=np.uint16), np.array(starts, dtype=np.uint32))
 
 
-def write_shard(shard: Sentences, folder: Path) -> TokenFile:
+def write_shard(shard: Sentences, folder: Path) -> DataFile:
     """Write a shard to `<sha256>.safetensors` in a folder; where sentences begin, if that is known."""
-    content = _content(shard)
-    digest = hashlib.sha256(content).hexdigest()
-    (folder / f"{digest}.safetensors").write_bytes(content)
-    return TokenFile(digest, shard.tokens.size)
+    return DataFile(write_content(_content(shard), folder), shard.tokens.size)
 
 
-def write_heldout(documents: Iterable[Encoded], path: Path) -> TokenFile:
+def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:
     """Write the tokens that nobody trains on."""
     laid = [*in_shards(documents)]
     tokens = np.concatenate([shard.tokens for shard in laid])
@@ -57,7 +48,7 @@ def write_heldout(documents: Iterable[Encoded], path: Path) -> TokenFile:
     starts = [shard.starts + np.uint32(end) for shard, end in zip(laid, ends, strict=False)]
     content = _content(Sentences(tokens, np.concatenate(starts)))
     path.write_bytes(content)
-    return TokenFile(hashlib.sha256(content).hexdigest(), tokens.size)
+    return DataFile(hashlib.sha256(content).hexdigest(), tokens.size)
 
 
 def _content(shard: Sentences) -> bytes:

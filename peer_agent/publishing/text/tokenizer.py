@@ -17,8 +17,8 @@ from tokenizers import (
     trainers,
 )
 
+from peer_agent.recipes.json_files import write_json
 from peer_agent.recipes.text.preparation import Language, TextPreparation
-from peer_agent.recipes.text.tokenizer_files import write_json
 
 END_OF_TEXT = "<|endoftext|>"  # parts documents, begins and ends a text
 END_OF_TEXT_ID = 0  # special tokens come first; the model takes it from here

@@ -1,6 +1,5 @@
 """A masked language model in torch: transformers' ALBERT and BERT, initialised here."""
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForPreTraining, PreTrainedModel
 
+from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
@@ -108,7 +108,7 @@ def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place)
 
 def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
     """A stretch of text as `[CLS] A [SEP] B [SEP]`, cut where a sentence begins, its parts swapped half of the time."""
-    chance = _chance(place, sample)
+    chance = chance_of(place, sample)
     start = sample * recipe.stretch
     text = shard.tokens[start : start + recipe.stretch].astype(np.int64)
     cut = _cut(shard, start, len(text), chance)
@@ -127,12 +127,6 @@ def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sa
         np.pad(np.ones(len(ids), np.int64), (0, room)),
         int(is_swapped),
     )
-
-
-def _chance(place: Place, sample: int) -> np.random.Generator:
-    """Keyed by run, epoch, shard and sample: the same on every machine, another one each time it is seen."""
-    key = hashlib.sha256(f"{place.run}/{place.epoch}/{place.shard}/{sample}".encode()).digest()
-    return np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
 
 
 def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:

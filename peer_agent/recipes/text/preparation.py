@@ -1,21 +1,28 @@
 """How a text is prepared: what its tokenizer is like, and what shards hold beside tokens."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from msgspec import Struct
+from peer_agent.protocol.recipe import Material, Preparation
 
 TokenizerName = Literal["bpe", "unigram"]
 Language = Literal["any", "bengali"]
 
 
-class TextPreparation(
-    Struct, frozen=True, forbid_unknown_fields=True, tag="text", tag_field="data", omit_defaults=True
-):
+class TextPreparation(Preparation, frozen=True, tag="text"):
     """Shards of tokens, cut by a tokenizer that learns from the text itself: `vocab` tokens at most.
 
     `bpe` cuts bytes and gives every text back; `unigram` is for models that only read, and normalizes its text as is
     usual for the language. `sentences`: shards also say where sentences begin.
     """
+
+    material: ClassVar[Material] = Material(
+        "text",
+        "tokens",
+        "one file of UTF-8 text",
+        ("Three random pieces", "As the model reads them. Odd characters mean that the file has another encoding."),
+    )
+    beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
+    module: ClassVar[str] = "peer_agent.publishing.text.prepare"
 
     vocab: int
     tokenizer: TokenizerName = "bpe"

@@ -2,18 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from msgspec import Meta
 from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.recipe import Preparation, Recipe
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.samples import samples_in, shard_bytes
 
 
 class TextRecipe(Recipe, frozen=True, kw_only=True):
     """A recipe whose data are tokens."""
+
+    prepares: ClassVar[type[Preparation]] = TextPreparation
 
     vocab: Annotated[int, Meta(ge=257, le=65_536)] = 2048  # set from the tokenizer
 

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from peer_agent.recipes.json_files import write_json
+
 TOKENIZER_FILES = ("special_tokens_map.json", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -12,8 +14,3 @@ def copy_tokenizer(folder: Path, out: Path, *, context: int) -> None:
         (out / name).write_bytes((folder / name).read_bytes())
     config = json.loads((folder / "tokenizer_config.json").read_text())
     write_json(out / "tokenizer_config.json", {**config, "model_max_length": context})
-
-
-def write_json(path: Path, content: object) -> None:
-    """Readable JSON, the same bytes each time."""
-    path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

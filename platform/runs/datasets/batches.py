@@ -1,27 +1,41 @@
-"""Whether a text is large enough for a run's batch."""
+"""Whether data are what a recipe learns from, and enough for its batch."""
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes import KINDS
 from runs.models import Dataset
 
 
-def require_text(recipe: Recipe, dataset: Dataset) -> None:
-    """The prepared text is enough for a step. Raises Problem E307, E317."""
+def is_text(filename: str) -> bool:
+    """Whether a file is read as text on its way in: all that no recipe takes for an archive."""
+    suffixes = {suffix for kind in KINDS.values() for suffix in kind.prepares.material.suffixes}
+    return not filename.lower().endswith(tuple(suffixes))
+
+
+def require_suited(recipe: Recipe, filename: str) -> None:
+    """A file of this name may be what the recipe learns from. Raises Problem E377."""
+    suffixes = recipe.material.suffixes
+    if not (filename.lower().endswith(suffixes) if suffixes else is_text(filename)):
+        raise Problem.of("E377", name=filename, file=recipe.material.file)
+
+
+def require_data(recipe: Recipe, dataset: Dataset) -> None:
+    """The prepared data are enough for a step. Raises Problem E307, E317."""
     shards = list(dataset.shards.values_list("tokens", flat=True))
-    require_sample(recipe, tokens=sum(shards))
+    require_sample(recipe, size=sum(shards))
     _require(recipe, samples=sum(map(recipe.samples_in, shards)))
 
 
-def require_batch(recipe: Recipe, *, tokens: int) -> None:
-    """A step never takes more than a text of that many tokens has. Raises Problem E307, E317."""
-    require_sample(recipe, tokens=tokens)
-    _require(recipe, samples=recipe.samples_in(tokens))
+def require_batch(recipe: Recipe, *, size: int) -> None:
+    """A step never takes more than data of that size have. Raises Problem E307, E317."""
+    require_sample(recipe, size=size)
+    _require(recipe, samples=recipe.samples_in(size))
 
 
-def require_sample(recipe: Recipe, *, tokens: int) -> None:
+def require_sample(recipe: Recipe, *, size: int) -> None:
     """There is at least one whole sample. Raises Problem E317."""
-    if tokens < recipe.least_size():
-        raise Problem.of("E317", tokens=f"{tokens:,}", context=f"{recipe.least_size():,}")
+    if size < recipe.least_size():
+        raise Problem.of("E317", size=f"{size:,}", unit=recipe.material.unit, least=f"{recipe.least_size():,}")
 
 
 def _require(recipe: Recipe, *, samples: int) -> None:

@@ -16,6 +16,7 @@ from django.utils import timezone
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import quotas
+from runs.datasets.batches import is_text
 from runs.datasets.text_upload import too_long, upload_limit, utf8_piece
 from runs.models import Dataset, Upload
 from runs.storage import MEGABYTE, upload_path
@@ -73,7 +74,8 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
     end = offset + len(piece)
     if end > now.size:
         raise Problem.of("E319", offset=now.size, given=end)
-    now.pending = utf8_piece(piece, pending=bytes(now.pending), start=offset, is_last=end == now.size)
+    if is_text(now.filename):
+        now.pending = utf8_piece(piece, pending=bytes(now.pending), start=offset, is_last=end == now.size)
     _write(upload_path(now), offset, piece)
     now.offset, now.touched_at = end, timezone.now()
     now.save(update_fields=["offset", "pending", "touched_at"])

@@ -13,8 +13,9 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from runs import queue, quotas
+from runs.datasets.batches import is_text
 from runs.datasets.resumable_upload import keep_upload
-from runs.datasets.text_upload import too_long, upload_limit, write_text
+from runs.datasets.text_upload import too_long, upload_limit, write_file
 from runs.models import Dataset, Upload
 from runs.queue import TaskName
 from runs.storage import text_path
@@ -23,7 +24,7 @@ from runs.storage import text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Keep a text. Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302."""
+    """Keep a file. Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -34,7 +35,7 @@ def store_upload(
     dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
     path = text_path(dataset)
     try:
-        dataset.sha256 = write_text(chunks, path, size=size)
+        dataset.sha256 = write_file(chunks, path, size=size, is_text=is_text(filename))
         with transaction.atomic():
             quotas.held(organizer)
             quotas.require_disk(organizer, size)

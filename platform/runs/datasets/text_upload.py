@@ -1,4 +1,4 @@
-"""A text on its way in: its length is known before it is read, its bytes are UTF-8, its sha256 is taken in passing."""
+"""A file on its way in: its length is known before it is read, a text is UTF-8, its sha256 is taken in passing."""
 
 import codecs
 import hashlib
@@ -31,17 +31,17 @@ def too_long(size: int, limit: int) -> Fault:
 
 
 def upload_limit() -> int:
-    """Bytes of one uploaded text."""
+    """Bytes of one uploaded file."""
     return int(settings.UPLOAD_LIMIT_MB) * MEGABYTE
 
 
-def write_text(chunks: Iterable[bytes], target: Path, *, size: int) -> str:
-    """Write a UTF-8 text of the announced size and return its sha256. Raises Problem E302, E304."""
+def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: bool) -> str:
+    """Write a file of the announced size, in UTF-8 where it is a text; its sha256. Raises Problem E302, E304."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     written = 0
     with target.open("wb") as file:
-        for chunk in utf8_checked(chunks):
+        for chunk in utf8_checked(chunks) if is_text else chunks:
             written += len(chunk)
             if written > size:
                 raise Problem(too_long(written, size))

@@ -7,11 +7,12 @@ import shutil
 
 from django.db import transaction
 from django.db.models import F
+from msgspec.structs import replace
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import quotas, storage
-from runs.datasets.batches import require_batch, require_text
+from runs.datasets.batches import require_batch, require_data, require_suited
 from runs.datasets.services import preparation_of, prepare_anew
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
@@ -50,15 +51,23 @@ def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
 
 @transaction.atomic
 def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None) -> None:
-    """Another recipe or licence, and another text where one is given. Raises Problem E315, E301, E307, E317, E366."""
+    """Another recipe or licence, and another text where one is given. Raises Problem.
+
+    E315, E301, E307, E317, E366, E377.
+    """
     draft = require_draft(run)
     checked(recipe)
     quotas.require_model(run.organizer, recipe)
     text = dataset or draft.dataset
-    require_batch(recipe, tokens=text.size)  # a token is at least one byte
-    is_known = text.state != Dataset.State.FAILED and preparation_of(recipe) == text.preparation
+    require_batch(recipe, size=text.size)  # a token or an image is at least one byte
+    require_suited(recipe, text.filename)
+    old = draft.parsed_recipe
+    is_same = type(recipe) is type(old) and preparation_of(recipe) == text.preparation
+    is_known = is_same and text.state != Dataset.State.FAILED
+    if is_known:
+        recipe = replace(recipe, **{name: getattr(old, name) for name in recipe.from_data})
     if is_known and text.state == Dataset.State.READY:
-        require_text(recipe, text)
+        require_data(recipe, text)
     Dataset.objects.filter(pk=text.pk).update(licence=licence)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode(), dataset=text, waiting_for="")
     if dataset is not None:

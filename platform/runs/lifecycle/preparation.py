@@ -1,4 +1,4 @@
-"""The long work itself: a text becomes shards, a recipe the first parameters, a finished run a release.
+"""The long work itself: data become shards, a recipe the first parameters, a finished run a release.
 
 Every function takes an id, may be done twice, and writes its outcome, good or bad, into rows. Files are made in a
 workspace and moved when they are whole; rows follow in one transaction.
@@ -15,7 +15,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
-from runs.datasets.batches import require_sample, require_text
+from runs.datasets.batches import require_data, require_sample
 from runs.datasets.services import preparation_of
 from runs.models import Dataset, Run, Shard, Snapshot
 from runs.processes.child import run_child
@@ -24,7 +24,7 @@ from runs.states import NOT_OPEN, Why, move
 from runs.storage import recipe_file
 from runs.timeline import add_line
 
-# A text
+# Data
 
 
 def prepare_dataset(dataset_id: UUID) -> None:
@@ -37,7 +37,7 @@ def prepare_dataset(dataset_id: UUID) -> None:
         out = work / "out"
         made = run_child(["prepare", str(storage.text_path(dataset)), str(out), "--preparation", dataset.preparation])
         for run in dataset.runs.filter(state__in=NOT_OPEN):
-            require_sample(run.parsed_recipe, tokens=made["tokens"])
+            require_sample(run.parsed_recipe, size=made["size"])
         target = storage.text_path(dataset).parent / work.name
         storage.put(out, target)
         if not _keep_dataset(dataset, made, target):
@@ -47,13 +47,13 @@ def prepare_dataset(dataset_id: UUID) -> None:
 @transaction.atomic
 def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> bool:
     """Whether it is wanted still: another worker was faster, or it was deleted, or cut into other pieces meanwhile."""
-    names = ("vocab", "tokens", "characters", "unigram_entropy", "pieces", "heldout")
-    facts = {name: made[name] for name in names if name in made}
+    names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
+    facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation)
     if not wanted.update(state=Dataset.State.READY, folder=storage.relative(folder), **facts):
         return False
     Shard.objects.bulk_create(
-        Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["tokens"])
+        Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["size"])
         for position, shard in enumerate(made["shards"])
     )
     dataset.refresh_from_db()
@@ -90,7 +90,7 @@ def prepare_run(run_id: UUID) -> None:
         return
     with faults_to(lambda fault: _back_to_draft(run, fault), "E309"), storage.workspace() as work:
         recipe = run.parsed_recipe
-        require_text(recipe, run.dataset)
+        require_data(recipe, run.dataset)
         made = run_child(["initial", str(recipe_file(run, work)), str(work)])
         storage.put(work / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
         _open(run, made)

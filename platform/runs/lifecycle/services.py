@@ -9,7 +9,7 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import queue, quotas
-from runs.datasets.batches import require_batch, require_text
+from runs.datasets.batches import require_batch, require_data, require_suited
 from runs.datasets.services import enqueue_preparation, preparation_of, prepare_anew
 from runs.models import Dataset, Head, Release, Run
 from runs.queue import TaskName
@@ -32,13 +32,14 @@ def create_run(
     recipe: Recipe,
     visibility: Run.Visibility = Run.Visibility.PUBLIC,
 ) -> Run:
-    """A draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366."""
+    """A draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366, E377."""
     checked(recipe)
     quotas.held(organizer)
     quotas.require_draft_left(organizer)
     quotas.require_model(organizer, recipe)
-    # A token is at least one byte, so this many samples at the most; the exact count follows the tokenizer.
-    require_batch(recipe, tokens=dataset.size)
+    # A token or an image is at least one byte, so this many samples at the most; the exact count follows later.
+    require_batch(recipe, size=dataset.size)
+    require_suited(recipe, dataset.filename)
     dataset.preparation = preparation_of(recipe)
     dataset.save(update_fields=["preparation"])
     run = Run(
@@ -75,7 +76,7 @@ def open_run(*, run: Run) -> None:
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault is not None:
         raise Problem(run.dataset.fault)
     if run.dataset.state == Dataset.State.READY:
-        require_text(run.parsed_recipe, run.dataset)
+        require_data(run.parsed_recipe, run.dataset)
     if move(run, Why.WANTED_OPEN, waiting_for=""):
         queue.enqueue_on_commit(TaskName.PREPARE_RUN, run.pk)
 

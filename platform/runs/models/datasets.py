@@ -36,7 +36,7 @@ class Dataset(models.Model):
     characters = models.BigIntegerField(null=True, blank=True)
     unigram_entropy = models.FloatField(null=True, blank=True)  # nats per token
     pieces = models.JSONField(null=True, blank=True)
-    heldout = models.JSONField(null=True, blank=True)  # {digest, tokens}
+    heldout = models.JSONField(null=True, blank=True)  # {digest, size}
     folder = models.CharField(max_length=200)  # relative to the storage folder
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
     vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared

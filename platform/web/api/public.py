@@ -36,7 +36,6 @@ from web.run_picture import presence
 Row = TypeVar("Row")
 router = Router(tags=["runs"])
 
-TOKEN_BYTES = 2  # in a shard
 READING: dict[Any, Any] = dict.fromkeys((401, 403, 404, 422), FaultOut)
 
 
@@ -129,7 +128,7 @@ def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:
         "contributors": recipe.contributors,
         "codecs": recipe.codecs,
         "recipe": as_values(recipe),
-        "data_bytes": TOKEN_BYTES * (run.dataset.tokens or 0),
+        "data_bytes": recipe.shard_bytes(run.dataset.tokens or 0),
     }
 
 

@@ -31,7 +31,7 @@ class FaultOut(Schema):
 class RunOut(Schema):
     """A run. `loss` is of the last step, in nats per token; `unigram_entropy` is what guessing by frequency costs.
 
-    `parameters` is 0 until the run is prepared; `data_bytes` is of all tokens, two bytes each. `recipe` is everything
+    `parameters` is 0 until the run is prepared; `data_bytes` is of its shards, at most. `recipe` is everything
     that was fixed before the first step.
     """
 

@@ -89,13 +89,14 @@ def _loss(seen: Seen) -> Picture:
 
 
 def _step(seen: Seen) -> Picture:
-    bars = bars_of(seen)
+    bars, recipe = bars_of(seen), seen.run.run.parsed_recipe
     return {
         "phase": bars.phase,
         "done": bars.done,
         "target": bars.target,
         "samples_per_s": round(bars.samples_per_s, 1),
-        "tokens_per_s": round(bars.samples_per_s * seen.run.run.parsed_recipe.loss_units_in(1)[1]),
+        "tokens_per_s": round(bars.samples_per_s * recipe.loss_units_in(1)[1]),
+        "units": recipe.loss_unit[1],
         "training": len(bars.bars),
         "relays": bars.relays,
         "void_rounds": seen.void_rounds,

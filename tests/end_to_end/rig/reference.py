@@ -69,11 +69,22 @@ def move(model: Any, moments: Any, step: int, o: Any, last: int) -> None:
     decay = {"constant": 0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}[o["decay"]]
     rate = o["learning_rate"] * (step / warm if step <= warm else 1 - (1 - o["final_ratio"]) * decay)
     for p, (m, v) in zip(model.parameters(), moments, strict=True):
+        if o["name"] in ("sgd", "larc"):
+            move_by_gradient(p, m, rate, o)
+            continue
         m.lerp_(p.grad, 1 - o["beta1"])
         v.lerp_(p.grad.square(), 1 - o["beta2"])
         u = m / (1 - o["beta1"] ** step) / ((v / (1 - o["beta2"] ** step)).sqrt() + o["epsilon"])
         u = u + (o["weight_decay"] * p if p.dim() > 1 else 0)
         p.sub_(u * rate * (p.norm() / u.norm() if o["name"] == "lamb" and p.norm() > 0 and u.norm() > 0 else 1))
+
+
+def move_by_gradient(p: Any, m: torch.Tensor, rate: float, o: Any) -> None:
+    decay = o["weight_decay"] if p.dim() > 1 else 0
+    g = p.grad + decay * p
+    if o["name"] == "larc" and p.norm() > 0 and p.grad.norm() > 0:
+        g = g * 0.001 * p.norm() / (p.grad.norm() + decay * p.norm() + o["epsilon"])
+    p.sub_(rate * m.mul_(o["beta1"]).add_(g))
 
 
 def main(folder: Path) -> dict[str, torch.Tensor]:

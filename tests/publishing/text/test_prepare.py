@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.text import shards
-from peer_agent.publishing.text.prepare import Prepared, prepare
+from peer_agent.publishing.text.prepare import PreparedText, prepare
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import load_shard
 from tests.publishing.texts import docstrings, written
@@ -20,26 +20,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(folder: Path) -> Prepared:
+def prepared(folder: Path) -> PreparedText:
     return prepare(written(folder, docstrings()), folder, TextPreparation(1024))
 
 
-def test_counts_are_those_of_the_files(prepared: Prepared, folder: Path) -> None:
+def test_counts_are_those_of_the_files(prepared: PreparedText, folder: Path) -> None:
     text = docstrings()
-    assert (prepared.characters, prepared.bytes) == (len(text), len(text.encode()))
+    assert prepared.characters == len(text)
     files = {path.stem: len(load_shard(path)) for path in (folder / "shards").iterdir()}
-    assert files == {shard.digest: shard.tokens for shard in prepared.shards}
-    assert prepared.tokens == sum(files.values())
+    assert files == {shard.digest: shard.size for shard in prepared.shards}
+    assert prepared.size == sum(files.values())
     assert prepared.vocab == 1024
 
 
-def test_a_part_is_held_out(prepared: Prepared, folder: Path) -> None:
+def test_a_part_is_held_out(prepared: PreparedText, folder: Path) -> None:
     assert prepared.heldout is not None
-    assert len(load_shard(folder / "heldout.safetensors")) == prepared.heldout.tokens >= 2000
-    assert 0.015 < prepared.heldout.tokens / (prepared.tokens + prepared.heldout.tokens) < 0.04
+    assert len(load_shard(folder / "heldout.safetensors")) == prepared.heldout.size >= 2000
+    assert 0.015 < prepared.heldout.size / (prepared.size + prepared.heldout.size) < 0.04
 
 
-def test_the_whole_text_is_there_once(prepared: Prepared, folder: Path) -> None:
+def test_the_whole_text_is_there_once(prepared: PreparedText, folder: Path) -> None:
     """Held-out part and shards together decode to the documents of the text, shuffled."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
     paths = [folder / "heldout.safetensors", *(folder / "shards" / f"{s.digest}.safetensors" for s in prepared.shards)]
@@ -63,7 +63,7 @@ def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.Monkey
         assert 0.3 < words.count("apples") / (words.count("apples") + words.count("berries")) < 0.7
 
 
-def test_entropy_and_pieces_describe_the_text(prepared: Prepared) -> None:
+def test_entropy_and_pieces_describe_the_text(prepared: PreparedText) -> None:
     assert prepared.unigram_entropy is not None
     assert 4 < prepared.unigram_entropy < np.log(1024)
     assert len(prepared.pieces) == 3
@@ -71,7 +71,7 @@ def test_entropy_and_pieces_describe_the_text(prepared: Prepared) -> None:
     assert all(piece.split()[0] in docstrings() for piece in prepared.pieces)
 
 
-def test_the_same_text_gives_the_same_shards(prepared: Prepared, tmp_path: Path) -> None:
+def test_the_same_text_gives_the_same_shards(prepared: PreparedText, tmp_path: Path) -> None:
     assert prepare(written(tmp_path, docstrings()), tmp_path, TextPreparation(1024)) == prepared
 
 
@@ -79,7 +79,7 @@ def test_the_same_text_gives_the_same_shards(prepared: Prepared, tmp_path: Path)
 def test_a_tiny_text_is_enough(text: str, tmp_path: Path) -> None:
     result = prepare(written(tmp_path, text), tmp_path, TextPreparation(300))
     assert result.heldout is None
-    assert [shard.tokens >= 2 for shard in result.shards] == [True]
+    assert [shard.size >= 2 for shard in result.shards] == [True]
     assert result.vocab >= 257
     assert not (tmp_path / "heldout.safetensors").exists()
 

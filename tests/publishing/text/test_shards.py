@@ -26,7 +26,7 @@ def test_a_shard_is_named_by_its_content(tmp_path: Path) -> None:
     written = write_shard(Sentences(tokens, NOWHERE), tmp_path)
     path = tmp_path / f"{written.digest}.safetensors"
     assert hashlib.sha256(path.read_bytes()).hexdigest() == written.digest
-    assert written.tokens == 1000
+    assert written.size == 1000
     assert np.array_equal(load_shard(path), tokens)
 
 

@@ -40,6 +40,13 @@ def test_a_text_is_whole_however_it_was_cut(organizer: Person, cuts: set[int]) -
     assert storage.text_path(dataset).read_bytes() == TEXT
 
 
+def test_an_archive_is_no_text(organizer: Person) -> None:
+    packed = bytes(range(256)) * 8
+    upload = sent(begun(organizer, packed, "Digits.TAR"), packed, 200, 1000)
+    dataset = store_pieces(organizer=organizer, title="Digits", licence="CC0", upload=upload)
+    assert storage.text_path(dataset).read_bytes() == packed
+
+
 def test_what_is_kept_says_who_vouched_for_it(organizer: Person, django_capture_on_commit_callbacks: Any) -> None:
     with django_capture_on_commit_callbacks(execute=True):
         store_pieces(organizer=organizer, title="Words", licence="CC0", upload=sent(begun(organizer), TEXT))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol.errors import Problem
-from runs.datasets.text_upload import length_fault, utf8_checked, write_text
+from runs.datasets.text_upload import length_fault, utf8_checked, write_file
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -58,9 +58,14 @@ def test_more_bytes_than_announced_are_not_written(tmp_path: Path) -> None:
             yield b"x" * 1000
 
     with pytest.raises(Problem, match="E304"):
-        write_text(endless(), tmp_path / "text", size=1500)
+        write_file(endless(), tmp_path / "text", size=1500, is_text=True)
     assert (tmp_path / "text").stat().st_size <= 1500
 
 
 def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
-    assert write_text([b"many ", b"hands"], tmp_path / "text", size=10) == hashlib.sha256(b"many hands").hexdigest()
+    written = write_file([b"many ", b"hands"], tmp_path / "text", size=10, is_text=True)
+    assert written == hashlib.sha256(b"many hands").hexdigest()
+    with pytest.raises(Problem, match="E302"):
+        write_file([b"\xff"], tmp_path / "text", size=1, is_text=True)
+    write_file([b"\xff"], tmp_path / "archive", size=1, is_text=False)
+    assert (tmp_path / "archive").read_bytes() == b"\xff"

@@ -8,7 +8,9 @@ from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import Model
+from peer_agent.recipes.image_classification import ImageClassification
 from runs import queue, storage
 from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, services
@@ -38,6 +40,45 @@ def proverbs(organizer: Person, data_folder: Any) -> Run:
 def other_text(organizer: Person, text: bytes = TEXT) -> Dataset:
     facts = {"title": "Riddles", "licence": "CC0", "filename": "riddles.txt"}
     return store_upload(organizer=organizer, size=len(text), chunks=[text], **facts)
+
+
+IMAGES = ImageClassification(target_batch=4, micro_batch=2)
+
+
+class TestImages:
+    """A draft that goes over to another kind of data, and stays there."""
+
+    def _over(self, run: Run, filename: str) -> Dataset:
+        dataset = Dataset.objects.create(
+            organizer=run.organizer, title="Digits", licence="CC0", filename=filename, size=900, folder="datasets/x"
+        )
+        drafts.change_draft(run=run, recipe=IMAGES, licence="CC0", dataset=dataset)
+        return dataset
+
+    def test_a_text_is_not_suited(self, proverbs: Run) -> None:
+        with pytest.raises(Problem, match=r"E377.*one tar of folders"):
+            drafts.change_draft(run=proverbs, recipe=IMAGES, licence="CC0")
+        with pytest.raises(Problem, match="E377"):
+            self._over(proverbs, "riddles.txt")
+        assert Run.objects.get().parsed_recipe == RECIPE
+
+    def test_an_archive_is_and_the_old_text_goes(self, proverbs: Run) -> None:
+        dataset = self._over(proverbs, "digits.TAR.GZ")
+        run = Run.objects.get()
+        assert (run.dataset, run.parsed_recipe) == (dataset, IMAGES)
+        with pytest.raises(Problem, match=r"E377.*UTF-8"):
+            drafts.change_draft(run=run, recipe=RECIPE, licence="CC0")
+
+    def test_classes_that_were_found_stay_while_the_images_do(self, proverbs: Run) -> None:
+        dataset = self._over(proverbs, "digits.tar")
+        found = msgspec.structs.replace(IMAGES, classes=("one", "two"))
+        Run.objects.update(recipe=encode_recipe(found).decode())
+        Dataset.objects.update(state=Dataset.State.PREPARING, preparation=preparation_of(IMAGES))
+        drafts.change_draft(run=Run.objects.get(), recipe=msgspec.structs.replace(IMAGES, seed=7), licence="CC0")
+        assert Run.objects.get().parsed_recipe == msgspec.structs.replace(found, seed=7)
+        self._over(Run.objects.get(), "letters.tar")
+        assert Run.objects.get().parsed_recipe == IMAGES
+        assert Run.objects.get().dataset != dataset
 
 
 class TestWords:

@@ -33,11 +33,10 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
     (out / "shards" / f"{'d' * 64}.safetensors").write_bytes(b"tokens")
     return {
         "vocab": 300,
-        "tokens": 1000,
+        "size": 1000,
         "characters": len(TEXT),
-        "bytes": len(TEXT),
-        "shards": [{"digest": "d" * 64, "tokens": 900}],
-        "heldout": {"digest": "e" * 64, "tokens": 100},
+        "shards": [{"digest": "d" * 64, "size": 900}],
+        "heldout": {"digest": "e" * 64, "size": 100},
         "unigram_entropy": 5.5,
         "pieces": ["Many", " hands"],
         "ready": "The text is ready.",
@@ -138,11 +137,11 @@ class TestDataset:
         self, created: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Twenty thousand times one letter are eleven tokens."""
-        monkeypatch.setattr(preparation, "run_child", lambda arguments: prepared(arguments) | {"tokens": 7})
+        monkeypatch.setattr(preparation, "run_child", lambda arguments: prepared(arguments) | {"size": 7})
         preparation.prepare_dataset(created.dataset_id)
         created.refresh_from_db()
         assert (created.dataset.state, created.dataset.fault_code) == ("failed", "E317")
-        assert "E317: The text is too short to train on: it has 7 tokens" in created.waiting_for
+        assert "E317: The data are too few to train on: they have 7 tokens" in created.waiting_for
         with pytest.raises(Problem, match="E317"):
             services.open_run(run=created)
 

@@ -16,6 +16,7 @@ from accounts.services import create_token, revoke_machine
 from peer_agent import __version__
 from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.publishing.card import parse_facts
+from peer_agent.recipes.text.samples import HEADER_BYTES
 from runs import storage
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Member, Release, Run, Snapshot
@@ -56,7 +57,7 @@ class TestReading:
             "contributors": "all",
             "codecs": "stated",
             "recipe": json.loads(run.recipe),
-            "data_bytes": 2000,
+            "data_bytes": 2000 + HEADER_BYTES,
         }
         assert get("runs").json() == {"items": [get("runs/proverbs").json()], "next": None}
 

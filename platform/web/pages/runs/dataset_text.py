@@ -7,7 +7,7 @@ from django.conf import settings
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
-from runs.datasets.batches import require_batch
+from runs.datasets.batches import require_batch, require_suited
 from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.datasets.text_upload import upload_limit
@@ -18,13 +18,15 @@ from web.pages.runs.new_run_form import NewRunForm
 def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
     """The text of a valid form, kept; None where it brings none.
 
-    Raises Problem E301, E307, E317, E366 before anything is kept, and E302, E303, E304, E311, E318, E365.
+    Raises Problem E301, E307, E317, E366, E377 before anything is kept, and E302, E303, E304, E311, E318, E365.
     """
     given, recipe = form.cleaned_data, form.recipe()
     quotas.require_model(person, recipe)
     upload = upload_of(person, given["upload"]) if given["upload"] and not given["text"] else None
     if (bringing := given["text"] or upload) and bringing.size:
-        require_batch(recipe, tokens=bringing.size)  # a token is at least one byte
+        require_batch(recipe, size=bringing.size)  # a token or an image is at least one byte
+    if name := upload.filename if upload else given["text"] and given["text"].name:
+        require_suited(recipe, name)
     facts = {"organizer": person, "title": given["title"], "licence": given["licence"]}
     if text := given["text"]:
         return store_upload(**facts, filename=text.name, size=text.size, chunks=text.chunks())

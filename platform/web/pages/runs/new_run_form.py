@@ -32,16 +32,12 @@ class NewRunForm(forms.Form):
         initial=Run.Visibility.PUBLIC,
         label="Who can see it",
     )
-    text = forms.FileField(
-        required=False, allow_empty_file=True, widget=forms.FileInput(attrs={"accept": ".txt,.md,text/plain"})
-    )
+    text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
     upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # where the text came in pieces
     licence = forms.CharField(
         max_length=200, help_text="As in “CC BY-SA 4.0” or “public domain”. It goes on the model's card."
     )
-    may_share = forms.BooleanField(
-        required=False, label="I may share this text", help_text="Every machine that helps gets a copy of parts of it."
-    )
+    may_share = forms.BooleanField(required=False, help_text="Every machine that helps gets a copy of parts of it.")
 
     wants_text = True
 
@@ -49,7 +45,14 @@ class NewRunForm(forms.Form):
         """`usual`: what fields of the recipe begin with; which there are follows from its kind."""
         super().__init__(*args, **kwargs)
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
-        self.fields["text"].help_text = f"One file of UTF-8 text, up to {upload_limit_mb:,} MB."
+        material = usual.material
+        text = self.fields["text"]
+        text.label, text.help_text = (
+            material.name.capitalize(),
+            f"{sentence(material.file)}, up to {upload_limit_mb:,} MB.",
+        )
+        text.widget.attrs["accept"] = ",".join(material.suffixes or TEXTS)
+        self.fields["may_share"].label = f"I may share the {material.name}"
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
         for field in self.recipe_fields:
@@ -141,7 +144,13 @@ def form_field(field: RecipeField, initial: Any) -> forms.Field:
     return cast("forms.Field", made)
 
 
+def sentence(words: str) -> str:
+    """With a capital letter."""
+    return words[:1].upper() + words[1:]
+
+
+TEXTS = (".txt", ".md", "text/plain")  # what a browser shows where a text is chosen
 ABOUT = {  # errors that are about one field of the form
     "E366": "width",
-    **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365"), "text"),
+    **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365", "E377"), "text"),
 }

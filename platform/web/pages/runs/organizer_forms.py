@@ -27,9 +27,9 @@ class DraftForm(NewRunForm):
     def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
         words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
         super().__init__(*args, initial={**words, "licence": run.dataset.licence}, **kwargs)
-        self.fields["text"].label = "Another text"
-        self.fields["text"].help_text += f" Without one, {run.dataset.filename} stays."
-        self.fields["may_share"].label = "I may share the other text"
+        self.fields["text"].label = f"Other {self.usual.material.name}"
+        self.fields["text"].help_text += f" Without a file, {run.dataset.filename} stays."
+        self.fields["may_share"].label = f"I may share the other {self.usual.material.name}"
 
 
 class ExtendForm(forms.Form):

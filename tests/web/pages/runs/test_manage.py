@@ -172,7 +172,7 @@ class TestDrafts:
         text = page(client.get("/runs/proverbs/edit/"))
         assert 'name="title" value="A model of proverbs"' in text
         assert 'name="context" value="8"' in text
-        assert "Without one, proverbs.txt stays." in text
+        assert "Without a file, proverbs.txt stays." in text
         fields = {"context": "16", "vocab": "2048", "licence": "CC BY", "title": "Riddles", "text": None}
         answer = client.post("/runs/proverbs/edit/", filled(**fields))
         assert answer["Location"] == MANAGE
@@ -203,7 +203,7 @@ class TestDrafts:
     ) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(target_batch="100000", title="Riddles"))
-        assert "(E307). The text gives" in page(answer)
+        assert "(E307). The data give" in page(answer)
         assert Run.objects.get().title == "A model of proverbs"
         assert Dataset.objects.count() == 1
 
@@ -301,7 +301,7 @@ class TestDrafts:
 
     def test_a_text_of_one_line_is_too_short_and_says_so(self, organizer: Person) -> None:
         answer = as_(organizer).post("/runs/new/", filled(content=b"Many hands make light work."))
-        assert "(E317). The text is too short to train on: it has 27 tokens, and one sample takes 64." in page(answer)
+        assert "(E317). The data are too few to train on: they have 27 tokens, and one sample takes 64." in page(answer)
         assert not Run.objects.exists()
 
     def test_markup_and_right_to_left_writing_stay_in_their_place(self, organizer: Person) -> None:

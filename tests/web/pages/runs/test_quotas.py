@@ -21,7 +21,7 @@ def tight(settings: Any) -> None:
 def test_the_form_says_what_is_left_and_the_bound_that_was_met(organizer: Person, operator: Person) -> None:
     drafts_of = [draft(organizer), draft(organizer, slug="second")]
     client = as_(organizer)
-    assert "2 of 2 drafts, 1 of 1 MB of texts" in page(client.get("/runs/new/"))
+    assert "2 of 2 drafts, 1 of 1 MB of data" in page(client.get("/runs/new/"))
     answer = client.post("/runs/new/", filled())
     assert (answer.status_code, "E364" in page(answer)) == (400, True)
     assert Dataset.objects.count() == len(drafts_of), "its text was not kept either"

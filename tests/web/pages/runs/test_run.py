@@ -170,7 +170,8 @@ class TestNewRun:
         [
             ("text", {"content": b"caf\xe9 " * 99}, "(E302). The text is not UTF-8 (byte 3: 0xe9)"),
             ("text", {"content": b""}, "(E303). The file is empty."),
-            ("text", {"target_batch": "100000"}, "(E307). The text gives"),
+            ("text", {"filename": "set.TAR"}, "(E377). set.TAR is not what this recipe learns from: one file of UTF-8"),
+            ("text", {"target_batch": "100000"}, "(E307). The data give"),
             ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be from 1 to 64."),
             ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
             ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
@@ -188,6 +189,7 @@ class TestNewRun:
         assert answer.status_code == 400
         assert words in block
         assert not Run.objects.exists()
+        assert not Dataset.objects.exists()
 
     def test_what_is_trained_is_chosen_first(self, organizer: Person) -> None:
         client = as_(organizer)
@@ -322,7 +324,7 @@ class TestManaging:
         run = draft(organizer)
         run.dataset.shards.update(tokens=8)
         answer = as_(organizer).post("/runs/proverbs/manage/", {"action": "open"})
-        assert "(E307). The text gives 1 samples; a step takes 4." in page(answer)
+        assert "(E307). The data give 1 samples; a step takes 4." in page(answer)
 
     def test_an_action_that_does_not_exist(self, run: Run, organizer: Person) -> None:
         assert as_(organizer).post("/runs/proverbs/manage/", {"action": "delete"}).status_code == 404

@@ -1,0 +1,1 @@
+"""A tar of folders becomes shards of images."""

@@ -1,0 +1,136 @@
+"""From a tar of images to shards of pixels and a held-out part. Streams: memory does not grow with the tar."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.publishing.content import write_content
+from peer_agent.publishing.images.archive import members_of
+from peer_agent.publishing.images.decoding import pixels_of
+from peer_agent.recipes.images.pixels import Images, Pixels
+from peer_agent.recipes.images.preparation import ImagePreparation
+from peer_agent.recipes.images.trunk import COLOURS
+from peer_agent.recipes.preparation import DataFile, Prepared
+
+SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096  # of pixels at which a shard is closed, or of so many images
+MOST_BYTES = 32 << 30  # of pixels
+CLASSES, CLASS_NAME = 10_000, 60  # classes at most, and letters in the name of one
+HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # share of the images, and how many at most
+FEWEST = 20  # images: with fewer, none are held out
+ORDER_KEY = 0x4D616E7968616E64  # fixed: the same images give the same shards
+SHOWN = 30  # classes told to people
+
+
+class PreparedImages(Prepared, frozen=True, kw_only=True):
+    """Sizes are in images. `skipped` files were no images."""
+
+    classes: list[str]
+    skipped: int
+
+
+class Read(Struct):
+    """What came of an archive: pixels are in a file, one after another."""
+
+    labels: list[int] = field(default_factory=list)
+    classes: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+
+
+def prepare(archive: Path, out: Path, preparation: ImagePreparation) -> PreparedImages:
+    """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380."""
+    side = preparation.side
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if not archive.stat().st_size:
+            raise Problem.of("E303")
+        raw = out / "pixels"
+        try:
+            read = _read(archive, raw, side)
+            if len(read.labels) < 2 or len(read.classes) < 2:
+                raise Problem.of("E380", images=f"{len(read.labels):,}", folders=f"{len(read.classes):,}")
+            return _write(read, np.memmap(raw, np.uint8, "r", shape=(len(read.labels), side, side, COLOURS)), out)
+        finally:
+            raw.unlink(missing_ok=True)
+
+
+def _read(archive: Path, raw: Path, side: int) -> Read:
+    read = Read()
+    with raw.open("wb") as file:
+        for member in members_of(archive):
+            pixels = pixels_of(member.content, side)
+            if pixels is None:
+                read.skipped += 1
+                continue
+            name = "".join(letter for letter in member.folder if letter.isprintable())[:CLASS_NAME]
+            if len(read.labels) * pixels.size >= MOST_BYTES:
+                raise Problem.of("E301", reason=f"at side {side} the images take more than {MOST_BYTES >> 30} GiB")
+            label = read.classes.setdefault(name, len(read.classes))
+            if label >= CLASSES:
+                raise Problem.of("E301", reason=f"there are more than {CLASSES:,} folders")
+            read.labels.append(label)
+            file.write(pixels.tobytes())
+    return read
+
+
+def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
+    classes, labels = _in_order(read)
+    order = np.argsort(np.random.Philox(key=ORDER_KEY).random_raw(len(labels)), kind="stable")
+    held = min(int(HELD_OUT * len(order)), HELD_OUT_MOST) if len(order) >= FEWEST else 0
+    heldout = _write_heldout(Images(pixels[order[:held]], labels[order[:held]]), out / "heldout.safetensors")
+    (out / "shards").mkdir(exist_ok=True)
+    shards = [
+        DataFile(write_content(_content(shard), out / "shards"), len(shard.labels))
+        for shard in _in_shards(pixels, labels, order[held:])
+    ]
+    images, skipped = sum(shard.size for shard in shards), read.skipped
+    left_out = f" {skipped:,} files were no images and are left out." if skipped else ""
+    return PreparedImages(
+        size=images,
+        shards=shards,
+        heldout=heldout,
+        classes=classes,
+        skipped=skipped,
+        pieces=_told(classes, labels),
+        ready=f"The images are ready: {images:,} of {len(classes):,} classes.{left_out}",
+    )
+
+
+def _write_heldout(images: Images, path: Path) -> DataFile | None:
+    if not images.labels.size:
+        return None
+    content = _content(images)
+    path.write_bytes(content)
+    return DataFile(hashlib.sha256(content).hexdigest(), images.labels.size)
+
+
+def _in_order(read: Read) -> tuple[list[str], NDArray[np.uint16]]:
+    """Classes by their names, and labels that count so: how an archive was packed changes nothing of the model."""
+    classes = sorted(read.classes)
+    number_of = np.zeros(len(classes), np.uint16)
+    for number, name in enumerate(classes):
+        number_of[read.classes[name]] = number
+    return classes, number_of[np.array(read.labels)]
+
+
+def _in_shards(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[np.int64]) -> Iterator[Images]:
+    each = max(1, min(SHARD_IMAGES, SHARD_BYTES // pixels[0].size))
+    for start in range(0, len(order), each):
+        chosen = order[start : start + each]
+        yield Images(pixels[chosen], labels[chosen])
+
+
+def _content(images: Images) -> bytes:
+    return save({"pixels": np.ascontiguousarray(images.pixels), "labels": images.labels})
+
+
+def _told(classes: Iterable[str], labels: NDArray[np.uint16]) -> list[str]:
+    """The largest classes, with how many images there are of each."""
+    counted = sorted(zip(classes, np.bincount(labels), strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return [f"{name}: {count:,}" for name, count in counted[:SHOWN]]

@@ -1,0 +1,98 @@
+"""A classifier of images: a ResNet and a layer that names the class, from the first parameters on."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
+from peer_agent.recipes.images.recipe import ImageRecipe
+from peer_agent.recipes.images.trunk import Trunk
+
+# Floats that forward keeps for backward, for each that a convolution gives: what is normalized, and what comes of it.
+KEPT = 2.2
+ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
+
+
+@register
+class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_classification"):
+    """A ResNet on labelled images. A sample is an image, moved by a few pixels where that is wanted."""
+
+    title = "Image classifier"
+    training = "peer_agent.recipes.image_classification.training"
+    task = "image-classification"
+    largest = "trunk.width"
+    from_data = ("classes",)
+    words = (
+        Words("family", "trunk.family", "Family", "ResNet-18 learns small images on laptops; ResNet-50 wants a GPU."),
+        Words("width", "trunk.width", "Width", "Channels of the first stage; 64 is usual."),
+        Words("side", "side", "Side", "Pixels: every image is made a square of this size."),
+        Words(
+            "shift", "shift", "Shift", "Images are moved by up to this part of their side, so that they last longer."
+        ),
+        Words("flip", "flip", "Mirrored", "1: half of the images are mirrored. Not for letters or digits."),
+    )
+
+    optimizer: Optimizer = Optimizer(
+        name="sgd", learning_rate=0.1, beta1=0.9, epsilon=1e-8, weight_decay=5e-4, clip_norm=5.0, final_ratio=0.0
+    )
+    target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 256
+    micro_batch: Annotated[int, Meta(ge=2, le=4096)] = 32
+    shift: Annotated[float, Meta(ge=0, le=0.25)] = 0.125
+    flip: Literal[0, 1] = 0
+    classes: Annotated[tuple[ClassName, ...], Meta(max_length=10_000)] = ()  # set from the data
+
+    def parameters(self) -> int:
+        """Of the trunk, and the layer behind it."""
+        trunk = sum(layer.parameters for layer in self.layers())
+        return trunk + (self.trunk.features + 1) * max(len(self.classes), 1)
+
+    def kept_floats(self, samples: int) -> float:
+        """What is normalized, and what comes of it."""
+        return KEPT * samples * sum(layer.outputs for layer in self.layers())
+
+    def rules(self) -> Iterable[Rule]:
+        """The statistics of one image are none."""
+        yield Rule("micro_batch", "a micro batch of images has 2 of them or more", self.micro_batch < 2)
+
+    def fitted(self, data: Mapping[str, Any]) -> Self:
+        """The model tells as many classes apart as the data have."""
+        return replace(self, classes=tuple(data["classes"]))
+
+    def usage(self, model: str) -> str:
+        """It names what it sees."""
+        return (
+            "from transformers import pipeline\n"
+            f'name = pipeline("image-classification", model={model})\n'
+            'print(name("an-image.png")[0]["label"])'
+        )
+
+    def summary(self) -> str:
+        """As in `a ResNet-18 image classifier of width 32, 32 by 32 pixels, 10 classes`."""
+        name = self.trunk.family.replace("resnet", "ResNet-")
+        classes = f", {len(self.classes):,} classes" if self.classes else ""
+        return f"a {name} image classifier of width {self.trunk.width}, {self.side} by {self.side} pixels{classes}"
+
+
+SMALL = ImageClassification()
+RESNET50 = ImageClassification(
+    trunk=Trunk(family="resnet50", width=64),
+    optimizer=Optimizer(
+        name="larc",
+        learning_rate=2.4,
+        beta1=0.9,
+        epsilon=1e-8,
+        weight_decay=1e-4,
+        clip_norm=0.0,
+        warmup_steps=500,
+        final_ratio=0.0,
+    ),
+    side=224,
+    flip=1,
+    target_batch=4096,
+    micro_batch=32,
+    target_steps=30_000,
+    snapshot_every=100,
+)
+ImageClassification.presets = {"ResNet-18, small images": SMALL, "ResNet-50": RESNET50}

@@ -1,0 +1,69 @@
+"""A classifier of images in torch."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel, ResNetForImageClassification
+
+from peer_agent.recipes.chance import chance_of
+from peer_agent.recipes.image_classification import ImageClassification
+from peer_agent.recipes.images.pixels import Images, as_floats, load_shard, moved, shards_of
+from peer_agent.recipes.images.preprocessing import PREPROCESSING, write_preprocessing
+from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate
+from peer_agent.recipes.training import Batch, Place, Samples
+
+__all__ = ["load_shard"]
+
+
+def build_model(recipe: ImageClassification) -> PreTrainedModel:
+    """A freshly initialised model in fp32."""
+    names = dict(enumerate(recipe.classes or ("?",)))
+    config = config_of(recipe, id2label=names, label2id={name: number for number, name in names.items()})
+    model = ResNetForImageClassification(config)
+    initialise(model, recipe.seed)
+    return model
+
+
+def size_of(shard: Images) -> int:
+    """In images."""
+    return len(shard.labels)
+
+
+def batch_of(recipe: ImageClassification, shard: Images, samples: Samples, place: Place) -> Batch:
+    """Images [samples, side, side, 3], moved, and their classes [samples]."""
+    by = int(recipe.shift * recipe.side)
+    images = [
+        moved(shard.pixels[sample], chance_of(place, int(sample)), by=by, may_flip=bool(recipe.flip))
+        for sample in samples
+    ]
+    return np.stack(images), shard.labels[samples].astype(np.int64)
+
+
+def loss_units_in(batch: Batch) -> int:
+    """Images."""
+    return len(batch[0])
+
+
+def summed_loss(
+    recipe: ImageClassification, model: torch.nn.Module, batch: Batch, device: torch.device
+) -> torch.Tensor:
+    """Nats of the right class, of each image."""
+    del recipe
+    pixels, labels = torch.from_numpy(as_floats(batch[0])).to(device), torch.from_numpy(batch[1]).to(device)
+    return functional.cross_entropy(model(pixel_values=pixels).logits, labels, reduction="sum")
+
+
+def save_model(recipe: ImageClassification, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
+    """The folder of a transformers model that names what is in an image."""
+    recalibrate(model, shards_of(data / "shards"))
+    model.save_pretrained(out)
+    write_preprocessing(recipe, out)
+    return ("config.json", "model.safetensors", PREPROCESSING)
+
+
+def sample_of(folder: Path) -> str:
+    """It writes nothing."""
+    del folder
+    return ""

@@ -1,0 +1,1 @@
+"""What recipes that learn from images have in common."""

@@ -1,0 +1,25 @@
+"""How images are prepared: all of one size, in red, green and blue."""
+
+from typing import ClassVar, Literal
+
+from peer_agent.protocol.recipe import Material, Preparation
+
+
+class ImagePreparation(Preparation, frozen=True, tag="images"):
+    """Shards of square images of `side` pixels, three bytes each, and the class of each.
+
+    The shorter side of an image is made as long as that, and the middle of the longer one is taken.
+    """
+
+    material: ClassVar[Material] = Material(
+        "images",
+        "images",
+        "one tar of folders with images in them, a folder for each class",
+        ("Images of each class", "The largest classes. What is wrong here was packed so."),
+        (".tar", ".tar.gz", ".tgz"),
+    )
+    beside: ClassVar[Literal["tokenizer", "shards"]] = "shards"
+    least_beside: ClassVar[int] = 4096
+    module: ClassVar[str] = "peer_agent.publishing.images.prepare"
+
+    side: int

@@ -1,0 +1,51 @@
+"""What recipes that learn from images have in common: samples of one size, computed a whole unit at a time."""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from peer_agent.protocol.recipe import Preparation, Recipe
+from peer_agent.recipes.images.preparation import ImagePreparation
+from peer_agent.recipes.images.trunk import COLOURS, Convolution, Trunk, convolutions_of
+
+HEADER_BYTES, LABEL_BYTES = 64 * 1024, 2
+
+
+class ImageRecipe(Recipe, frozen=True, kw_only=True):
+    """A recipe whose data are images, and whose model normalizes by the statistics of a batch.
+
+    Those are of a unit, wherever it is computed: so each but a small shard's only one has `micro_batch` samples.
+    """
+
+    prepares: ClassVar[type[Preparation]] = ImagePreparation
+    unit_is_whole: ClassVar[bool] = True
+    loss_unit: ClassVar[tuple[str, str]] = ("image", "images")
+
+    trunk: Trunk = Trunk()
+    side: Annotated[int, Meta(ge=8, le=512)] = 32  # pixels
+
+    def samples_in(self, size: int) -> int:
+        """Of a shard of so many images. What would be a smaller unit is left out: one image has no statistics."""
+        if size < self.micro_batch:
+            return size if size >= 2 else 0
+        return size - size % self.micro_batch
+
+    def layers(self) -> list[Convolution]:
+        """The trunk's."""
+        return list(convolutions_of(self.trunk, self.side))
+
+    def least_size(self) -> int:
+        """Two images: one has no statistics."""
+        return 2
+
+    def loss_units_in(self, samples: int) -> tuple[int, int]:
+        """Each image is one."""
+        return samples, samples
+
+    def preparation(self) -> ImagePreparation:
+        """At the size that the model takes."""
+        return ImagePreparation(self.side)
+
+    def shard_bytes(self, size: int) -> int:
+        """Of a shard of so many images, at most."""
+        return HEADER_BYTES + size * (COLOURS * self.side**2 + LABEL_BYTES)

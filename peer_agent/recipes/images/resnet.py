@@ -1,0 +1,73 @@
+"""A ResNet of transformers, initialised here; its statistics are those of the batch until it is released."""
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, ResNetConfig
+
+from peer_agent.recipes.images.pixels import Images, as_floats
+from peer_agent.recipes.images.preparation import ImagePreparation
+from peer_agent.recipes.images.recipe import ImageRecipe
+from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
+from peer_agent.recipes.initial import draw_normal
+
+AT_A_TIME = 64  # images in a batch …
+RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # … and how many of those a release's statistics are of
+
+
+def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
+    """What transformers builds the trunk from."""
+    trunk = recipe.trunk
+    return ResNetConfig(
+        num_channels=COLOURS,
+        embedding_size=trunk.width,
+        hidden_sizes=list(trunk.sizes),
+        depths=list(DEPTHS[trunk.family]),
+        layer_type="bottleneck" if trunk.has_bottlenecks else "basic",
+        **more,
+    )
+
+
+def initialise(model: torch.nn.Module, seed: int) -> None:
+    """First values: He's for convolutions (arXiv 1502.01852), small ones for matrices, none for biases."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 4:
+            kernel = parameter.shape[0] * parameter.shape[2] * parameter.shape[3]
+            draw_normal(parameter, seed=seed, name=name, spread=math.sqrt(2 / kernel))
+        elif parameter.ndim == 2:
+            draw_normal(parameter, seed=seed, name=name, spread=0.01)
+        elif name.endswith("bias"):
+            torch.nn.init.zeros_(parameter)
+    for norm in _norms_of(model):
+        norm.track_running_stats = False  # what a machine has seen is nothing that others have
+
+
+def _norms_of(model: torch.nn.Module) -> list[torch.nn.BatchNorm2d]:
+    return [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+
+
+def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
+    """Set the running statistics of a model to those of data, for whoever uses it on one image at a time.
+
+    They are the mean over batches of fixed images, in their order: two who do it agree but for rounding.
+    """
+    for norm in _norms_of(model):
+        norm.reset_running_stats()
+        norm.track_running_stats, norm.momentum = True, None  # a plain mean over batches
+    model.train()
+    with torch.no_grad():
+        for batch in itertools.islice(_batches(shards), RECALIBRATED):
+            model(pixel_values=torch.from_numpy(as_floats(batch)))
+    model.eval()  # type: ignore[no-untyped-call]
+
+
+def _batches(shards: Iterable[Images]) -> Iterable[Any]:
+    for shard in shards:
+        for start in range(0, len(shard.pixels), AT_A_TIME):
+            batch = shard.pixels[start : start + AT_A_TIME]
+            if len(batch) > 1 or not start:
+                yield np.repeat(batch, 2, axis=0) if len(batch) == 1 else batch
