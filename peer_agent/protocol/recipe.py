@@ -103,6 +103,7 @@ class Recipe(
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
     from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form has
     largest: ClassVar[str] = ""  # the path of the value that makes a model too large
+    unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices by name, whose rows are made of length 1 after each step
 
     optimizer: Optimizer = Optimizer()
     target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # samples in a step, at least
@@ -166,6 +167,16 @@ class Recipe(
         """The recipe for data that are prepared: values that follow from what was found in them."""
         del data
         return self
+
+    def at(self, step: int) -> Self:
+        """The recipe as it computes gradients on the state after so many committed steps."""
+        del step
+        return self
+
+    def frozen(self, step: int) -> tuple[str, ...]:
+        """Parameters by name that are left as they are by the step that is made of this state."""
+        del step
+        return ()
 
     @abstractmethod
     def shard_bytes(self, size: int) -> int:

@@ -7,11 +7,9 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
-from peer_agent.recipes.images.recipe import ImageRecipe
+from peer_agent.recipes.images.recipe import KEPT, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-# Floats that forward keeps for backward, for each that a convolution gives: what is normalized, and what comes of it.
-KEPT = 2.2
 ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
 
 

@@ -9,6 +9,8 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.trunk import COLOURS, Convolution, Trunk, convolutions_of
 
 HEADER_BYTES, LABEL_BYTES = 64 * 1024, 2
+# Floats that forward keeps for backward, for each that a convolution gives: what is normalized, and what comes of it.
+KEPT = 2.2
 
 
 class ImageRecipe(Recipe, frozen=True, kw_only=True):

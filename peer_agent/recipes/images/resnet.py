@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import PreTrainedModel, ResNetConfig
 
 from peer_agent.recipes.images.pixels import Images, as_floats
@@ -46,8 +47,8 @@ def initialise(model: torch.nn.Module, seed: int) -> None:
         norm.track_running_stats = False  # what a machine has seen is nothing that others have
 
 
-def _norms_of(model: torch.nn.Module) -> list[torch.nn.BatchNorm2d]:
-    return [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
