@@ -62,7 +62,8 @@ class Material(NamedTuple):
     unit: str  # what sizes are counted in: tokens, images
     file: str  # what is uploaded
     shown: tuple[str, str]  # above what people are shown of it: a title, and what to look for
-    suffixes: tuple[str, ...] = ()  # that its file has one of; none: a text
+    suffixes: tuple[str, ...]  # that its file has one of …
+    or_text: bool = False  # … or it is a text, whatever it is called
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):

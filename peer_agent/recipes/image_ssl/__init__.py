@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.images.crops import Looks, Part
+from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.recipe import KEPT, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk, convolutions_of
 
@@ -100,6 +101,10 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     def frozen(self, step: int) -> tuple[str, ...]:
         """The prototypes, at the start."""
         return self.unit_rows if step < self.frozen_steps else ()
+
+    def preparation(self) -> ImagePreparation:
+        """Whatever folders they lie in."""
+        return ImagePreparation(self.side, fewest_classes=1)
 
     def parameters(self) -> int:
         """Of the trunk, the two layers behind it with a normalization between them, and the prototypes."""
