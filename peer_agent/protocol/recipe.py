@@ -4,6 +4,7 @@ What is trained, and on what, is said by a subclass in `peer_agent.recipes`, reg
 values have bounds, none names a file.
 """
 
+import functools
 import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -197,7 +198,8 @@ AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
 KINDS: dict[str, type[Recipe]] = {}  # by objective
 USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not say it
 FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
-LATER = ("contributors", "codecs")  # values that agents of before do not know
+# Values that agents of before do not know, with what they are where nobody says them: by path.
+LATER = {("contributors",): "all", ("codecs",): "stated", ("model", "kv_heads"): 0}
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
@@ -231,12 +233,12 @@ def as_values(recipe: Recipe) -> dict[str, Any]:
     What came later is there where it says something: older recipes keep their bytes, and older agents read the others.
     """
     values: dict[str, Any] = msgspec.to_builtins(recipe)
-    usual = {name for name in LATER if values[name] == DEFAULTS[name]}
+    for (*within, name), usual in LATER.items():
+        place = functools.reduce(lambda found, part: found.get(part, {}), within, values)
+        if place.get(name) == usual:
+            del place[name]
     order = (*(name for name in FIRST if name in values), *(name for name in values if name not in FIRST))
-    return {name: values[name] for name in order if name not in usual}
-
-
-DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Recipe)}
+    return {name: values[name] for name in order}
 
 
 def parse_recipe(data: bytes | str) -> Recipe:

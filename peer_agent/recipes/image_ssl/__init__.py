@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.images.crops import Looks, Part
 from peer_agent.recipes.images.preparation import ImagePreparation
-from peer_agent.recipes.images.recipe import KEPT, ImageRecipe
-from peer_agent.recipes.images.trunk import Trunk, convolutions_of
+from peer_agent.recipes.images.recipe import ImageRecipe
+from peer_agent.recipes.images.trunk import Trunk
 
 LARGE = 2  # crops of which each is assigned to prototypes, for the others to find again
 
@@ -113,13 +113,10 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         return trunk + head + self.projection * self.prototypes
 
     def kept_floats(self, samples: int) -> float:
-        """What is normalized, and what comes of it, of all crops; and their scores."""
-        large, small = (self._outputs(side) for side in (self.crops.large_side, self.crops.small_side))
+        """Of the trunk for all crops, and of what is behind it."""
+        crops = LARGE * self.kept_of(self.crops.large_side) + self.crops.small * self.kept_of(self.crops.small_side)
         behind = 3 * self.hidden + 2 * self.projection + 2 * self.prototypes
-        return samples * (KEPT * (LARGE * large + self.crops.small * small) + self.crops.count * behind)
-
-    def _outputs(self, side: int) -> int:
-        return sum(layer.outputs for layer in convolutions_of(self.trunk, side))
+        return samples * (crops + self.crops.count * behind)
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
         """Each large crop with every other crop of its image."""

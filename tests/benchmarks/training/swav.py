@@ -17,7 +17,7 @@ from PIL import Image
 
 from peer_agent.recipes import parse_recipe
 from peer_agent.recipes.image_ssl import SMALL, ImageSSL
-from peer_agent.recipes.image_ssl.training import build_model
+from peer_agent.recipes.image_ssl.training import SwAV
 from peer_agent.recipes.images.pixels import as_floats, load_shard
 from peer_agent.recipes.images.probe import Labelled, probe_accuracy
 from peer_agent.recipes.images.resnet import recalibrate
@@ -91,10 +91,8 @@ def accuracy_of(run: Trained, snapshot: Path, learned: Pictures, held: Pictures)
     assert isinstance(recipe, ImageSSL)
     replica = Replica(recipe)
     replica.load(snapshot)
-    trunk = build_model(recipe).trunk
-    trunk.load_state_dict(
-        {name: value.detach() for name, value in replica.model.trunk.named_parameters()}, strict=False
-    )  # type: ignore[union-attr]
+    assert isinstance(replica.model, SwAV)
+    trunk = replica.model.trunk
     recalibrate(trunk, (load_shard(path) for path in sorted(run.export.glob("*.safetensors")) if len(path.stem) == 64))
     parts = [Labelled(features(trunk, images.pixels, recipe.side), images.labels) for images in (learned, held)]
     return probe_accuracy(*parts)
