@@ -1,6 +1,7 @@
 """A causal language model in torch: transformers' GPT-2, Llama and Qwen, initialised here."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ SPREAD = 0.02  # standard deviation of fresh matrices, as in GPT-2
 INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled by depth, as in GPT-2
 SAMPLE_TOKENS = 120
 SAMPLE_SEED = 0
+LARGEST_LOSS = 700.0  # above it, a perplexity is no number
 
 # The model
 
@@ -120,6 +122,12 @@ def summed_loss(recipe: CausalLM, model: torch.nn.Module, batch: Batch, device: 
     return functional.cross_entropy(
         logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
     )
+
+
+def figures_of(recipe: CausalLM, model: torch.nn.Module, heldout: Tokens, loss: float) -> Mapping[str, float]:
+    """Perplexity: among how many words it chooses, as it were."""
+    del recipe, model, heldout
+    return {"perplexity": math.exp(min(loss, LARGEST_LOSS))}
 
 
 # The release

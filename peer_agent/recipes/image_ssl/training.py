@@ -1,6 +1,7 @@
 """SwAV in torch."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from peer_agent.recipes.image_ssl import LARGE, ImageSSL
 from peer_agent.recipes.images.crops import Crops, drawn_crops
 from peer_agent.recipes.images.pixels import Images, load_shard, shards_of
 from peer_agent.recipes.images.preprocessing import PREPROCESSING, write_preprocessing
-from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate
+from peer_agent.recipes.images.probe import Labelled, probe_accuracy
+from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate, whole_images
 from peer_agent.recipes.images.views import cut
 from peer_agent.recipes.initial import draw_directions, draw_normal
 from peer_agent.recipes.training import Batch, Place, Samples
@@ -130,6 +132,19 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
         found = found / (found.sum(dim=0, keepdim=True) * columns)
         found = found / (found.sum(dim=1, keepdim=True) * rows)
     return found * rows
+
+
+@torch.no_grad()
+def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float) -> Mapping[str, float]:
+    """What a linear probe that learns from every other image names of the rest; none where there are no classes."""
+    del loss
+    if heldout.labels.max() == heldout.labels.min():
+        return {}
+    made = [model.trunk(pixel_values=pixels).pooler_output.flatten(1) for pixels in whole_images(recipe, heldout)]
+    features = torch.cat(made).numpy()
+    labels = heldout.labels[: len(features)].astype(np.int64)
+    halves = [Labelled(features[start::2], labels[start::2]) for start in (0, 1)]
+    return {"probe accuracy": probe_accuracy(*halves)}
 
 
 def save_model(recipe: ImageSSL, model: SwAV, data: Path, out: Path) -> tuple[str, ...]:

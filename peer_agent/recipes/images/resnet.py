@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
 from peer_agent.recipes.initial import draw_normal
 
 AT_A_TIME = 64  # images in a batch …
+JUDGED = 4096  # held-out images, at most, that a model is judged by
 RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # … and how many of those a release's statistics are of
 
 
@@ -49,6 +50,12 @@ def initialise(model: torch.nn.Module, seed: int) -> None:
 
 def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+
+
+def whole_images(recipe: ImageRecipe, images: Images) -> Iterator[torch.Tensor]:
+    """The first ones as units, each with statistics of its own: [micro batch, 3, side, side]."""
+    for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED), recipe.micro_batch):
+        yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
