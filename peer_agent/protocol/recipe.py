@@ -4,6 +4,7 @@ What is trained, and on what, is said by a subclass in `peer_agent.recipes`, reg
 values have bounds, none names a file.
 """
 
+import functools
 import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -62,7 +63,8 @@ class Material(NamedTuple):
     unit: str  # what sizes are counted in: tokens, images
     file: str  # what is uploaded
     shown: tuple[str, str]  # above what people are shown of it: a title, and what to look for
-    suffixes: tuple[str, ...] = ()  # that its file has one of; none: a text
+    suffixes: tuple[str, ...]  # that its file has one of …
+    or_text: bool = False  # … or it is a text, whatever it is called
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
@@ -103,6 +105,7 @@ class Recipe(
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
     from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form has
     largest: ClassVar[str] = ""  # the path of the value that makes a model too large
+    unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices by name, whose rows are made of length 1 after each step
 
     optimizer: Optimizer = Optimizer()
     target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # samples in a step, at least
@@ -167,6 +170,16 @@ class Recipe(
         del data
         return self
 
+    def at(self, step: int) -> Self:
+        """The recipe as it computes gradients on the state after so many committed steps."""
+        del step
+        return self
+
+    def frozen(self, step: int) -> tuple[str, ...]:
+        """Parameters by name that are left as they are by the step that is made of this state."""
+        del step
+        return ()
+
     @abstractmethod
     def shard_bytes(self, size: int) -> int:
         """Bytes of a prepared shard of that size, at most."""
@@ -185,7 +198,8 @@ AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
 KINDS: dict[str, type[Recipe]] = {}  # by objective
 USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not say it
 FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
-LATER = ("contributors", "codecs")  # values that agents of before do not know
+# Values that agents of before do not know, with what they are where nobody says them: by path.
+LATER = {("contributors",): "all", ("codecs",): "stated", ("model", "kv_heads"): 0}
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
@@ -219,12 +233,12 @@ def as_values(recipe: Recipe) -> dict[str, Any]:
     What came later is there where it says something: older recipes keep their bytes, and older agents read the others.
     """
     values: dict[str, Any] = msgspec.to_builtins(recipe)
-    usual = {name for name in LATER if values[name] == DEFAULTS[name]}
+    for (*within, name), usual in LATER.items():
+        place = functools.reduce(lambda found, part: found.get(part, {}), within, values)
+        if place.get(name) == usual:
+            del place[name]
     order = (*(name for name in FIRST if name in values), *(name for name in values if name not in FIRST))
-    return {name: values[name] for name in order if name not in usual}
-
-
-DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Recipe)}
+    return {name: values[name] for name in order}
 
 
 def parse_recipe(data: bytes | str) -> Recipe:

@@ -37,7 +37,8 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     purpose: str = ""
     address: str = ""
     heldout_loss: float | None = None
-    heldout_step: int | None = None  # of the newest snapshot that was measured
+    heldout_step: int | None = None  # of the newest snapshot that was measured …
+    heldout_figures: dict[str, float] = {}  # … and what else was measured of it, by name
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
@@ -137,6 +138,7 @@ def _training(recipe: Recipe, facts: CardFacts) -> str:
         (many.capitalize(), f"{facts.tokens:,}"),
         ("Loss, last steps", _nats(recipe, facts.loss)),
         ("Loss, held-out data", _heldout(recipe, facts)),
+        *((f"{plain(name).capitalize()}, held-out data", _figure(name, value)) for name, value in _figures(facts)),
         *known,
         ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.decay} decay"),
         ("Samples in a step", f"{recipe.target_batch:,}"),
@@ -155,6 +157,15 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
     """With the step where that is not the last one."""
     is_last = facts.heldout_step in (None, facts.steps)
     return _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
+
+
+def _figures(facts: CardFacts) -> list[tuple[str, float]]:
+    return sorted(facts.heldout_figures.items())
+
+
+def _figure(name: str, value: float) -> str:
+    """A share in percent, anything else with one digit behind the point."""
+    return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:,.1f}"
 
 
 def _curve(facts: CardFacts) -> str:

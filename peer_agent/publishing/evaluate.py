@@ -17,20 +17,23 @@ MOST_UNITS = 200_000  # loss units, from the beginning of what is held out: it l
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
-    """Mean nats over so many loss units."""
+    """Mean nats over so many loss units, and what else the recipe judges a model by."""
 
     loss: float
     units: int
+    figures: dict[str, float]
 
 
 def evaluate(*, recipe: Recipe, snapshot: Path, heldout: Path, most: int = MOST_UNITS) -> Evaluated:
     """The held-out loss, with the objective of training. Raises Problem E107, E111, E310, E360, E361."""
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
+        model = model_from(recipe, snapshot)
         try:
-            mean = mean_loss(model_from(recipe, snapshot), recipe, shard, torch.device("cpu"), most=most)
+            mean = mean_loss(model, recipe, shard, torch.device("cpu"), most=most)
         except ValueError as error:
             raise Problem.of("E360", reason=error) from error
-    if not math.isfinite(mean.loss):
-        raise Problem.of("E361", loss=mean.loss)
-    return Evaluated(loss=mean.loss, units=mean.units)
+        if not math.isfinite(mean.loss):
+            raise Problem.of("E361", loss=mean.loss)
+        figures = training_of(recipe).figures_of(recipe, model, shard, mean.loss)
+    return Evaluated(loss=mean.loss, units=mean.units, figures=dict(figures))

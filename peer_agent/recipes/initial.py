@@ -14,3 +14,12 @@ def draw_normal(parameter: torch.Tensor, *, seed: int, name: str, spread: float)
         # Drawn in float64: where two mathematics libraries differ in the last bit, float32 does not see it.
         values = generator.standard_normal(tuple(parameter.shape)).astype(np.float32)
         parameter.copy_(torch.from_numpy(values * np.float32(spread)))
+
+
+def draw_directions(matrix: torch.Tensor, *, seed: int, name: str) -> None:
+    """Rows of length 1, all directions alike."""
+    draw_normal(matrix, seed=seed, name=name, spread=1.0)
+    with torch.no_grad():
+        rows = matrix.numpy().astype(np.float64)
+        lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        matrix.copy_(torch.from_numpy((rows / lengths).astype(np.float32)))

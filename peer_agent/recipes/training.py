@@ -1,7 +1,8 @@
 """What of a recipe needs torch: its model, its batches, its loss, what a release of it holds."""
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -28,6 +29,9 @@ class Place(Struct, frozen=True):
     shard: int
 
 
+HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the same chance for every snapshot of every run
+
+
 class Training(Protocol):
     """What the module `Recipe.training` of a kind of recipe defines. The recipe given is always of that kind."""
 
@@ -51,6 +55,12 @@ class Training(Protocol):
     ) -> "torch.Tensor":
         """Nats, summed over the loss units of a batch."""
 
+    def figures_of(self, recipe: Any, model: "torch.nn.Module", heldout: Shard, loss: float) -> Mapping[str, float]:
+        """What people judge such a model by, by name, on held-out data of which the mean loss is known.
+
+        A figure called accuracy is a share. Few samples at a time: it is measured on the site's processor.
+        """
+
     def save_model(self, recipe: Any, model: "torch.nn.Module", data: Path, out: Path) -> Sequence[str]:
         """Write what people load a released model from; the names of the files. `data`: what was prepared with them."""
 
@@ -61,3 +71,11 @@ class Training(Protocol):
 def training_of(recipe: Recipe) -> Training:
     """The rest of a kind of recipe."""
     return cast("Training", importlib.import_module(recipe.training))
+
+
+def heldout_batches(recipe: Recipe, heldout: Shard, *, most: float = math.inf) -> Iterator[Batch]:
+    """Held-out samples, a micro-batch at a time, from the first on, until there are `most` of them."""
+    kind = training_of(recipe)
+    samples = np.arange(recipe.samples_in(kind.size_of(heldout)))
+    for start in range(0, int(min(len(samples), most)), recipe.micro_batch):
+        yield kind.batch_of(recipe, heldout, samples[start : start + recipe.micro_batch], HELD_OUT)

@@ -1,7 +1,7 @@
 """The inner loop of a trainer: leased units in, one gradient sum out. It never changes the replica."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -10,6 +10,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.training import Batch, Shard, training_of
 from peer_agent.training.computed import Computed, NonFinite, Taken
 from peer_agent.training.data import Shards, batch_of
@@ -52,17 +53,25 @@ class Trainer:
         Two calls, because a unit that is finished after the cut is not kept. Raises Problem E107.
         """
         base_step = self.replica.step
-        batch = batch_of(self.replica.recipe, unit, run=self.run, shard=self.shards[unit.shard])
+        recipe = self.replica.recipe.at(base_step)
+        batch = batch_of(recipe, unit, run=self.run, shard=self.shards[unit.shard])
         with memory_or_problem():
             self._fresh.zero_()
-            loss_sum = sum(self._add_gradient(part) for part in _parts(batch, self.at_once or unit.samples))
+            loss_sum = sum(self._add_gradient(recipe, part) for part in _parts(batch, self.at_once or unit.samples))
+            self._leave_out(recipe.frozen(base_step))
             if not (math.isfinite(loss_sum) and torch.isfinite(self._fresh).all()):
                 return NonFinite(unit)
         return Computed(unit, base_step, loss_sum, self._kind.loss_units_in(batch))
 
-    def _add_gradient(self, batch: Batch) -> float:
+    def _leave_out(self, frozen: Collection[str]) -> None:
+        """What does not move has no part in the norm by which gradients are judged and clipped."""
+        for piece in self.replica.layout.pieces:
+            if piece.name in frozen:
+                piece.of(self._fresh).zero_()
+
+    def _add_gradient(self, recipe: Recipe, batch: Batch) -> float:
         """Forward and backward of these samples; their loss in nats."""
-        loss = self._kind.summed_loss(self.replica.recipe, self.replica.model, batch, self.replica.device)
+        loss = self._kind.summed_loss(recipe, self.replica.model, batch, self.replica.device)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 

@@ -2,15 +2,11 @@
 
 import math
 
-import numpy as np
 import torch
 from msgspec import Struct
 
-from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.recipes.training import Place, Shard, training_of
-
-HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the same chance for every snapshot of every run
+from peer_agent.recipes.training import Shard, heldout_batches, training_of
 
 
 class Mean(Struct, frozen=True):
@@ -28,11 +24,9 @@ def mean_loss(
     A micro-batch at a time. Raises ValueError where there is none.
     """
     kind = training_of(recipe)
-    samples = np.arange(recipe.samples_in(kind.size_of(shard)))
     loss_sum, loss_units = 0.0, 0
     with torch.no_grad():
-        for start in range(0, len(samples), recipe.micro_batch):
-            batch = kind.batch_of(recipe, shard, samples[start : start + recipe.micro_batch], HELD_OUT)
+        for batch in heldout_batches(recipe, shard):
             loss_sum += float(kind.summed_loss(recipe, model, batch, device))
             loss_units += kind.loss_units_in(batch)
             if loss_units >= most:

@@ -22,12 +22,16 @@ SGD and LARC with momentum b1, where v stays 0:
     m = (m * b1) + g
     w = w - (m * lr)
 
+Then, of each row r of a matrix whose rows have length 1:
+
+    r = r / |r|
+
 Weight decay leaves biases and the gains of norms alone, as is usual in the field. LAMB's ratio is taken per tensor, of
 all tensors (arXiv 1904.00962, algorithm 2): it also holds down tensors whose true gradient is 0, such as the bias of
 attention keys, which would otherwise be moved by rounding noise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, assert_never
 
 import numpy as np
@@ -52,13 +56,29 @@ class Moving(NamedTuple):
 Move = Callable[[Optimizer, Scalars, Moving, torch.Tensor], None]  # the last: the gradient, clipped
 
 
-def update(optimizer: Optimizer, scalars: Scalars, layout: Layout, state: Moving, averaged: torch.Tensor) -> None:
-    """Change flat state vectors in place by one averaged gradient."""
+def update(
+    optimizer: Optimizer,
+    scalars: Scalars,
+    layout: Layout,
+    state: Moving,
+    averaged: torch.Tensor,
+    *,
+    frozen: Collection[str] = (),
+    unit_rows: Collection[str] = (),
+) -> None:
+    """Change flat state vectors in place by one averaged gradient.
+
+    Parameters named in `frozen` and their moments stay as they are; rows of those in `unit_rows` get length 1.
+    """
     move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:
+            if piece.name in frozen:
+                continue
             views = Moving(*(piece.of(vector) for vector in state))
             move(optimizer, scalars, views, piece.of(averaged).mul(scalars.clip))
+            if piece.name in unit_rows:
+                _normalize_rows(views.weight)
 
 
 def _move_of(optimizer: Optimizer) -> Move:
@@ -84,13 +104,24 @@ def square_root(values: torch.Tensor) -> torch.Tensor:
 
 def halving_sum(values: torch.Tensor) -> torch.Tensor:
     """Sum as a fixed tree: padded with zeros to a power of two, then half onto half until one is left."""
-    size = 1 << max(values.numel() - 1, 0).bit_length()
-    level = torch.zeros(size, dtype=torch.float32, device=values.device)
-    level[: values.numel()] = values.reshape(-1)
+    return _sums_of_rows(values.reshape(1, -1))[0]
+
+
+def _sums_of_rows(values: torch.Tensor) -> torch.Tensor:
+    rows, columns = values.shape
+    size = 1 << max(columns - 1, 0).bit_length()
+    level = torch.zeros(rows, size, dtype=torch.float32, device=values.device)
+    level[:, :columns] = values
     while size > 1:
         size //= 2
-        level = level[:size] + level[size:]
-    return level[0]
+        level = level[:, :size] + level[:, size:]
+    return level[:, 0]
+
+
+def _normalize_rows(matrix: torch.Tensor) -> None:
+    """In place. A row of zeros stays one."""
+    lengths = square_root(_sums_of_rows(matrix.mul(matrix)))
+    matrix.div_(torch.where(lengths > 0, lengths, torch.ones_like(lengths)).unsqueeze(1))
 
 
 def _direction(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> torch.Tensor:

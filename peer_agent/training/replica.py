@@ -53,7 +53,10 @@ class Replica:
             raise ValueError(f"a gradient of {gradient.shape} for {self.layout.elements} parameters")
         averaged = torch.tensor(gradient, dtype=torch.float32, device=self.device)
         state = Moving(self.parameters, self.moment1, self.moment2)
-        update(self.recipe.optimizer, record.scalars, self.layout, state, averaged)
+        update(
+            self.recipe.optimizer, record.scalars, self.layout, state, averaged,
+            frozen=self.recipe.frozen(self.step), unit_rows=self.recipe.unit_rows,
+        )  # fmt: skip
         self.step, self.index, self.log_digest = record.step, record.index, digest
 
     def _check_follows(self, record: RecordHead) -> None:

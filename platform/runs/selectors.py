@@ -161,6 +161,11 @@ def places(last: int, most: int = POINTS) -> list[int]:
     return [*range(stride, whole, stride), *range(whole, last + 1)]
 
 
+def best_snapshot(run: Run) -> Snapshot | None:
+    """The one with the least held-out loss; of several alike, the first."""
+    return run.snapshots.exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
+
+
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
     """Held-out losses in order, evenly thinned by the database, always with the newest."""
     known = run.snapshots.exclude(heldout_loss=None)

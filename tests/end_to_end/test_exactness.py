@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from demo.digits import digits_tar
 from demo.visitor import Visitor
 from peer_agent.protocol.log.records import from_lines, to_json
-from tests.end_to_end.rig import masked_reference
+from tests.end_to_end.rig import image_reference, masked_reference
 from tests.end_to_end.rig.reference import main, weights_of
-from tests.end_to_end.rig.swarm import Swarm, slowed
+from tests.end_to_end.rig.swarm import Swarm, Uploaded, slowed
 
 STEPS, LOSSY_STEPS = 20, 6
 LESS_THAN_IS_TRAINED = 70_000  # characters
@@ -27,6 +28,35 @@ MASKED = {
     "lowercase": "1",
     "learning_rate": RATES["lamb"],
 }
+IMAGES = {
+    "image_classification": {"optimizer": "sgd", "learning_rate": "0.05", "shift": "0.1", "flip": "1"},
+    "image_ssl": {
+        "optimizer": "larc",
+        "learning_rate": "0.3",
+        "clip_norm": "0",
+        "weight_decay": "1e-6",
+        "epsilon": "1e-8",
+        "large_side": "32",
+        "large_least": "0.3",
+        "large_most": "1",
+        "small": "2",
+        "small_side": "16",
+        "small_least": "0.1",
+        "small_most": "0.3",
+        "hidden": "24",
+        "projection": "16",
+        "prototypes": "12",
+        "temperature": "0.1",
+        "sharpness": "0.05",
+        "sinkhorn_steps": "3",
+        "frozen_steps": "3",
+        "queue": "0",
+        "queue_from": "0",
+        **dict.fromkeys(("flip", "jitter", "strength", "grey", "blur"), "0.5"),
+    },
+}
+OF_IMAGES = {"family": "resnet10", "width": "8", "side": "32", "micro_batch": "8", "target_batch": "64"}
+IMAGE_STEPS, IMAGE_BOUND = 10, 1e-5
 # Name, CPU capability, threads: the slowest one is stopped half of the time as well.
 MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
@@ -40,11 +70,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visi
 
 
 def train(
-    site: tuple[Swarm, Visitor], target: Path, english: str, *, steps: int, **recipe: str
+    site: tuple[Swarm, Visitor], target: Path, data: str | Uploaded, *, steps: int, **recipe: str
 ) -> tuple[Path, dict[str, dict[int, str]]]:
     """Three processes of unequal speed; the final snapshot, and every machine's digests. The run goes to `target`."""
     swarm, organizer = site
-    swarm.open_run(organizer, english, trainers=3, steps=steps, **recipe)
+    swarm.open_run(organizer, data, trainers=3, steps=steps, **recipe)
     names = {name: f"{name}-{swarm.slug}" for name, _, _ in MACHINES}
     for name, capability, threads in MACHINES:
         more = {"ATEN_CPU_CAPABILITY": capability} if capability else {}
@@ -103,6 +133,23 @@ def test_a_masked_language_model_is_what_one_machine_would_make(
     assert losses[-1] < losses[0]
     other = unweighted(export, tmp_path / "unweighted")
     assert distance(other, final, masked_reference.main) > 10 * BOUNDS["lamb"]
+
+
+@pytest.mark.parametrize("objective", IMAGES)
+def test_a_model_of_images_is_what_one_machine_would_make(
+    site: tuple[Swarm, Visitor], tmp_path: Path, objective: str
+) -> None:
+    """The reference cuts, turns and colours crops by itself, pixel by pixel."""
+    torch.set_num_threads(1)
+    export, tar = tmp_path / "export", ("digits.tar", digits_tar())
+    recipe = {"objective": objective, **OF_IMAGES, **IMAGES[objective]}
+    final, digests = train(site, export, tar, steps=IMAGE_STEPS, **recipe)
+    moved = distance(export, final, image_reference.main)
+    print(f"{objective}: max |dw| = {moved:.2e} after {IMAGE_STEPS} steps")
+    assert moved <= IMAGE_BOUND
+    agree(digests, IMAGE_STEPS)
+    other = unweighted(export, tmp_path / "unweighted")
+    assert distance(other, final, image_reference.main) > 10 * IMAGE_BOUND
 
 
 def agree(digests: dict[str, dict[int, str]], steps: int) -> None:

@@ -47,6 +47,7 @@ def test_values_that_came_later_are_left_out_where_they_say_nothing() -> None:
         CausalLM(contributors="fast"),
         CausalLM(codecs="plan"),
         CausalLM(contributors="fast", codecs="plan"),
+        CausalLM(model=Model(family="llama", kv_heads=2)),
     ):
         assert encode_recipe(changed) != BEFORE
         assert parse_recipe(encode_recipe(changed)) == changed
@@ -98,6 +99,9 @@ def test_what_is_out_of_bounds_is_named(text: str) -> None:
     [
         (CausalLM(model=Model(width=66, heads=4)), "multiple of heads", "model.width"),
         (CausalLM(model=Model(family="llama", width=20, heads=4)), "even width", "model.width"),
+        (CausalLM(model=Model(family="qwen3", width=20, heads=4)), "a Qwen model needs an even width", "model.width"),
+        (CausalLM(model=Model(kv_heads=2)), "as many key heads", "model.kv_heads"),
+        (CausalLM(model=Model(family="llama", kv_heads=3)), "not a multiple of key heads 3", "model.kv_heads"),
         (CausalLM(target_batch=3, micro_batch=4), "above the target batch", "micro_batch"),
         (CausalLM(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up", "optimizer.warmup_steps"),
         (CausalLM(model=Model(width=8192, layers=64, heads=64)), "parameters", "model.layers"),
@@ -143,7 +147,7 @@ def test_what_the_plan_may_use_in_the_place_of_a_codec() -> None:
 
 
 def test_parameters_of_a_small_model() -> None:
-    assert CausalLM().parameters() == 2048 * 64 + 64 * 64 + 2 * 12 * 64 * 64
+    assert CausalLM().parameters() == (2048 + 64 + 2) * 64 + 2 * (12 * 64 + 13) * 64
 
 
 def test_a_recipe_that_is_not_known_here_is_named() -> None:

@@ -55,7 +55,11 @@ def test_the_childs_figure_is_what_torch_computes_directly(tmp_path: Path) -> No
     (tmp_path / "recipe.json").write_bytes(encode_recipe(RECIPE))
     paths = tmp_path / "recipe.json", snapshot_of(RECIPE, tmp_path), written(tokens, tmp_path)
     found = facts_of(run("evaluate", *paths))
-    assert found == {"loss": pytest.approx(by_torch_alone(RECIPE, tokens), rel=1e-5), "units": 1003 - 42}
+    loss = by_torch_alone(RECIPE, tokens)
+    perplexity = pytest.approx(math.exp(loss), rel=1e-4)
+    assert found == {
+        "loss": pytest.approx(loss, rel=1e-5), "units": 1003 - 42, "figures": {"perplexity": perplexity},
+    }  # fmt: skip
 
 
 def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:

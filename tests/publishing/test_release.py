@@ -34,7 +34,7 @@ def release_of(recipe: CausalLM, folder: Path) -> Released:
     )
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_loads_and_writes_as_trained(family: str, tmp_path: Path) -> None:
     recipe = small_recipe(family)
     released = release_of(recipe, tmp_path)

@@ -21,6 +21,7 @@ from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.causal_lm import Model as CausalModel
 from peer_agent.recipes.image_classification import ImageClassification
+from peer_agent.recipes.image_ssl import ImageSSL
 from peer_agent.recipes.images.trunk import Trunk
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as MaskedModel
@@ -38,6 +39,7 @@ SMALL: list[Recipe] = [
     CausalLM(model=CausalModel(layers=1, width=32, heads=2, context=32), vocab=400),
     MaskedLM(model=MaskedModel(layers=2, width=32, heads=2, context=32, embedding=16), vocab=400),
     ImageClassification(trunk=Trunk(family="resnet10", width=8), micro_batch=5),
+    ImageSSL(trunk=Trunk(family="resnet10", width=8), micro_batch=5, queue=2),
     Bigram(context=32, vocab=400),
 ]
 NAMES = [recipe.objective for recipe in SMALL]

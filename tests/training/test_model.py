@@ -7,7 +7,7 @@ from peer_agent.training.model import layout_of, parameters_of
 from tests.training.commits import small_recipe
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
 def test_the_layout_tiles_the_vector(family: str) -> None:
     model = build_model(small_recipe(family))
     layout = layout_of(model)

@@ -249,3 +249,28 @@ def test_all_vector_units_and_threads_agree(capability: str, threads: int) -> No
     """A capability that this CPU lacks falls back to the best it has, so the test holds on every machine."""
     facts = digests_under(capability, threads)
     assert {name: facts[name] for name in get_args(OptimizerName)} == GOLDEN
+
+
+@pytest.mark.parametrize("name", get_args(OptimizerName))
+def test_rows_get_length_one_and_what_is_frozen_stays(name: OptimizerName) -> None:
+    recipe, gradient = recipe_of(name), torch.from_numpy(gradients()[1])
+    plain, rows = (torch.from_numpy(first_weights()) for _ in range(2))
+    scalars = scalars_of(recipe, step=1, sum_squares=1.0, tokens=1)
+    update(recipe.optimizer, scalars, LAYOUT, Moving(plain, *torch.zeros(2, LAYOUT.elements)), gradient)
+    state = Moving(rows, *torch.zeros(2, LAYOUT.elements))
+    unit_rows = ("matrix", "zero")
+    update(recipe.optimizer, scalars, LAYOUT, state, gradient, frozen=("bias",), unit_rows=unit_rows)
+    matrix, bias, zero = LAYOUT.pieces
+    wide = matrix.of(plain).double()
+    torch.testing.assert_close(matrix.of(rows), (wide / wide.norm(dim=1, keepdim=True)).float(), atol=2e-7, rtol=0)
+    assert torch.equal(bias.of(rows), bias.of(torch.from_numpy(first_weights())))
+    assert not bias.of(state.moment1).any()
+    assert torch.isfinite(zero.of(rows)).all()
+
+
+def test_a_row_of_zeros_stays_one() -> None:
+    recipe = recipe_of("sgd")
+    scalars = scalars_of(recipe, step=1, sum_squares=1.0, tokens=1)
+    state = Moving(*torch.zeros(3, LAYOUT.elements))
+    update(recipe.optimizer, scalars, LAYOUT, state, torch.zeros(LAYOUT.elements), unit_rows=("matrix",))
+    assert not state.weight.any()

@@ -469,6 +469,18 @@ SITE: dict[str, Entry] = {
         "Too few images",
         Severity.MEDIUM,
         "The archive has {images} images in {folders} folders.",
-        "Pack two folders or more with images in them (PNG, JPEG, WebP, GIF, BMP or TIFF).",
+        "Pack folders with images in them (PNG, JPEG, WebP, GIF, BMP or TIFF), two or more where classes are learned.",
+    ),
+    "E381": Entry(
+        "Parquet not readable",
+        Severity.MEDIUM,
+        "The file cannot be read as Parquet ({reason}).",
+        "Write it again, and upload the new file.",
+    ),
+    "E382": Entry(
+        "Rows without text",
+        Severity.MEDIUM,
+        "None of the first {rows} rows has a text in one of its fields.",
+        "Give each row a field with its text, best called “text”, and upload the new file.",
     ),
 }

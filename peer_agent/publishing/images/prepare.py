@@ -53,7 +53,7 @@ def prepare(archive: Path, out: Path, preparation: ImagePreparation) -> Prepared
         raw = out / "pixels"
         try:
             read = _read(archive, raw, side)
-            if len(read.labels) < 2 or len(read.classes) < 2:
+            if len(read.labels) < 2 or len(read.classes) < preparation.fewest_classes:
                 raise Problem.of("E380", images=f"{len(read.labels):,}", folders=f"{len(read.classes):,}")
             return _write(read, np.memmap(raw, np.uint8, "r", shape=(len(read.labels), side, side, COLOURS)), out)
         finally:

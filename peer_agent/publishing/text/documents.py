@@ -1,11 +1,11 @@
-"""A text file as documents of about 2,000 characters, checked and cut in one pass, read back one by one.
+"""A file of text, or of rows with texts, as documents of some 2,000 characters, cut in one pass, read back by number.
 
 Only where each document begins is kept in memory, so the text may be larger than memory.
 """
 
 import codecs
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Self
 
@@ -13,27 +13,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.text.rows import kind_of, left_out, texts_of
 
 BLOCK = 1 << 20  # bytes read at a time
 SHORTEST, LONGEST = 1000, 2400  # characters of a document, but for the last
 MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, best first
+FIELD_NAME = 60  # characters of a field's name that are shown
 ORDER_KEY = 0x4D616E7968616E64  # fixed: the same text gives the same shards
 
 
 class Documents:
     """The documents of a file by number. Close it, or use it in a `with` statement."""
 
-    def __init__(self, file: IO[bytes], offsets: NDArray[np.int64], characters: int) -> None:
-        """`offsets`: where each document begins, and the end of the last."""
+    def __init__(
+        self,
+        file: IO[bytes],
+        offsets: NDArray[np.int64],
+        characters: int,
+        *,
+        note: str = "",
+        scratch: Path | None = None,
+    ) -> None:
+        """`offsets`: where each document begins, and the end of the last. `note`: what people are to know of it.
+
+        `scratch`: a file that goes with them.
+        """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
-        self.characters = characters
+        self.characters, self.note, self._scratch = characters, note, scratch
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bytes.close()
+        if self._scratch is not None:
+            self._scratch.unlink()
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -56,8 +71,32 @@ class Documents:
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
 
-def open_documents(path: Path) -> Documents:
-    """Check a text and cut it. Raises Problem E302 where it is not UTF-8, E303 where it is empty."""
+def open_documents(path: Path, scratch: Path) -> Documents:
+    """Check a file and cut it. Texts of rows, of which none goes on in the next document, lie in `scratch` meanwhile.
+
+    Raises Problem E302 where a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`).
+    """
+    return _of_text(path) if kind_of(path) == "text" else _of_rows(path, scratch)
+
+
+def _of_rows(path: Path, scratch: Path) -> Documents:
+    field, texts, counted = texts_of(path)
+    offsets, characters = [0], 0
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    with scratch.open("w+b") as file:
+        for text in texts:
+            for document in _documents([text]):
+                offsets.append(offsets[-1] + file.write(document.encode()))
+                characters += len(document)
+        if not characters:
+            raise Problem.of("E382", rows=f"{counted['rows']:,}")
+        file.flush()
+        shown = "".join(letter for letter in field if letter.isprintable())[:FIELD_NAME]
+        note = f" They are the field {shown!r} of {counted['rows']:,} rows.{left_out(counted)}"
+        return Documents(file, np.array(offsets, dtype=np.int64), characters, note=note, scratch=scratch)
+
+
+def _of_text(path: Path) -> Documents:
     with path.open("rb") as file:
         begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
         file.seek(begin)
@@ -86,7 +125,7 @@ def _checked_text(file: IO[bytes], position: int) -> Iterator[str]:
         yield text
 
 
-def _documents(texts: Iterator[str]) -> Iterator[str]:
+def _documents(texts: Iterable[str]) -> Iterator[str]:
     rest = ""
     for text in texts:
         rest, start = rest + text, 0

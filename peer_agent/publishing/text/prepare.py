@@ -29,11 +29,11 @@ class PreparedText(Prepared, frozen=True, kw_only=True):
 
 
 def prepare(text: Path, out: Path, preparation: TextPreparation) -> PreparedText:
-    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E302, E303."""
+    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E381, E382."""
     vocab = preparation.vocab
     if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
         raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
-    with open_documents(text) as documents, disk_errors(out):
+    with disk_errors(out), open_documents(text, out / "rows") as documents:
         return _prepare(documents, out, preparation)
 
 
@@ -49,7 +49,7 @@ def _prepare(documents: Documents, out: Path, preparation: TextPreparation) -> P
     return PreparedText(
         vocab=pieces,
         size=tokens,
-        ready=f"The text is ready: {tokens:,} tokens, {pieces:,} pieces.",
+        ready=f"The text is ready: {tokens:,} tokens, {pieces:,} pieces.{documents.note}",
         characters=documents.characters,
         shards=shards,
         heldout=heldout,

@@ -10,33 +10,45 @@ from peer_agent.recipes.text.recipe import TextRecipe
 from peer_agent.recipes.text.transformer import even_heads, kept_floats
 
 # Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
-KEPT = {"gpt2": 39.0, "llama": 27.0}
-NAMES = {"gpt2": "GPT-2", "llama": "Llama"}
+KEPT = {"gpt2": 39.0, "llama": 27.0, "qwen3": 32.0}
+NAMES = {"gpt2": "GPT-2", "llama": "Llama", "qwen3": "Qwen"}
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A causal language model built from a transformers configuration."""
 
-    family: Literal["gpt2", "llama"] = "gpt2"
+    family: Literal["gpt2", "llama", "qwen3"] = "gpt2"
     layers: Annotated[int, Meta(ge=1, le=64)] = 2
     width: Annotated[int, Meta(ge=16, le=8192)] = 64
     heads: Annotated[int, Meta(ge=1, le=128)] = 4
     context: Annotated[int, Meta(ge=8, le=8192)] = 64  # tokens in a sample
+    kv_heads: Annotated[int, Meta(ge=0, le=128)] = 0  # of keys and values (arXiv 2305.13245); 0: as many as heads
+
+    @property
+    def inside(self) -> int:
+        """Width within the second half of a layer, where it is gated: a third less for each of three matrices."""
+        return -(-self.width // 3) * 8
+
+    @property
+    def keys(self) -> int:
+        """Width of the keys, and of the values."""
+        return self.width // self.heads * (self.kv_heads or self.heads)
 
 
 @register
 class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
-    """GPT-2 or Llama from the first parameters on, on one text. A sample is `context` tokens of it."""
+    """GPT-2, Llama or Qwen from the first parameters on, on one text. A sample is `context` tokens of it."""
 
     title = "Language model"
     training = "peer_agent.recipes.causal_lm.training"
     task = "text-generation"
     largest = "model.layers"
     words = (
-        Words("family", "model.family", "Family", "GPT-2 is the simplest; Llama is what most tools expect today."),
+        Words("family", "model.family", "Family", "GPT-2 is the simplest; Llama and Qwen are what tools expect today."),
         Words("layers", "model.layers", "Layers", "2 to 4 learn on laptops within the hour."),
         Words("width", "model.width", "Width", "A multiple of the heads."),
         Words("heads", "model.heads", "Heads"),
+        Words("kv_heads", "model.kv_heads", "Key heads", "Fewer need less memory as it writes; 0: as many as heads."),
         Words("context", "model.context", "Context", "Tokens in a sample: how far the model looks back."),
         Words("vocab", "vocab", "Vocabulary", "Pieces that words are cut into; fewer suit a small text."),
     )
@@ -56,9 +68,14 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """Embeddings and 12 width^2 a layer."""
-        model = self.model
-        return self.vocab * model.width + model.context * model.width + model.layers * 12 * model.width**2
+        """Embeddings, layers, and the last norm."""
+        model, width = self.model, self.model.width
+        if model.family == "gpt2":
+            return (self.vocab + model.context + 2) * width + model.layers * (12 * width + 13) * width
+        norms = 2 * width + (2 * (width // model.heads) if model.family == "qwen3" else 0)
+        layer = 2 * width * (width + model.keys) + 3 * width * model.inside + norms
+        embeddings = 2 if model.family == "llama" else 1  # into the model and out of it, where those are not one
+        return (embeddings * self.vocab + 1) * width + model.layers * layer
 
     def kept_floats(self, samples: int) -> float:
         """As of every transformer."""
@@ -67,9 +84,13 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     def rules(self) -> Iterable[Rule]:
         """Of the model's shape."""
         model = self.model
-        is_odd = model.family == "llama" and model.width // model.heads % 2 == 1
+        is_gpt2, keys = model.family == "gpt2", model.kv_heads
+        is_odd = not is_gpt2 and model.width // model.heads % 2 == 1
+        uneven = f"heads {model.heads} are not a multiple of key heads {keys}"
         yield even_heads(model)
-        yield Rule("model.width", "a head of a llama needs an even width", is_odd)
+        yield Rule("model.width", f"a head of a {NAMES[model.family]} model needs an even width", is_odd)
+        yield Rule("model.kv_heads", "a GPT-2 has as many key heads as heads: 0", is_gpt2 and keys > 0)
+        yield Rule("model.kv_heads", uneven, bool(keys) and model.heads % keys > 0)
 
     def usage(self, model: str) -> str:
         """It writes."""

@@ -1,6 +1,7 @@
-"""A causal language model in torch: transformers' GPT-2 and Llama, initialised here."""
+"""A causal language model in torch: transformers' GPT-2, Llama and Qwen, initialised here."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from peer_agent.recipes.causal_lm import CausalLM
@@ -30,13 +33,14 @@ SPREAD = 0.02  # standard deviation of fresh matrices, as in GPT-2
 INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled by depth, as in GPT-2
 SAMPLE_TOKENS = 120
 SAMPLE_SEED = 0
+LARGEST_LOSS = 700.0  # above it, a perplexity is no number
 
 # The model
 
 
 def build_model(recipe: CausalLM) -> PreTrainedModel:
     """A freshly initialised model in fp32."""
-    model: PreTrainedModel = {"gpt2": _gpt2, "llama": _llama}[recipe.model.family](recipe)
+    model: PreTrainedModel = {"gpt2": _gpt2, "llama": _llama, "qwen3": _qwen}[recipe.model.family](recipe)
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2:
             spread = SPREAD / math.sqrt(2 * recipe.model.layers) if name.endswith(INTO_RESIDUAL) else SPREAD
@@ -65,21 +69,29 @@ def _gpt2(recipe: CausalLM) -> PreTrainedModel:
 
 
 def _llama(recipe: CausalLM) -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**_gated(recipe), tie_word_embeddings=False))
+
+
+def _qwen(recipe: CausalLM) -> PreTrainedModel:
+    """Keys and queries are normed, and one matrix of embeddings leads in and out, as in its small models."""
+    return Qwen3ForCausalLM(Qwen3Config(**_gated(recipe), tie_word_embeddings=True))
+
+
+def _gated(recipe: CausalLM) -> dict[str, Any]:
     shape = recipe.model
     # No padding token: its embedding would never learn, and it is the end-of-text token here.
-    config = LlamaConfig(
-        vocab_size=recipe.vocab,
-        max_position_embeddings=shape.context,
-        hidden_size=shape.width,
-        intermediate_size=-(-shape.width // 3) * 8,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        bos_token_id=END_OF_TEXT_ID,
-        eos_token_id=END_OF_TEXT_ID,
-        tie_word_embeddings=False,
-    )
-    return LlamaForCausalLM(config)
+    return {
+        "vocab_size": recipe.vocab,
+        "max_position_embeddings": shape.context,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inside,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads or shape.heads,
+        "head_dim": shape.width // shape.heads,
+        "bos_token_id": END_OF_TEXT_ID,
+        "eos_token_id": END_OF_TEXT_ID,
+    }
 
 
 # Data and loss
@@ -110,6 +122,12 @@ def summed_loss(recipe: CausalLM, model: torch.nn.Module, batch: Batch, device: 
     return functional.cross_entropy(
         logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
     )
+
+
+def figures_of(recipe: CausalLM, model: torch.nn.Module, heldout: Tokens, loss: float) -> Mapping[str, float]:
+    """Perplexity: among how many words it chooses, as it were."""
+    del recipe, model, heldout
+    return {"perplexity": math.exp(min(loss, LARGEST_LOSS))}
 
 
 # The release

@@ -10,8 +10,6 @@ from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.images.recipe import ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-# Floats that forward keeps for backward, for each that a convolution gives: what is normalized, and what comes of it.
-KEPT = 2.2
 ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
 
 
@@ -49,8 +47,8 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
         return trunk + (self.trunk.features + 1) * max(len(self.classes), 1)
 
     def kept_floats(self, samples: int) -> float:
-        """What is normalized, and what comes of it."""
-        return KEPT * samples * sum(layer.outputs for layer in self.layers())
+        """Of the trunk; the layer behind it has few."""
+        return samples * self.kept_of(self.side)
 
     def rules(self) -> Iterable[Rule]:
         """The statistics of one image are none."""

@@ -1,5 +1,6 @@
 """A classifier of images in torch."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.images.pixels import Images, as_floats, load_shard, moved, shards_of
 from peer_agent.recipes.images.preprocessing import PREPROCESSING, write_preprocessing
-from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate
+from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate, whole_images
 from peer_agent.recipes.training import Batch, Place, Samples
 
 __all__ = ["load_shard"]
@@ -53,6 +54,17 @@ def summed_loss(
     del recipe
     pixels, labels = torch.from_numpy(as_floats(batch[0])).to(device), torch.from_numpy(batch[1]).to(device)
     return functional.cross_entropy(model(pixel_values=pixels).logits, labels, reduction="sum")
+
+
+@torch.no_grad()
+def figures_of(
+    recipe: ImageClassification, model: torch.nn.Module, heldout: Images, loss: float
+) -> Mapping[str, float]:
+    """The share of images whose class it names, each as it is."""
+    del loss
+    named = [model(pixel_values=pixels).logits.argmax(dim=-1) for pixels in whole_images(recipe, heldout)]
+    found = torch.cat(named).numpy()
+    return {"accuracy": float((found == heldout.labels[: len(found)]).mean())}
 
 
 def save_model(recipe: ImageClassification, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:

@@ -8,13 +8,14 @@ from peer_agent.protocol.recipe import Material, Preparation
 class ImagePreparation(Preparation, frozen=True, tag="images"):
     """Shards of square images of `side` pixels, three bytes each, and the class of each.
 
-    The shorter side of an image is made as long as that, and the middle of the longer one is taken.
+    The shorter side of an image is made as long as that, and the middle of the longer one is taken. `fewest_classes`:
+    folders without which nothing can be learned.
     """
 
     material: ClassVar[Material] = Material(
         "images",
         "images",
-        "one tar of folders with images in them, a folder for each class",
+        "one tar of folders with images in them, a folder for each class where there are classes",
         ("Images of each class", "The largest classes. What is wrong here was packed so."),
         (".tar", ".tar.gz", ".tgz"),
     )
@@ -23,3 +24,4 @@ class ImagePreparation(Preparation, frozen=True, tag="images"):
     module: ClassVar[str] = "peer_agent.publishing.images.prepare"
 
     side: int
+    fewest_classes: int = 2

@@ -2,11 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import PreTrainedModel, ResNetConfig
 
 from peer_agent.recipes.images.pixels import Images, as_floats
@@ -16,6 +17,7 @@ from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
 from peer_agent.recipes.initial import draw_normal
 
 AT_A_TIME = 64  # images in a batch …
+JUDGED = 4096  # held-out images, at most, that a model is judged by
 RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # … and how many of those a release's statistics are of
 
 
@@ -46,8 +48,14 @@ def initialise(model: torch.nn.Module, seed: int) -> None:
         norm.track_running_stats = False  # what a machine has seen is nothing that others have
 
 
-def _norms_of(model: torch.nn.Module) -> list[torch.nn.BatchNorm2d]:
-    return [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+
+
+def whole_images(recipe: ImageRecipe, images: Images) -> Iterator[torch.Tensor]:
+    """The first ones as units, each with statistics of its own: [micro batch, 3, side, side]."""
+    for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED), recipe.micro_batch):
+        yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:

@@ -1,5 +1,6 @@
 """A masked language model in torch: transformers' ALBERT and BERT, initialised here."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +15,10 @@ from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
 from peer_agent.recipes.text.tokens import IGNORED, Sentences, load_sentences
-from peer_agent.recipes.training import Batch, Place, Samples
+from peer_agent.recipes.training import Batch, Place, Samples, heldout_batches
 
 PADDING, UNKNOWN, CLS, SEP, MASK = range(5)  # the tokenizer's first tokens
+JUDGED = 2048  # held-out samples, about, that a model is judged by
 WORDS_FROM = 5  # the first token that is one
 SPREAD = 0.02  # standard deviation of fresh matrices
 KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # of masked words: left as they are, and replaced by any word
@@ -175,6 +177,19 @@ def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: 
     order = found.sop_logits if recipe.model.family == "albert" else found.seq_relationship_logits
     weights = (labels != IGNORED).sum(dim=1)
     return words + (functional.cross_entropy(order, is_swapped, reduction="none") * weights).sum()
+
+
+@torch.no_grad()
+def figures_of(recipe: MaskedLM, model: torch.nn.Module, heldout: Sentences, loss: float) -> Mapping[str, float]:
+    """The share of masked words that it finds."""
+    del loss
+    found = masked = 0
+    for batch in heldout_batches(recipe, heldout, most=JUDGED):
+        ids, labels, kinds, mask, _ = map(torch.from_numpy, batch)
+        logits = model(input_ids=ids, token_type_ids=kinds, attention_mask=mask)[0]
+        found += int((logits.argmax(dim=-1) == labels).sum())
+        masked += loss_units_in(batch)
+    return {"masked accuracy": found / masked}
 
 
 # The release

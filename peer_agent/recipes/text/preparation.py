@@ -18,8 +18,10 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
     material: ClassVar[Material] = Material(
         "text",
         "tokens",
-        "one file of UTF-8 text",
+        "one file of UTF-8 text, or rows with texts: JSON lines or Parquet",
         ("Three random pieces", "As the model reads them. Odd characters mean that the file has another encoding."),
+        (".jsonl", ".ndjson", ".parquet"),
+        or_text=True,
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
     module: ClassVar[str] = "peer_agent.publishing.text.prepare"

@@ -7,16 +7,16 @@ from runs.models import Dataset
 
 
 def is_text(filename: str) -> bool:
-    """Whether a file is read as text on its way in: all that no recipe takes for an archive."""
+    """Whether a file is read as text on its way in: all that no recipe takes for something else."""
     suffixes = {suffix for kind in KINDS.values() for suffix in kind.prepares.material.suffixes}
     return not filename.lower().endswith(tuple(suffixes))
 
 
 def require_suited(recipe: Recipe, filename: str) -> None:
     """A file of this name may be what the recipe learns from. Raises Problem E377."""
-    suffixes = recipe.material.suffixes
-    if not (filename.lower().endswith(suffixes) if suffixes else is_text(filename)):
-        raise Problem.of("E377", name=filename, file=recipe.material.file)
+    material = recipe.material
+    if not (filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))):
+        raise Problem.of("E377", name=filename, file=material.file)
 
 
 def require_data(recipe: Recipe, dataset: Dataset) -> None:

@@ -29,6 +29,7 @@ class Snapshot(models.Model):
     state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
     verified_at = models.DateTimeField(null=True, blank=True)
     heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured, if it ever is
+    heldout_figures = models.JSONField(default=dict, blank=True)  # by name, what else was measured with it
 
     class Meta:
         ordering = ("-index",)

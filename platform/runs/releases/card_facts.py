@@ -1,12 +1,15 @@
 """What a release's card says about where the model comes from, read from log and ledger."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 from django.conf import settings
 from django.db.models import QuerySet, Sum
 
 from peer_agent.publishing.card import CardFacts, Person
 from runs.models import Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
-from runs.selectors import LONG, heldout_points, loss_points
+from runs.selectors import LONG, Measured, heldout_points, loss_points
 
 LAST_STEPS = 5
 
@@ -18,8 +21,7 @@ def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
     return msgspec.structs.replace(
         known,
         steps=snapshot.step,
-        heldout_loss=measured[-1].loss if measured else None,
-        heldout_step=measured[-1].step if measured else None,
+        **_heldout_facts(run, measured),
         state_digest=snapshot.state_digest,
         log_digest=snapshot.digest,
         snapshot=snapshot.file,
@@ -60,8 +62,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
         address=f"{settings.PUBLIC_URL}/runs/{run.slug}/",
         steps=step,
         loss=sum(losses) / max(len(losses), 1),
-        heldout_loss=measured[-1].loss if measured else None,
-        heldout_step=measured[-1].step if measured else None,
+        **_heldout_facts(run, measured),
         unigram_entropy=run.dataset.unigram_entropy,
         samples=totals["samples"],
         tokens=totals["tokens"],
@@ -74,6 +75,15 @@ def facts_at(run: Run, step: int) -> CardFacts:
         data_licence=run.dataset.licence,
         data_vouched=vouched(run.dataset),
     )
+
+
+def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
+    """Of the newest snapshot that was measured."""
+    if not measured:
+        return {}
+    newest = measured[-1]
+    figures = run.snapshots.get(index=newest.place).heldout_figures
+    return {"heldout_loss": newest.loss, "heldout_step": newest.step, "heldout_figures": figures}
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:

@@ -67,7 +67,8 @@ def _measure(snapshot: Snapshot) -> None:
             timeout_s=TIMEOUT_S,
             more=ONE_THREAD,
         )
-        Snapshot.objects.filter(pk=snapshot.pk, heldout_loss=None).update(heldout_loss=made["loss"])
+        facts = {"heldout_loss": made["loss"], "heldout_figures": made["figures"]}
+        Snapshot.objects.filter(pk=snapshot.pk, heldout_loss=None).update(**facts)
 
 
 def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:

@@ -1,6 +1,7 @@
 """What anyone may read of a public run, and its people of an unlisted or private one."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -86,7 +87,8 @@ def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, lim
     """Verified states from which a replica may begin."""
     found = run_for(request, slug)
     rows = selectors.snapshots(found, after=-1 if cursor is None else cursor)[: limit + 1]
-    return _page(list(rows), limit, _snapshot_facts, lambda row: row.index)
+    best = selectors.best_snapshot(found)
+    return _page(list(rows), limit, partial(_snapshot_facts, best), lambda row: row.index)
 
 
 @router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING})
@@ -142,9 +144,9 @@ def _ledger_facts(entry: LedgerEntry) -> dict[str, Any]:
     return {"person": entry.person.username, "machine": entry.machine.name, **amounts}
 
 
-def _snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
-    names = ("index", "step", "digest", "state_digest", "file", "size", "created_at", "heldout_loss")
-    return {name: getattr(snapshot, name) for name in names}
+def _snapshot_facts(best: Snapshot | None, snapshot: Snapshot) -> dict[str, Any]:
+    names = ("index", "step", "digest", "state_digest", "file", "size", "created_at", "heldout_loss", "heldout_figures")
+    return {"is_best": snapshot == best, **{name: getattr(snapshot, name) for name in names}}
 
 
 def _page(

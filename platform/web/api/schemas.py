@@ -162,7 +162,8 @@ class LinkOut(ParticipantOut):
 class SnapshotOut(Schema):
     """A verified state. `file` is its sha256, `digest` that of the log there.
 
-    `heldout_loss`, in nats per token of text that nobody trains on, is null where it is not measured (yet).
+    `heldout_loss`, in nats per loss unit of data that nobody trains on, is null where it is not measured (yet);
+    `heldout_figures` has by name what else was measured then (shares are called accuracy). `is_best`: none has less.
     """
 
     index: int
@@ -173,6 +174,8 @@ class SnapshotOut(Schema):
     size: int
     created_at: datetime
     heldout_loss: float | None
+    heldout_figures: dict[str, float]
+    is_best: bool
 
 
 class NamedPerson(Schema):
@@ -197,6 +200,7 @@ class FactsOut(Schema):
     loss: float
     heldout_loss: float | None
     heldout_step: int | None
+    heldout_figures: dict[str, float]
     unigram_entropy: float | None
     samples: int
     tokens: int

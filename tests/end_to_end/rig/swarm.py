@@ -34,6 +34,7 @@ LOOK_S, ASK_S = 0.05, 0.2  # between two looks at what is at hand; between two q
 GONE_S = 60.0
 LAST = 3000  # characters of a log, where a test fails
 ENDLESS = 100_000  # steps
+Uploaded = tuple[str, bytes]  # a file's name and what is in it
 SMALL = {
     "family": "gpt2",
     "layers": "1",
@@ -213,9 +214,9 @@ class Swarm:
         """Its path, while nobody has followed it."""
         return next(link[0] for name in self.processes if (link := OPERATOR.search(self.log(name))))
 
-    def open_run(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
-        """A run on a text, opened."""
-        self.draft(organizer, text, trainers=trainers, steps=steps, **recipe)
+    def open_run(self, organizer: Visitor, data: str | Uploaded, *, trainers: int, steps: int, **recipe: str) -> None:
+        """A run on a text or on another file, opened."""
+        self.draft(organizer, data, trainers=trainers, steps=steps, **recipe)
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
         self.wait_for_state("open", 120)
 
@@ -223,8 +224,8 @@ class Swarm:
         """A run that goes on until the test ends, with few snapshots: for each the site loads torch in processes."""
         self.open_run(organizer, text, trainers=trainers, steps=ENDLESS, **{"snapshot_every": "1000", **recipe})
 
-    def draft(self, organizer: Visitor, text: str, *, trainers: int, steps: int, **recipe: str) -> None:
-        """A run on a text."""
+    def draft(self, organizer: Visitor, data: str | Uploaded, *, trainers: int, steps: int, **recipe: str) -> None:
+        """A run on a text or on another file."""
         fields = {
             **SMALL,
             "title": "A run",
@@ -236,7 +237,8 @@ class Swarm:
             "minimum_trainers": str(trainers),
             **recipe,
         }
-        organizer.submit("/runs/new/", fields, {"text": ("text.txt", text.encode())})
+        file = ("text.txt", data.encode()) if isinstance(data, str) else data
+        organizer.submit("/runs/new/", fields, {"text": file})
         self.slug = organizer.slug
 
     # --- looking ------------------------------------------------------------------------------------------------

@@ -63,6 +63,15 @@ def test_few_images_are_not_held_out(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "heldout.safetensors").exists()
 
 
+def test_one_folder_is_enough_where_no_classes_are_learned(tmp_path: Path) -> None:
+    red = {name: content for name, content in IMAGES.items() if "/red/" in name}
+    archive = tar(tmp_path / "set.tar", red)
+    made = prepare(archive, tmp_path / "out", ImagePreparation(8, fewest_classes=1))
+    assert (made.size, made.classes) == (18, ["red"])
+    with pytest.raises(Problem, match="E380"):
+        prepare(archive, tmp_path / "other", ImagePreparation(8))
+
+
 @pytest.mark.parametrize("files", [{}, {"a/1.png": b"x", "b/1.png": b"y"}, {"a/1.png": png(), "a/2.png": png()}])
 def test_without_images_or_classes_nothing_is_learned(tmp_path: Path, files: dict[str, bytes]) -> None:
     with pytest.raises(Problem, match="E380"):

@@ -12,33 +12,33 @@ from tests.publishing.texts import docstrings, written
 
 def test_nothing_is_lost_or_changed(tmp_path: Path) -> None:
     text = docstrings() + "ünïcödé 🤝 " * 1000
-    with open_documents(written(tmp_path, text)) as documents:
+    with open_documents(written(tmp_path, text), tmp_path / "rows") as documents:
         assert "".join(documents[number] for number in range(len(documents))) == text
         assert (documents.characters, documents.bytes) == (len(text), len(text.encode()))
 
 
 def test_documents_are_of_one_size_and_end_where_paragraphs_do(tmp_path: Path) -> None:
     text = "\n\n".join("A sentence of words. " * 20 for _ in range(100))
-    with open_documents(written(tmp_path, text)) as documents:
+    with open_documents(written(tmp_path, text), tmp_path / "rows") as documents:
         cut = [documents[number] for number in range(len(documents))]
     assert all(SHORTEST <= len(document) <= LONGEST for document in cut[:-1])
     assert all(document.endswith("\n\n") for document in cut[:-1])
 
 
 def test_a_text_without_any_break_is_cut_all_the_same(tmp_path: Path) -> None:
-    with open_documents(written(tmp_path, "語" * 10_000)) as documents:
+    with open_documents(written(tmp_path, "語" * 10_000), tmp_path / "rows") as documents:
         assert max(len(documents[number]) for number in range(len(documents))) == LONGEST
 
 
 def test_a_character_may_straddle_two_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 7)
     text = "語🤝é" * 50
-    with open_documents(written(tmp_path, text)) as documents:
+    with open_documents(written(tmp_path, text), tmp_path / "rows") as documents:
         assert "".join(documents[number] for number in range(len(documents))) == text
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
-    with open_documents(written(tmp_path, b"\xef\xbb\xbfhello")) as documents:
+    with open_documents(written(tmp_path, b"\xef\xbb\xbfhello"), tmp_path / "rows") as documents:
         assert (documents[0], documents.bytes) == ("hello", 5)
 
 
@@ -54,17 +54,17 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
 )
 def test_what_is_not_utf8_is_named_by_its_place(content: bytes, position: int, byte: str, tmp_path: Path) -> None:
     with pytest.raises(Problem, match=rf"E302.*byte {position}: 0x{byte}"):
-        open_documents(written(tmp_path, content))
+        open_documents(written(tmp_path, content), tmp_path / "rows")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
 def test_an_empty_file_has_a_number(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(Problem, match="E303"):
-        open_documents(written(tmp_path, content))
+        open_documents(written(tmp_path, content), tmp_path / "rows")
 
 
 def test_the_order_is_a_fixed_shuffle(tmp_path: Path) -> None:
-    with open_documents(written(tmp_path, docstrings())) as documents:
+    with open_documents(written(tmp_path, docstrings()), tmp_path / "rows") as documents:
         order = documents.order()
         assert order == documents.order()
         assert sorted(order) == list(range(len(documents)))

@@ -31,7 +31,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
         asked.append(list(arguments))
-        return {"loss": 5.25, "tokens": 100}
+        return {"loss": 5.25, "units": 100, "figures": {"accuracy": 0.25}}
 
     monkeypatch.setattr(heldout, "run_child", run_child)
     return asked
@@ -58,6 +58,8 @@ def test_the_newest_snapshot_is_measured_and_those_before_it_are_not(with_text: 
     newest = snapshot(with_text, 20)
     assert measure_newest(with_text.pk) == Outcome.DONE
     assert losses(with_text) == [None, None, 5.25]
+    newest.refresh_from_db()
+    assert newest.heldout_figures == {"accuracy": 0.25}
     (command,) = children
     assert command[0] == "evaluate"
     paths = [storage.snapshot_path(with_text, newest.file), storage.heldout_path(with_text.dataset)]
@@ -98,7 +100,7 @@ def test_one_is_measured_at_a_time(with_text: Run, monkeypatch: pytest.MonkeyPat
 
     def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
         meanwhile.append(measure_newest(with_text.pk))
-        return {"loss": 5.25, "tokens": 100}
+        return {"loss": 5.25, "units": 100, "figures": {}}
 
     monkeypatch.setattr(heldout, "run_child", run_child)
     assert measure_newest(with_text.pk) == Outcome.DONE
@@ -136,10 +138,22 @@ def test_pages_and_card_have_it(with_text: Run) -> None:
         snapshot(with_text, step)
     assert selectors.run_picture(with_text).heldout == []
     for step, loss in ((10, 6.0), (20, 5.5)):
-        Snapshot.objects.filter(step=step).update(heldout_loss=loss)
+        figures = {"accuracy": step / 100}
+        Snapshot.objects.filter(step=step).update(heldout_loss=loss, heldout_figures=figures)
     shown = selectors.heldout_points(with_text)
     assert [(point.place, point.step, point.loss) for point in shown] == [(10, 10, 6.0), (20, 20, 5.5)]
     assert [point.step for point in selectors.heldout_points(with_text, most=1)] == [20]
     last = with_text.snapshots.get(step=30)
     facts = release_facts(with_text, last)
     assert (facts.steps, facts.heldout_loss, facts.heldout_step) == (30, 5.5, 20)
+    assert facts.heldout_figures == {"accuracy": 0.2}
+
+
+def test_the_best_snapshot_is_the_first_with_the_least_loss(with_text: Run) -> None:
+    assert selectors.best_snapshot(with_text) is None
+    for step, loss in ((10, 6.0), (20, 5.5), (30, 5.5), (40, None), (50, 5.75)):
+        snapshot(with_text, step)
+        Snapshot.objects.filter(step=step).update(heldout_loss=loss)
+    best = selectors.best_snapshot(with_text)
+    assert best is not None
+    assert best.step == 20

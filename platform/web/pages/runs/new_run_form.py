@@ -51,7 +51,7 @@ class NewRunForm(forms.Form):
             material.name.capitalize(),
             f"{sentence(material.file)}, up to {upload_limit_mb:,} MB.",
         )
-        text.widget.attrs["accept"] = ",".join(material.suffixes or TEXTS)
+        text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         self.fields["may_share"].label = f"I may share the {material.name}"
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)

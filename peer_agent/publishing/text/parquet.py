@@ -1,0 +1,52 @@
+"""Rows of a Parquet file, some at a time. What its footer says of sizes is a claim."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet, types
+
+from peer_agent.protocol.errors import Problem
+
+AT_A_TIME = 256  # rows
+GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # of one row group, at most: its largest column unpacked, and its rows
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
+
+
+def rows_of(path: Path, field: str, *, longest: int) -> Iterator[dict[str, Any] | None]:
+    """The texts of each row by column: of one, or of all where `field` is empty; None for a row that is broken.
+
+    Raises Problem E381 where it is no Parquet file.
+    """
+    try:
+        file = parquet.ParquetFile(path)
+    except UNREADABLE as error:
+        raise Problem.of("E381", reason=" ".join(str(error).split())[:200]) from error
+    with file:
+        names = [field] if field else _text_columns(file.schema_arrow)
+        for group in range(file.metadata.num_row_groups):
+            yield from _row_group(file, group, names, longest)
+
+
+def _text_columns(schema: pa.Schema) -> list[str]:
+    kinds = (types.is_string, types.is_large_string, types.is_string_view)
+    return [column.name for column in schema if any(is_kind(column.type) for is_kind in kinds)]
+
+
+def _row_group(
+    file: parquet.ParquetFile, group: int, names: list[str], longest: int
+) -> Iterator[dict[str, Any] | None]:
+    """What cannot be read is broken to the end of its row group."""
+    about, read = file.metadata.row_group(group), 0
+    largest = max((about.column(at).total_uncompressed_size for at in range(about.num_columns)), default=0)
+    try:
+        if largest <= GROUP_BYTES and about.num_rows <= GROUP_ROWS:
+            for batch in file.iter_batches(AT_A_TIME, row_groups=[group], columns=names, use_threads=False):
+                for row in batch.to_pylist():
+                    read += 1
+                    yield {name: text for name, text in row.items() if text is not None and len(text) <= longest}
+    except UNREADABLE:
+        pass
+    for _ in range(min(about.num_rows, GROUP_ROWS) - read):
+        yield None

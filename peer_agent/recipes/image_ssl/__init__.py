@@ -1,0 +1,176 @@
+"""Images without labels: SwAV (arXiv 2006.09882), a ResNet that learns what crops of one image have in common."""
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Self
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
+from peer_agent.recipes.images.crops import Looks, Part
+from peer_agent.recipes.images.preparation import ImagePreparation
+from peer_agent.recipes.images.recipe import ImageRecipe
+from peer_agent.recipes.images.trunk import Trunk
+
+LARGE = 2  # crops of which each is assigned to prototypes, for the others to find again
+
+
+class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Two large crops of each image and some small ones: sides in pixels, least and most part of the image's area."""
+
+    large_side: Annotated[int, Meta(ge=8, le=512)] = 32
+    large_least: Part = 0.3
+    large_most: Part = 1.0
+    small: Annotated[int, Meta(ge=0, le=16)] = 4
+    small_side: Annotated[int, Meta(ge=8, le=512)] = 16
+    small_least: Part = 0.08
+    small_most: Part = 0.3
+
+    @property
+    def count(self) -> int:
+        """Crops of an image."""
+        return LARGE + self.small
+
+
+@register
+class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
+    """A ResNet, two layers behind it and prototypes. A sample is an image, in some crops.
+
+    Assignments are of a unit's images, so `micro_batch` is a part of what is learned. Whatever changes in the course
+    of a run does so by committed step, and a unit needs nothing that was computed before it (rule 33).
+    """
+
+    title = "Images without labels"
+    training = "peer_agent.recipes.image_ssl.training"
+    task = "image-feature-extraction"
+    loss_unit: ClassVar[tuple[str, str]] = ("pair of crops", "pairs of crops")
+    unit_rows: ClassVar[tuple[str, ...]] = ("prototypes.weight",)
+    largest = "trunk.width"
+    words = (
+        Words("family", "trunk.family", "Family", "ResNet-18 learns small images on laptops; ResNet-50 wants a GPU."),
+        Words("width", "trunk.width", "Width", "Channels of the first stage; 64 is usual."),
+        Words("side", "side", "Side", "Pixels: every image is made a square of this size, of which crops are cut."),
+        Words("large_side", "crops.large_side", "Large crops", "Pixels: the side of the two large crops."),
+        Words("large_least", "crops.large_least", "Large: least", "The least part of an image that one shows."),
+        Words("large_most", "crops.large_most", "Large: most", "The most."),
+        Words("small", "crops.small", "Small crops", "How many there are of each image."),
+        Words("small_side", "crops.small_side", "Small: side", "Pixels."),
+        Words("small_least", "crops.small_least", "Small: least", "The least part of an image that one shows."),
+        Words("small_most", "crops.small_most", "Small: most", "The most."),
+        Words("flip", "looks.flip", "Mirrored", "How often a crop is. 0 for letters or digits."),
+        Words("jitter", "looks.jitter", "Colours", "How often brightness, contrast, saturation and hue are changed."),
+        Words("strength", "looks.strength", "Colours: how far", "0.8 is usual, 0.4 for images without colour."),
+        Words("grey", "looks.grey", "Grey", "How often a crop is grey."),
+        Words("blur", "looks.blur", "Blurred", "How often a crop is. On small images it is hardly seen."),
+        Words("hidden", "hidden", "Hidden width", "Of the two layers behind the trunk."),
+        Words("projection", "projection", "Projection", "Numbers that crops are compared by."),
+        Words("prototypes", "prototypes", "Prototypes", "Directions that images are assigned to."),
+        Words("temperature", "temperature", "Temperature", "0.1 is usual."),
+        Words("sharpness", "sharpness", "Assignment's epsilon", "0.05 or 0.03; smaller: harder assignments."),
+        Words("sinkhorn_steps", "sinkhorn_steps", "Sinkhorn steps", "Of the assignment; 3 is usual."),
+        Words("frozen_steps", "frozen_steps", "Frozen steps", "At the start, in which prototypes stay as they are."),
+        Words(
+            "queue", "queue", "Queue",
+            "Further images for each, that only take part in the assignment: for units of fewer images than there are "
+            "prototypes. Each costs a forward pass.",
+        ),
+        Words("queue_from", "queue_from", "Queue from step", "Committed steps before there is one."),
+    )  # fmt: skip
+
+    optimizer: Optimizer = Optimizer(
+        name="larc", learning_rate=0.6, beta1=0.9, epsilon=1e-8, weight_decay=1e-6, clip_norm=0.0, final_ratio=0.002
+    )
+    target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 256
+    micro_batch: Annotated[int, Meta(ge=2, le=4096)] = 64
+    crops: Multicrop = Multicrop()
+    looks: Looks = Looks()
+    hidden: Annotated[int, Meta(ge=8, le=16_384)] = 256
+    projection: Annotated[int, Meta(ge=8, le=2048)] = 64
+    prototypes: Annotated[int, Meta(ge=2, le=100_000)] = 60
+    temperature: Annotated[float, Meta(ge=0.01, le=1)] = 0.1
+    sharpness: Annotated[float, Meta(ge=0.01, le=1)] = 0.05
+    sinkhorn_steps: Annotated[int, Meta(ge=1, le=20)] = 3
+    frozen_steps: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    queue: Annotated[int, Meta(ge=0, le=64)] = 0
+    queue_from: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+
+    def at(self, step: int) -> Self:
+        """There is no queue before its first step."""
+        return replace(self, queue=0) if self.queue and step < self.queue_from else self
+
+    def frozen(self, step: int) -> tuple[str, ...]:
+        """The prototypes, at the start."""
+        return self.unit_rows if step < self.frozen_steps else ()
+
+    def preparation(self) -> ImagePreparation:
+        """Whatever folders they lie in."""
+        return ImagePreparation(self.side, fewest_classes=1)
+
+    def parameters(self) -> int:
+        """Of the trunk, the two layers behind it with a normalization between them, and the prototypes."""
+        trunk = sum(layer.parameters for layer in self.layers())
+        head = (self.trunk.features + 2) * self.hidden + (self.hidden + 1) * self.projection
+        return trunk + head + self.projection * self.prototypes
+
+    def kept_floats(self, samples: int) -> float:
+        """Of the trunk for all crops, and of what is behind it."""
+        crops = LARGE * self.kept_of(self.crops.large_side) + self.crops.small * self.kept_of(self.crops.small_side)
+        behind = 3 * self.hidden + 2 * self.projection + 2 * self.prototypes
+        return samples * (crops + self.crops.count * behind)
+
+    def loss_units_in(self, samples: int) -> tuple[int, int]:
+        """Each large crop with every other crop of its image."""
+        pairs = samples * LARGE * (self.crops.count - 1)
+        return pairs, pairs
+
+    def rules(self) -> Iterable[Rule]:
+        """The statistics of one image are none."""
+        for name in ("large", "small"):
+            least, most = (getattr(self.crops, f"{name}_{end}") for end in ("least", "most"))
+            yield Rule(f"crops.{name}_most", f"the most of {name} crops is below their least", most < least)
+
+    def usage(self, model: str) -> str:
+        """Its features of an image."""
+        return (
+            "from transformers import pipeline\n"
+            f'features = pipeline("image-feature-extraction", model={model}, pool=True)\n'
+            'print(len(features("an-image.png")[0]))'
+        )
+
+    def summary(self) -> str:
+        """As in `a ResNet-18 trunk of width 32 that learns without labels (SwAV), 32 by 32 pixels, 60 prototypes`."""
+        name, side = self.trunk.family.replace("resnet", "ResNet-"), self.crops.large_side
+        return (
+            f"a {name} trunk of width {self.trunk.width} that learns without labels (SwAV), {side} by {side} pixels, "
+            f"{self.prototypes:,} prototypes"
+        )
+
+
+SMALL = ImageSSL(frozen_steps=20)
+PAPER = ImageSSL(
+    trunk=Trunk(family="resnet50", width=64),
+    side=256,
+    crops=Multicrop(
+        large_side=224, large_least=0.14, large_most=1.0, small=6, small_side=96, small_least=0.05, small_most=0.14
+    ),
+    hidden=2048,
+    projection=128,
+    prototypes=3000,
+    sharpness=0.03,
+    frozen_steps=40,  # an epoch of ImageNet
+    optimizer=Optimizer(
+        name="larc",
+        learning_rate=2.4,
+        beta1=0.9,
+        epsilon=1e-8,
+        weight_decay=1e-6,
+        clip_norm=0.0,
+        warmup_steps=500,
+        final_ratio=0.002,
+    ),
+    target_batch=32_768,
+    micro_batch=64,
+    target_steps=5000,
+    snapshot_every=100,
+)
+ImageSSL.presets = {"SwAV, small images": SMALL, "SwAV, ResNet-50 (paper)": PAPER}

@@ -1,0 +1,65 @@
+"""Crops of images with other colours, as they are drawn for learning without labels (arXiv 2006.09882, 2002.05709)."""
+
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+Part = Annotated[float, Meta(gt=0, le=1)]
+Chance = Annotated[float, Meta(ge=0, le=1)]
+
+TRIES = 10  # of a box that fits into its image; then it is the whole image
+NARROWEST = 3 / 4  # its width / height, or the other way round
+SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # of a blur, in parts of a crop's side: as is usual for 224 pixels
+DRAWS = 2 * TRIES + 11  # numbers that a crop takes
+
+
+# The columns of a crop. Lengths are parts of the image's side; brightness, contrast and saturation are factors, and 1
+# changes nothing; hue is a turn, and 1 is once around; sigma is a blur's, in parts of the crop's own side, 0 is none.
+LEFT, TOP, WIDTH, HEIGHT, MIRRORED, BRIGHTNESS, CONTRAST, SATURATION, HUE, GREY, SIGMA = range(11)
+COLUMNS = 11
+Crops = NDArray[np.float32]  # [..., COLUMNS]
+
+
+class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How colours are changed: how far, and how often. The usual values are those of SwAV."""
+
+    flip: Chance = 0.5
+    jitter: Chance = 0.8  # how often brightness, contrast, saturation and hue are changed …
+    strength: Chance = 0.8  # … and how far; hue by a quarter of it
+    grey: Chance = 0.2
+    blur: Chance = 0.5
+
+
+def drawn_crops(chance: np.random.Generator, count: int, least: float, most: float, looks: Looks) -> Crops:
+    """So many crops [count, columns], each of an area between these parts of the image's.
+
+    Boxes are those of torchvision's RandomResizedCrop on a square; the four colours are changed in one order.
+    """
+    numbers = chance.random((count, DRAWS))
+    crops = np.zeros((count, COLUMNS))
+    width, height = _sizes(numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES], least, most)
+    left, top, mirrored, jittered, *factors, grey, blurred, sigma = numbers[:, 2 * TRIES :].T
+    crops[:, LEFT], crops[:, TOP] = left * (1 - width), top * (1 - height)
+    crops[:, WIDTH], crops[:, HEIGHT] = width, height
+    crops[:, MIRRORED] = mirrored < looks.flip
+    around = np.where(jittered < looks.jitter, (2 * np.array(factors) - 1) * looks.strength, 0)
+    crops[:, BRIGHTNESS:HUE] = 1 + around[:3].T
+    crops[:, HUE] = around[3] / 4
+    crops[:, GREY] = grey < looks.grey
+    wide = SIGMA_LEAST + (SIGMA_MOST - SIGMA_LEAST) * sigma
+    crops[:, SIGMA] = np.where(blurred < looks.blur, wide, 0)
+    return crops.astype(np.float32)
+
+
+def _sizes(
+    areas: NDArray[np.float64], shapes: NDArray[np.float64], least: float, most: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Width and height of the first box of each row that fits."""
+    area, ratio = least + (most - least) * areas, NARROWEST ** (1 - 2 * shapes)
+    width, height = np.sqrt(area * ratio), np.sqrt(area / ratio)
+    fits = (width <= 1) & (height <= 1)
+    rows, first = np.arange(len(areas)), fits.argmax(axis=1)
+    is_any = fits.any(axis=1)
+    return np.where(is_any, width[rows, first], 1), np.where(is_any, height[rows, first], 1)
