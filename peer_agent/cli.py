@@ -28,7 +28,7 @@ from peer_agent.machine.forget import forget_site
 from peer_agent.machine.hardware import missing_packages
 from peer_agent.machine.home import Home, home_folder
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, request_leave
-from peer_agent.machine.limits import RESERVE_PERCENT, Limits, apply_limits, usual_limits
+from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT, Limits, apply_limits, usual_limits
 from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
 from peer_agent.network.addresses import ANYWHERE
 from peer_agent.protocol.credentials import Role
@@ -73,6 +73,7 @@ Reserve = Annotated[
     int,
     typer.Option(min=0, max=MOST_RESERVED, help="Percent of your upload that stays free for others in your home."),
 ]
+Disk = Annotated[int, typer.Option(min=1, help="GB of a run's data that are kept; the longest unused leave first.")]
 Host = Annotated[str, typer.Option(help="With --auxiliary or --listen: address to listen at.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="With these: port to listen at; 0: any free one.")]
 Advertise = Annotated[
@@ -105,6 +106,7 @@ def join(
     auxiliary: Auxiliary = False,
     listen: Listen = False,
     reserve: Reserve = RESERVE_PERCENT,
+    disk: Disk = DISK_GB,
     host: Host = ANYWHERE[0],
     port: Port = 0,
     advertise: Advertise = 0,
@@ -119,7 +121,7 @@ def join(
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
         if not auxiliary and (missing := missing_packages()):
             raise Problem.of("E103", missing=", ".join(missing))
-        limits = usual_limits(threads or None, reserve)
+        limits = usual_limits(threads or None, reserve, disk)
         apply_limits(limits)
         home = _home()
         show, say = (view.ask_for_approval, view.say) if isinstance(view, JsonLinesView) else (show_code, _say)
@@ -174,7 +176,7 @@ async def _join(
 ) -> None:
     await _compare_versions(run_url, view)
     access = await access_for(leave_request.home, run_url, enrolment)
-    preflight = await run_preflight(access)
+    preflight = await run_preflight(access, disk_gb=limits.disk_gb)
     view.preflight(preflight)
     view.say("Loading torch, which takes some seconds.")
     limits = msgspec.structs.replace(limits, at_once=preflight.at_once)

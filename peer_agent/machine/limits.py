@@ -7,23 +7,27 @@ from msgspec import Struct
 
 NICE = 10
 RESERVE_PERCENT = 20
+DISK_GB, GIGABYTE = 20, 10**9
 
 
 class Limits(Struct, frozen=True):
     """`threads` for torch; `nice` as in nice(1), where the system has it; `at_once`: samples computed at a time.
 
-    `at_once` 0: a whole micro-batch. `reserve_percent`: of the uplink, that the household keeps.
+    `at_once` 0: a whole micro-batch. `reserve_percent`: of the uplink, that the household keeps. `disk_gb`: of data
+    that are kept to be used again.
     """
 
     threads: int
     nice: int = NICE
     at_once: int = 0
     reserve_percent: int = RESERVE_PERCENT
+    disk_gb: int = DISK_GB
 
 
-def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERCENT) -> Limits:
+def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERCENT, disk_gb: int = DISK_GB) -> Limits:
     """All cores but one, and all of the uplink but a part, or what the volunteer says."""
-    return Limits(threads or max(1, (os.cpu_count() or 2) - 1), reserve_percent=reserve_percent)
+    free = max(1, (os.cpu_count() or 2) - 1)
+    return Limits(threads or free, reserve_percent=reserve_percent, disk_gb=disk_gb)
 
 
 def apply_limits(limits: Limits) -> None:

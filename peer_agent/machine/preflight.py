@@ -5,6 +5,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from peer_agent.machine.hardware import FreeResources
+from peer_agent.machine.limits import DISK_GB, GIGABYTE
 from peer_agent.machine.memory_estimate import Needs, needs_of
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -75,11 +76,15 @@ def _fits(needed: int | None, free: int | None) -> str:
     return f"about {in_bytes(needed or 0)} needed, {in_bytes(free or 0)} free: fits"
 
 
-def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str) -> Preflight:
-    """What fits, with as many samples at a time as do. Raises Problem E123 (memory), E124 (disk), E125 (the GPU's)."""
+def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:
+    """What fits, with as many samples at a time as do, and `disk_gb` of data at most.
+
+    Raises Problem E123 (memory), E124 (disk), E125 (the GPU's).
+    """
     recipe = facts.recipe
     at_once, needs = _largest_that_fits(facts, free)
-    disk = 2 * facts.snapshot_bytes + facts.data_bytes + SPARE_DISK  # the log is applied as it comes and not kept
+    data = min(facts.data_bytes, disk_gb * GIGABYTE)
+    disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # the log is applied as it comes and not kept
     if disk > free.disk:
         raise Problem.of("E124", path=folder, needed=in_bytes(disk), free=in_bytes(free.disk))
     steps = HOUR_S / facts.pace_s if facts.pace_s else 1

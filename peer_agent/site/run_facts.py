@@ -16,8 +16,8 @@ from peer_agent.site.credential import RunAccess
 RECENT = 20  # steps from which the pace is taken
 
 
-async def run_preflight(access: RunAccess) -> Preflight:
-    """What this run takes here. Raises Problem E123, E124, E125 where it does not fit."""
+async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
+    """What this run takes here, where so much of its data is kept at most. Raises Problem E123, E124, E125."""
     url = f"{access.site.url}/api/v1/runs/{access.slug}"
     facts = await facts_of(url, access.headers())
     gpu = await asyncio.to_thread(usable_gpu)
@@ -25,7 +25,8 @@ async def run_preflight(access: RunAccess) -> Preflight:
     if facts is None:
         return Preflight(device=device)
     folder = access.home.folder
-    return check_fit(facts, await asyncio.to_thread(free_resources, folder, is_on_gpu=bool(gpu)), folder, device)
+    free = await asyncio.to_thread(free_resources, folder, is_on_gpu=bool(gpu))
+    return check_fit(facts, free, folder, device, disk_gb=disk_gb)
 
 
 async def facts_of(url: str, headers: Headers) -> RunFacts | None:

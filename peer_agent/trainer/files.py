@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,7 +17,6 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
 
 if TYPE_CHECKING:  # it needs torch, which is loaded by whoever trains
@@ -27,34 +26,6 @@ log = logging.getLogger(__name__)
 
 HAND_IN_TRIES, PAUSE_S, LONGEST_PAUSE_S = 5, 1.0, 30.0
 STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
-
-
-class Shards:
-    """The run's shards by position, fetched when first asked for. Asked from the thread that computes."""
-
-    def __init__(
-        self,
-        home: Home,
-        access: RunAccess,
-        recipe: Recipe,
-        shards: tuple[m.Shard, ...],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
-        self._load = training_of(recipe).load_shard
-        self._open: dict[int, Any] = {}
-
-    def __getitem__(self, shard: int, /) -> Any:
-        """What it holds. Raises Problem."""
-        if shard not in self._open:
-            fetching = fetch_shard(self.home, self.access, self.recipe, self.shards[shard])
-            path = asyncio.run_coroutine_threadsafe(fetching, self.loop).result()
-            try:
-                self._open[shard] = self._load(path)
-            except Problem:
-                path.unlink(missing_ok=True)  # so that it is fetched anew
-                raise
-        return self._open[shard]
 
 
 async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard) -> Path:

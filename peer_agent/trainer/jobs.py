@@ -13,7 +13,7 @@ from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
-from peer_agent.machine.limits import Limits
+from peer_agent.machine.limits import GIGABYTE, Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid, grid_of
@@ -24,9 +24,10 @@ from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
-from peer_agent.trainer.files import Shards, hand_in
+from peer_agent.trainer.files import hand_in
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.round import OpenRound
+from peer_agent.trainer.shard_cache import Shards
 
 if TYPE_CHECKING:
     from peer_agent.trainer.hub_publisher import HubPublisher
@@ -62,6 +63,7 @@ class Jobs:
         self.agent = agent
         self.follower: Follower | None = None
         self.accumulation: Accumulation | None = None
+        self.shards: Shards | None = None
         self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
         self._handing_in: asyncio.Task[Any] | None = None
 
@@ -110,9 +112,11 @@ class Jobs:
             raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
         if agent.publisher is not None:
             agent.publisher.shards = greeting.shards
-        shards = Shards(agent.home, agent.access, recipe, greeting.shards, asyncio.get_running_loop())
-        limits = agent.limits
-        trainer = Trainer(replica, greeting.run, shards, threads=limits.threads, at_once=limits.at_once)
+        limits, loop = agent.limits, asyncio.get_running_loop()
+        self.shards = Shards(
+            agent.home, agent.access, recipe, greeting.shards, loop, disk_bytes=limits.disk_gb * GIGABYTE
+        )
+        trainer = Trainer(replica, greeting.run, self.shards, threads=limits.threads, at_once=limits.at_once)
         follower = Follower(agent.home, agent.access, agent.links, replica)
         return follower, Accumulation(trainer, grid_of(greeting.elements), follower.busy)
 
@@ -162,7 +166,9 @@ class Jobs:
     # --- gradients ----------------------------------------------------------------------------------------------
 
     async def compute(self, action: e.Compute) -> None:
-        """Begin it, and go on: a cut does not wait for the unit in hand."""
+        """Begin it, and go on: a cut does not wait for the unit in hand. The data of those after it are fetched."""
+        if self.shards is not None:
+            self.shards.prefetch(unit.shard for unit in (action.unit, *self.agent.core.queue))
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:

@@ -24,7 +24,8 @@ from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.agent import Agent
-from peer_agent.trainer.files import Shards, fetch_snapshot
+from peer_agent.trainer.files import fetch_snapshot
+from peer_agent.trainer.shard_cache import Shards
 from peer_agent.training.replica import Replica
 from tests.agent.program import http_site, manyhands
 from tests.agent.scripted_site import TRAINER, OwnAccess, greeting, site
@@ -76,7 +77,7 @@ def test_it_is_the_same_machine(home: Home) -> None:
 
 async def test_a_shard_that_it_has_is_used(home: Home, access: RunAccess, facts: Any, nobody: None) -> None:
     known = (m.Shard(digest=facts["shard"], tokens=facts["tokens"]),)
-    shards = Shards(home, access, CausalLM(), known, asyncio.get_running_loop())
+    shards = Shards(home, access, CausalLM(), known, asyncio.get_running_loop(), disk_bytes=10**9)
     tokens = await asyncio.to_thread(shards.__getitem__, 0)
     assert tokens.tolist() == [number * 7 % 257 for number in range(600)]
 

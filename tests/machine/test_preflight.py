@@ -41,6 +41,14 @@ def test_what_fits_is_said_in_a_line_each() -> None:
     ]
 
 
+def test_no_more_data_are_kept_than_is_allowed() -> None:
+    facts = msgspec.structs.replace(FACTS, data_bytes=50 * 10**9)
+    kept = [check_fit(facts, PLENTY, Path("home"), "CPU", disk_gb=most).disk_bytes or 0 for most in (5, 6, 100)]
+    assert (kept[1] - kept[0], kept[2] - kept[0]) == (10**9, 45 * 10**9)
+    with pytest.raises(Problem, match="E124"):
+        check_fit(facts, FreeResources(10**11, kept[0] - 1), Path("home"), "CPU", disk_gb=5)
+
+
 def test_a_run_without_a_pace_tells_what_a_step_moves() -> None:
     facts = msgspec.structs.replace(FACTS, pace_s=None)
     assert "10 MB up and 20 MB down in each step" in check_fit(facts, PLENTY, Path("home"), "CPU").lines()[-1]

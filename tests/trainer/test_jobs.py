@@ -1,14 +1,26 @@
 """Updates are fetched beside other jobs and made in their order, unless they are not wanted any more."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.trainer import events as e
 from peer_agent.trainer.jobs import Jobs
 from tests.protocol.trainer.stage import commit
+
+
+async def test_the_data_of_the_next_units_are_fetched_while_it_computes() -> None:
+    asked: list[int] = []
+    started: list[Any] = []
+    core = SimpleNamespace(queue=[Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)])
+    jobs = Jobs(cast("Any", SimpleNamespace(core=core, start=started.append)))
+    jobs.shards = cast("Any", SimpleNamespace(prefetch=asked.extend))
+    await jobs.compute(e.Compute(1, Unit(0, 3, 0, 4)))
+    assert asked == [3, 5, 9]
+    started[0].close()
 
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])

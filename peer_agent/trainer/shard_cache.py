@@ -1,0 +1,96 @@
+"""The run's shards on this machine: fetched before they are needed, so many kept on disk, so many open in memory."""
+
+import asyncio
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from peer_agent.machine.home import Home
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.training import training_of
+from peer_agent.site.credential import RunAccess
+from peer_agent.trainer.files import fetch_shard
+
+AHEAD = 2  # shards that are fetched before a unit of them is begun
+OPEN_BYTES = 1 << 30  # of files whose content is held in memory; the one in use is held whatever its size
+
+
+class Shards:
+    """Shards by position. What was used longest ago leaves first, memory and disk each by its own bound."""
+
+    def __init__(
+        self,
+        home: Home,
+        access: RunAccess,
+        recipe: Recipe,
+        shards: tuple[m.Shard, ...],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        disk_bytes: int,
+    ) -> None:
+        """`disk_bytes`: of shards that lie in this home, those of other runs too."""
+        self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
+        self.disk_bytes = disk_bytes
+        self._load = training_of(recipe).load_shard
+        self._open: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # content, and the size of its file
+        self._fetching: dict[int, asyncio.Task[Path]] = {}
+
+    def __getitem__(self, shard: int, /) -> Any:
+        """What it holds. Raises Problem. Asked from the thread that computes."""
+        if shard not in self._open:
+            path = asyncio.run_coroutine_threadsafe(self._fetched(shard), self.loop).result()
+            try:
+                self._open[shard] = self._load(path), path.stat().st_size
+            except Problem:
+                path.unlink(missing_ok=True)  # so that it is fetched anew
+                raise
+        self._open.move_to_end(shard)
+        while len(self._open) > 1 and sum(size for _, size in self._open.values()) > OPEN_BYTES:
+            self._open.popitem(last=False)
+        return self._open[shard][0]
+
+    def prefetch(self, coming: Iterable[int]) -> None:
+        """Begin to fetch the first few of these that are neither open nor on their way. Asked from the event loop."""
+        for shard in islice(dict.fromkeys(coming), AHEAD):
+            if shard not in self._open:
+                self._begin(shard)
+
+    async def _fetched(self, shard: int) -> Path:
+        """The file of a shard. Raises Problem."""
+        return await asyncio.shield(self._begin(shard))
+
+    def _begin(self, shard: int) -> asyncio.Task[Path]:
+        if shard not in self._fetching:
+            task = self._fetching[shard] = self.loop.create_task(self._fetch(shard))
+            task.add_done_callback(lambda done: self._ended(shard, done))
+        return self._fetching[shard]
+
+    def _ended(self, shard: int, task: asyncio.Task[Path]) -> None:
+        del self._fetching[shard]
+        if not task.cancelled():
+            task.exception()  # whoever needs the shard asks again, and is told then
+
+    async def _fetch(self, shard: int) -> Path:
+        path = await fetch_shard(self.home, self.access, self.recipe, self.shards[shard])
+        await asyncio.to_thread(self._used, path)
+        return path
+
+    def _used(self, path: Path) -> None:
+        """It is the newest now; the oldest leave the disk where there are too many."""
+        os.utime(path)
+        wanted = {self.shards[number].digest for number in (*self._fetching, *list(self._open)[-1:])}
+        found = [(file.stat(), file) for file in path.parent.glob("*.safetensors")]
+        left = sum(about.st_size for about, _ in found)
+        for about, file in sorted(found, key=lambda pair: pair[0].st_mtime):
+            if left <= self.disk_bytes:
+                return
+            if file != path and file.stem not in wanted:
+                with contextlib.suppress(OSError):  # another program has it open
+                    file.unlink()
+                    left -= about.st_size
