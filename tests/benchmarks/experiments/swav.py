@@ -134,7 +134,7 @@ def compared(data: Path, images: int, probed: int, steps: int) -> Figures:
 
 def main() -> int:
     """One JSON object on the last line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.training.swav", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.swav", description=__doc__)
     parser.add_argument("--data", type=Path, default=DEBIANS, help="a folder with the four files of MNIST's format")
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--probed", type=int, default=5_000)
