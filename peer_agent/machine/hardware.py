@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from peer_agent.machine.limits import usual_limits
 
-NEEDED = ("torch", "transformers", "safetensors")  # to train
+NEEDED = ("torch", "transformers", "safetensors", "kornia")  # to train
 
 
 def missing_packages() -> list[str]:
