@@ -43,7 +43,7 @@ async def test_it_gets_the_log_page_by_page(
     steps: int, machines: int, pages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next page comes with the acknowledgement of the last one, not when the host loses patience."""
-    monkeypatch.setattr(reports, "REPEAT_S", 3600.0)
+    monkeypatch.setattr(reports, "PAGE_AGAIN_S", 3600.0)
     example = await in_thread(grown)(steps, machines)
     owner = await in_thread(owned)(example.run.organizer, "relay")
     identity = identity_of(credential_of(owner, None, Role.RELAY), owner.key)

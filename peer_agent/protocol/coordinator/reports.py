@@ -10,7 +10,8 @@ from peer_agent.protocol.coordinator.workers.conduct import delivered, idle_s, r
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
 from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_leases
 
-PAGE = 64  # commits that are said again at once
+PAGE = 64  # commits that are said again at once …
+PAGE_AGAIN_S = REPEAT_S  # … and for how long an acknowledgement of them is waited for
 NUDGE_S = 15.0  # of work without its first delivery, before somebody is asked for a hello
 LOADING_S = 30.0  # between such questions to who is not at the head
 
@@ -25,7 +26,7 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
     member.log_index = index
     if not 0 <= index < state.index:
         return []
-    if index < member.resent_to and state.now - member.resent_at < REPEAT_S:
+    if index < member.resent_to and state.now - member.resent_at < PAGE_AGAIN_S:
         return []
     count = min(PAGE, state.index - index)
     member.resent_to, member.resent_at = index + count, state.now
