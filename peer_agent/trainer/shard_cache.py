@@ -90,7 +90,7 @@ class Shards:
         for about, file in sorted(found, key=lambda pair: pair[0].st_mtime):
             if left <= self.disk_bytes:
                 return
-            if file != path and file.stem not in wanted:
+            if file.stem not in wanted:
                 with contextlib.suppress(OSError):  # another program has it open
                     file.unlink()
                     left -= about.st_size

@@ -32,13 +32,15 @@ class Small(NamedTuple):
     material: Material = TEXT
 
 
-OPTIMIZER = {
+USUAL = {
     "optimizer": "lamb",
     "beta1": "0.9",
     "beta2": "0.98",
     "epsilon": "1e-6",
     "weight_decay": "0.01",
     "clip_norm": "1.0",
+    "decay": "cosine",
+    "final_ratio": "0.1",
     "snapshot_every": "20",
     "codec_up": "fp16",
     "codec_down": "fp16",
@@ -49,7 +51,7 @@ RECIPES: dict[str, Small] = {
         title="A small model of Python's own words",
         purpose="It learns how Python's documentation speaks, from the text that every Python carries.",
         fields={
-            **OPTIMIZER,
+            **USUAL,
             "family": "gpt2",
             "layers": "2",
             "width": "96",
@@ -58,8 +60,6 @@ RECIPES: dict[str, Small] = {
             "vocab": "4096",
             "target_batch": "64",
             "micro_batch": "4",
-            "decay": "cosine",
-            "final_ratio": "0.1",
         },
         learning_rate=0.02,
         in_few_steps=0.03,
@@ -68,7 +68,7 @@ RECIPES: dict[str, Small] = {
         title="A small reader of Python's own words",
         purpose="It learns to find hidden words in Python's documentation, from the text that every Python carries.",
         fields={
-            **OPTIMIZER,
+            **USUAL,
             "family": "albert",
             "layers": "2",
             "width": "96",
@@ -79,8 +79,6 @@ RECIPES: dict[str, Small] = {
             "tokenizer": "unigram",
             "target_batch": "64",
             "micro_batch": "4",
-            "decay": "cosine",
-            "final_ratio": "0.1",
         },
         learning_rate=0.01,
         in_few_steps=0.02,
@@ -89,7 +87,7 @@ RECIPES: dict[str, Small] = {
         title="A small reader of handwritten digits",
         purpose="It learns to tell ten handwritten digits apart, from 1,797 of them.",
         fields={
-            **OPTIMIZER,
+            **USUAL,
             "optimizer": "sgd",
             "beta1": "0.9",
             "weight_decay": "0.0005",
@@ -101,8 +99,6 @@ RECIPES: dict[str, Small] = {
             "flip": "0",
             "target_batch": "128",
             "micro_batch": "16",
-            "decay": "cosine",
-            "final_ratio": "0.1",
         },
         learning_rate=0.1,
         in_few_steps=0.1,
@@ -112,7 +108,7 @@ RECIPES: dict[str, Small] = {
         title="A small eye for handwritten digits",
         purpose="It learns what handwritten digits have in common without being told which they are, from 1,797.",
         fields={
-            **OPTIMIZER,
+            **USUAL,
             "optimizer": "larc",
             "beta1": "0.9",
             "epsilon": "1e-8",
@@ -144,8 +140,6 @@ RECIPES: dict[str, Small] = {
             "queue_from": "0",
             "target_batch": "128",
             "micro_batch": "32",
-            "decay": "cosine",
-            "final_ratio": "0.1",
         },
         learning_rate=0.6,
         in_few_steps=0.6,

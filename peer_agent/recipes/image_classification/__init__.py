@@ -7,7 +7,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
-from peer_agent.recipes.images.recipe import ImageRecipe
+from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
 ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
@@ -20,11 +20,9 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
     title = "Image classifier"
     training = "peer_agent.recipes.image_classification.training"
     task = "image-classification"
-    largest = "trunk.width"
     from_data = ("classes",)
     words = (
-        Words("family", "trunk.family", "Family", "ResNet-18 learns small images on laptops; ResNet-50 wants a GPU."),
-        Words("width", "trunk.width", "Width", "Channels of the first stage; 64 is usual."),
+        *OF_TRUNK,
         Words("side", "side", "Side", "Pixels: every image is made a square of this size."),
         Words(
             "shift", "shift", "Shift", "Images are moved by up to this part of their side, so that they last longer."
@@ -68,24 +66,15 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
 
     def summary(self) -> str:
         """As in `a ResNet-18 image classifier of width 32, 32 by 32 pixels, 10 classes`."""
-        name = self.trunk.family.replace("resnet", "ResNet-")
         classes = f", {len(self.classes):,} classes" if self.classes else ""
-        return f"a {name} image classifier of width {self.trunk.width}, {self.side} by {self.side} pixels{classes}"
+        trunk, side = self.trunk, self.side
+        return f"a {trunk.title} image classifier of width {trunk.width}, {side} by {side} pixels{classes}"
 
 
 SMALL = ImageClassification()
 RESNET50 = ImageClassification(
     trunk=Trunk(family="resnet50", width=64),
-    optimizer=Optimizer(
-        name="larc",
-        learning_rate=2.4,
-        beta1=0.9,
-        epsilon=1e-8,
-        weight_decay=1e-4,
-        clip_norm=0.0,
-        warmup_steps=500,
-        final_ratio=0.0,
-    ),
+    optimizer=replace(LARC, weight_decay=1e-4, final_ratio=0.0),
     side=224,
     flip=1,
     target_batch=4096,

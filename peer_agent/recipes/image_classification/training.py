@@ -10,12 +10,12 @@ from transformers import PreTrainedModel, ResNetForImageClassification
 
 from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.image_classification import ImageClassification
-from peer_agent.recipes.images.pixels import Images, as_floats, load_shard, moved, shards_of
+from peer_agent.recipes.images.pixels import Images, as_floats, load_shard, moved, shards_of, size_of
 from peer_agent.recipes.images.preprocessing import PREPROCESSING, write_preprocessing
 from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate, whole_images
 from peer_agent.recipes.training import Batch, Place, Samples
 
-__all__ = ["load_shard"]
+__all__ = ["load_shard", "size_of"]
 
 
 def build_model(recipe: ImageClassification) -> PreTrainedModel:
@@ -25,11 +25,6 @@ def build_model(recipe: ImageClassification) -> PreTrainedModel:
     model = ResNetForImageClassification(config)
     initialise(model, recipe.seed)
     return model
-
-
-def size_of(shard: Images) -> int:
-    """In images."""
-    return len(shard.labels)
 
 
 def batch_of(recipe: ImageClassification, shard: Images, samples: Samples, place: Place) -> Batch:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.images.crops import Looks, Part
 from peer_agent.recipes.images.preparation import ImagePreparation
-from peer_agent.recipes.images.recipe import ImageRecipe
+from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
 LARGE = 2  # crops of which each is assigned to prototypes, for the others to find again
@@ -45,10 +45,8 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     task = "image-feature-extraction"
     loss_unit: ClassVar[tuple[str, str]] = ("pair of crops", "pairs of crops")
     unit_rows: ClassVar[tuple[str, ...]] = ("prototypes.weight",)
-    largest = "trunk.width"
     words = (
-        Words("family", "trunk.family", "Family", "ResNet-18 learns small images on laptops; ResNet-50 wants a GPU."),
-        Words("width", "trunk.width", "Width", "Channels of the first stage; 64 is usual."),
+        *OF_TRUNK,
         Words("side", "side", "Side", "Pixels: every image is made a square of this size, of which crops are cut."),
         Words("large_side", "crops.large_side", "Large crops", "Pixels: the side of the two large crops."),
         Words("large_least", "crops.large_least", "Large: least", "The least part of an image that one shows."),
@@ -77,9 +75,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         Words("queue_from", "queue_from", "Queue from step", "Committed steps before there is one."),
     )  # fmt: skip
 
-    optimizer: Optimizer = Optimizer(
-        name="larc", learning_rate=0.6, beta1=0.9, epsilon=1e-8, weight_decay=1e-6, clip_norm=0.0, final_ratio=0.002
-    )
+    optimizer: Optimizer = replace(LARC, learning_rate=0.6, weight_decay=1e-6, warmup_steps=10, final_ratio=0.002)
     target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 256
     micro_batch: Annotated[int, Meta(ge=2, le=4096)] = 64
     crops: Multicrop = Multicrop()
@@ -124,7 +120,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         return pairs, pairs
 
     def rules(self) -> Iterable[Rule]:
-        """The statistics of one image are none."""
+        """Of the crops' areas."""
         for name in ("large", "small"):
             least, most = (getattr(self.crops, f"{name}_{end}") for end in ("least", "most"))
             yield Rule(f"crops.{name}_most", f"the most of {name} crops is below their least", most < least)
@@ -139,9 +135,9 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
 
     def summary(self) -> str:
         """As in `a ResNet-18 trunk of width 32 that learns without labels (SwAV), 32 by 32 pixels, 60 prototypes`."""
-        name, side = self.trunk.family.replace("resnet", "ResNet-"), self.crops.large_side
+        trunk, side = self.trunk, self.crops.large_side
         return (
-            f"a {name} trunk of width {self.trunk.width} that learns without labels (SwAV), {side} by {side} pixels, "
+            f"a {trunk.title} trunk of width {trunk.width} that learns without labels (SwAV), {side} by {side} pixels, "
             f"{self.prototypes:,} prototypes"
         )
 
@@ -158,16 +154,7 @@ PAPER = ImageSSL(
     prototypes=3000,
     sharpness=0.03,
     frozen_steps=40,  # an epoch of ImageNet
-    optimizer=Optimizer(
-        name="larc",
-        learning_rate=2.4,
-        beta1=0.9,
-        epsilon=1e-8,
-        weight_decay=1e-6,
-        clip_norm=0.0,
-        warmup_steps=500,
-        final_ratio=0.002,
-    ),
+    optimizer=replace(LARC, weight_decay=1e-6, final_ratio=0.002),
     target_batch=32_768,
     micro_batch=64,
     target_steps=5000,

@@ -13,7 +13,7 @@ from transformers import ResNetModel
 from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.image_ssl import LARGE, ImageSSL
 from peer_agent.recipes.images.crops import Crops, drawn_crops
-from peer_agent.recipes.images.pixels import Images, load_shard, shards_of
+from peer_agent.recipes.images.pixels import Images, load_shard, shards_of, size_of
 from peer_agent.recipes.images.preprocessing import PREPROCESSING, write_preprocessing
 from peer_agent.recipes.images.probe import Labelled, probe_accuracy
 from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate, whole_images
@@ -21,7 +21,7 @@ from peer_agent.recipes.images.views import cut
 from peer_agent.recipes.initial import draw_directions, draw_normal
 from peer_agent.recipes.training import Batch, Place, Samples
 
-__all__ = ["load_shard"]
+__all__ = ["load_shard", "size_of"]
 
 
 class SwAV(nn.Module):
@@ -60,11 +60,6 @@ def _initialise_projection(head: nn.Sequential, seed: int) -> None:
         layer = head[int(name.split(".")[1])]
         if isinstance(layer, nn.Linear):
             draw_normal(values, seed=seed, name=name, spread=1 / math.sqrt(3 * layer.in_features))
-
-
-def size_of(shard: Images) -> int:
-    """In images."""
-    return len(shard.labels)
 
 
 def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) -> Batch:

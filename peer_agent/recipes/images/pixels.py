@@ -32,6 +32,11 @@ def load_shard(path: Path) -> Images:
     return images
 
 
+def size_of(shard: Images) -> int:
+    """In images."""
+    return len(shard.labels)
+
+
 def _is_sound(images: Images) -> bool:
     pixels, labels = images
     if pixels.dtype != np.uint8 or labels.dtype != np.uint16 or (pixels.ndim, labels.ndim) != (4, 1):

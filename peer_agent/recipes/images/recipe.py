@@ -4,13 +4,20 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from peer_agent.protocol.recipe import Preparation, Recipe
+from peer_agent.protocol.recipe import Optimizer, Preparation, Recipe, Words
 from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.trunk import COLOURS, Convolution, Trunk, convolutions_of
 
 HEADER_BYTES, LABEL_BYTES = 64 * 1024, 2
 # Floats of a forward and a backward pass, for each that a convolution gives: measured with torch 2.13 on a CPU.
 KEPT, KEPT_OF_BOTTLENECKS = 3.6, 2.6
+
+
+OF_TRUNK = (
+    Words("family", "trunk.family", "Family", "ResNet-18 learns small images on laptops; ResNet-50 wants a GPU."),
+    Words("width", "trunk.width", "Width", "Channels of the first stage; 64 is usual."),
+)
+LARC = Optimizer(name="larc", learning_rate=2.4, beta1=0.9, epsilon=1e-8, clip_norm=0.0, warmup_steps=500)  # as SwAV's
 
 
 class ImageRecipe(Recipe, frozen=True, kw_only=True):
@@ -21,6 +28,7 @@ class ImageRecipe(Recipe, frozen=True, kw_only=True):
 
     prepares: ClassVar[type[Preparation]] = ImagePreparation
     unit_is_whole: ClassVar[bool] = True
+    largest: ClassVar[str] = "trunk.width"
     loss_unit: ClassVar[tuple[str, str]] = ("image", "images")
 
     trunk: Trunk = Trunk()

@@ -23,6 +23,11 @@ class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     width: Annotated[int, Meta(ge=8, le=256)] = 32
 
     @property
+    def title(self) -> str:
+        """As in `ResNet-18`."""
+        return self.family.replace("resnet", "ResNet-")
+
+    @property
     def has_bottlenecks(self) -> bool:
         """Whether its layers are of three convolutions instead of two."""
         return self.family == "resnet50"
