@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.recipes import recipe_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.site import run_facts
 from peer_agent.site.run_facts import facts_of
 from tests.agent.program import Answer, credential, http_site, known_at, manyhands
 from tests.golden import golden
@@ -127,6 +130,15 @@ async def test_facts_are_read_from_the_api() -> None:
 async def test_a_site_that_does_not_tell(answer: Answer) -> None:
     with http_site(lambda _: answer) as url:
         assert await facts_of(f"{url}/api/v1/runs/a", {}) is None
+
+
+async def test_data_that_are_not_kept_need_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = msgspec.structs.replace(FACTS, data_bytes=50 * 10**9)
+    monkeypatch.setattr(run_facts, "facts_of", AsyncMock(return_value=facts))
+    monkeypatch.setattr(run_facts, "free_resources", lambda *_, **__: PLENTY)
+    access: Any = SimpleNamespace(site=SimpleNamespace(url=""), slug="a", headers=dict, home=Home(tmp_path))
+    needed = [(await run_facts.run_preflight(access, disk_gb=most)).disk_bytes or 0 for most in (5, 6)]
+    assert needed[1] - needed[0] == 10**9
 
 
 def test_join_stops_before_torch_is_loaded(tmp_path: Path) -> None:

@@ -83,6 +83,15 @@ def test_masked_accuracy_is_that_of_masked_words_alone(right: int) -> None:
     assert masked_lm.figures_of(MASKED, model, heldout, 0.0) == {"masked accuracy": right / 10}
 
 
+def test_no_more_samples_than_are_needed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    heldout = Sentences(np.full(9000, 7, np.uint16), np.arange(0, 9000, 9, dtype=np.uint32))
+    monkeypatch.setattr(masked_lm, "JUDGED", 40)
+    labels = [torch.from_numpy(batch[1]) for batch in heldout_batches(MASKED, heldout, most=40)]
+    assert 40 <= sum(map(len, labels)) < 40 + MASKED.micro_batch
+    model = Told([torch.where(part == IGNORED, torch.full_like(part, 3), part) for part in labels], 400, 10)
+    assert masked_lm.figures_of(MASKED, model, heldout, 0.0) == {"masked accuracy": 1.0}
+
+
 def test_a_probe_finds_more_than_chance_in_digits_and_nothing_where_there_are_no_classes(digits: Images) -> None:
     torch.set_num_threads(1)
     model = image_ssl.build_model(SSL)

@@ -6,9 +6,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from peer_agent.machine.limits import Limits
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.trainer import events as e
 from peer_agent.trainer.jobs import Jobs
+from tests.agent.scripted_site import greeting
 from tests.protocol.trainer.stage import commit
 
 
@@ -21,6 +24,17 @@ async def test_the_data_of_the_next_units_are_fetched_while_it_computes() -> Non
     await jobs.compute(e.Compute(1, Unit(0, 3, 0, 4)))
     assert asked == [3, 5, 9]
     started[0].close()
+
+
+async def test_as_many_data_are_kept_as_the_volunteer_says() -> None:
+    limits = Limits(threads=1, disk_gb=7)
+    agent = SimpleNamespace(home=None, access=None, limits=limits, links=None, publisher=None)
+    jobs = Jobs(cast("Any", agent))
+    snapshot = Snapshot(index=0, step=0, digest="", state_digest="", file="ab" * 32, size=1)
+    _, accumulation = await jobs.become_replica(greeting(snapshot))
+    accumulation.close()
+    assert jobs.shards is not None
+    assert jobs.shards.disk_bytes == 7 * 10**9
 
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])

@@ -131,6 +131,18 @@ async def test_what_was_used_longest_ago_leaves_the_disk(tmp_path: Path, access:
     assert site.given == [0, 1, 2, 3, 4]
 
 
+async def test_what_is_used_again_is_the_newest(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    """Also by an agent that was begun anew, and has nothing open."""
+    folder = Home(tmp_path).cache / "shards"
+    for age, number in enumerate((0, 1, 2)):
+        await content(shards_of(tmp_path, access), number)
+        os.utime(folder / f"{number:064x}.safetensors", (1000 + age, 1000 + age))
+    await content(shards_of(tmp_path, access), 0)
+    await content(shards_of(tmp_path, access, disk_bytes=3 * SIZE), 4)
+    assert on_disk(tmp_path) == [0, 2, 4]
+    assert site.given == [0, 1, 2, 4]
+
+
 async def test_what_is_needed_stays_whatever_the_bound(tmp_path: Path, access: RunAccess, site: Site) -> None:
     shards = shards_of(tmp_path, access, disk_bytes=1)
     for number in range(3):

@@ -139,7 +139,7 @@ def test_a_row_group_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 def test_what_a_footer_claims_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table(tmp_path, ROWS, row_group_size=10)
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 5)
-    with pytest.raises(Problem, match="E382"):
+    with pytest.raises(Problem, match=r"E382.*first 25 rows"):
         texts_of(path)
     monkeypatch.undo()
     monkeypatch.setattr(parquet_module, "GROUP_BYTES", 10)
@@ -183,3 +183,11 @@ def test_rows_are_prepared_as_a_text_is(tmp_path: Path) -> None:
         table(tmp_path / "b", [{"text": text} for text in texts]), tmp_path / "b" / "out", TextPreparation(400)
     )
     assert same.shards == made.shards, "whatever the rows are packed in"
+
+
+def test_a_text_of_parquet_that_is_too_long_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROW_BYTES", 300)
+    rows = [*ROWS[:25], {"id": 0, "text": "a" * 301, "url": ""}, {"id": 0, "text": "a" * 300, "url": ""}, *ROWS[25:]]
+    _, texts, counted = taken(table(tmp_path, rows))
+    assert counted == Counter({"rows": 52, "without text": 1})
+    assert texts[25] == "a" * 300

@@ -18,12 +18,13 @@ from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import OutOfBounds, checked
 from peer_agent.publishing.images.prepare import prepare
 from peer_agent.recipes.image_ssl import PAPER, ImageSSL, Multicrop
-from peer_agent.recipes.image_ssl.training import assignments, batch_of, build_model, save_model, summed_loss
+from peer_agent.recipes.image_ssl.training import SwAV, assignments, batch_of, build_model, save_model, summed_loss
 from peer_agent.recipes.images.pixels import Images, as_floats, shards_of
-from peer_agent.recipes.images.trunk import Trunk
+from peer_agent.recipes.images.trunk import Family, Trunk
 from peer_agent.recipes.images.views import cut
-from peer_agent.recipes.training import Place
+from peer_agent.recipes.training import Batch, Place
 from peer_agent.training.loop import Trainer
+from peer_agent.training.model import layout_of
 from peer_agent.training.replica import Replica
 from tests.training.commits import commit, take_units, weighted_mean
 
@@ -53,6 +54,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shard(folder: Path) -> Images:
     return next(shards_of(folder / "shards"))
+
+
+def cut_all(images: NDArray[np.uint8], crops: NDArray[np.float32], side: int = 32) -> torch.Tensor:
+    """Crops [n, c, columns], each of its own image [n, c, s, s, 3], in their order."""
+    pixels = torch.from_numpy(images).flatten(0, 1).permute(0, 3, 1, 2).float().div(255)
+    return cut(pixels, torch.from_numpy(crops).flatten(0, 1), side)
+
+
+def scores_of(model: SwAV, recipe: ImageSSL, batch: Batch) -> list[NDArray[np.float64]]:
+    """Of each crop of all samples."""
+    images, crops = batch
+    each = [
+        cut_all(images[:, :1], crops[:, at : at + 1], recipe.crops.large_side if at < 2 else recipe.crops.small_side)
+        for at in range(recipe.crops.count)
+    ]
+    scores = model([torch.cat(each[:2]), torch.cat(each[2:])]).double().numpy()
+    return np.split(scores, recipe.crops.count)
 
 
 def plain_assignments(scores: NDArray[np.float64], sharpness: float, steps: int) -> NDArray[np.float64]:
@@ -104,10 +122,20 @@ def test_the_queue_begins_at_its_committed_step_and_has_a_part_in_assignments_al
     with_queue, without = (batch_of(recipe.at(step), shard, np.arange(8), HERE) for step in (3, 2))
     assert (with_queue[0].shape[1], without[0].shape[1]) == (5, 1)
     assert np.array_equal(with_queue[1][:, : recipe.crops.count], without[1]), "the same crops"
+    with torch.no_grad():
+        queued = model([cut_all(with_queue[0][:, 1:], with_queue[1][:, recipe.crops.count :])]).double().numpy()
+        own = scores_of(model, recipe, without)
+    expected = sum(
+        -(plain_assignments(np.concatenate([queued, own[at]]), recipe.sharpness, 3)[-8:] * logs).sum()
+        for at in (0, 1)
+        for number, logs in enumerate(log_softmax(scores / recipe.temperature, axis=1) for scores in own)
+        if number != at
+    )
     losses = [
         float(summed_loss(recipe.at(step), model, batch, CPU).detach())
         for step, batch in ((3, with_queue), (2, without))
     ]
+    assert losses[0] == pytest.approx(expected, rel=1e-4)
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.2)
 
@@ -144,6 +172,12 @@ def test_prototypes_stay_as_they_are_for_so_many_committed_steps_and_have_length
         torch.testing.assert_close(lengths, torch.ones_like(lengths), atol=1e-6, rtol=0)
     assert moved == [False, False, True, True]
     assert piece.of(replica.moment1).any()
+
+
+@pytest.mark.parametrize("family", ["resnet10", "resnet50"])
+def test_parameters_are_counted_exactly(family: Family) -> None:
+    recipe = replace(SMALL, trunk=Trunk(family=family, width=8))
+    assert recipe.parameters() == layout_of(build_model(recipe)).elements
 
 
 def test_the_papers_values_are_within_their_bounds() -> None:

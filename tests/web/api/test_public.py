@@ -124,6 +124,10 @@ class TestReading:
     def test_snapshots(self, run: Run) -> None:
         (snapshot,) = get("runs/proverbs/snapshots").json()["items"]
         assert (snapshot["index"], snapshot["step"], snapshot["digest"]) == (0, 0, "0" * 64)
+        assert (snapshot["heldout_figures"], snapshot["is_best"]) == ({}, False)
+        run.snapshots.update(heldout_loss=2.5, heldout_figures={"perplexity": 12.2})
+        (snapshot,) = get("runs/proverbs/snapshots").json()["items"]
+        assert (snapshot["heldout_figures"], snapshot["is_best"]) == ({"perplexity": 12.2}, True)
 
     @pytest.mark.parametrize("name", ["steps", "ledger", "snapshots", "leaderboard"])
     def test_lists_go_on_at_the_cursor_until_there_is_none(self, run: Run, organizer: Person, name: str) -> None:
