@@ -106,7 +106,7 @@ RECIPES: dict[str, Small] = {
     ),
     "image_ssl": Small(
         title="A small eye for handwritten digits",
-        purpose="It learns what handwritten digits have in common without being told which they are, from 1,797.",
+        purpose="It learns to tell handwritten digits apart without being told which they are, from 1,797 of them.",
         fields={
             **USUAL,
             "optimizer": "larc",
@@ -141,8 +141,8 @@ RECIPES: dict[str, Small] = {
             "target_batch": "128",
             "micro_batch": "32",
         },
-        learning_rate=0.6,
-        in_few_steps=0.6,
+        learning_rate=2.4,
+        in_few_steps=5.0,
         material=DIGITS,
     ),
 }

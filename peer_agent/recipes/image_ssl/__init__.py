@@ -75,7 +75,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         Words("queue_from", "queue_from", "Queue from step", "Committed steps before there is one."),
     )  # fmt: skip
 
-    optimizer: Optimizer = replace(LARC, learning_rate=0.6, weight_decay=1e-6, warmup_steps=10, final_ratio=0.002)
+    optimizer: Optimizer = replace(LARC, weight_decay=1e-6, warmup_steps=10, final_ratio=0.002)
     target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 256
     micro_batch: Annotated[int, Meta(ge=2, le=4096)] = 64
     crops: Multicrop = Multicrop()
