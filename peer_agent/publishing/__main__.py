@@ -131,12 +131,19 @@ def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
     released = make_release(
         recipe=_recipe(folder / "recipe.json"),
         snapshot=folder / "state.safetensors",
-        data=folder,
+        data=given.data or folder,
         out=folder / "out",
         facts=facts,
     )
     names = tuple(file.name for file in released.files if file.name != released.archive)
-    to = Destination(repository=given.repository, endpoint=given.endpoint, known=given.known)
+    to = Destination(
+        repository=given.repository,
+        endpoint=given.endpoint,
+        branch=given.branch,
+        private=given.private,
+        replace=given.replace,
+        known=given.known,
+    )
     message = f"Manyhands: {facts.slug}, step {facts.steps}"
     return push(folder / "out", names, to, _secret(), message=message, tell=teller(None))
 
@@ -181,8 +188,11 @@ def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     push.add_argument("--message", required=True)
     push.add_argument("--name", action="append", required=True)
     push.add_argument("--progress", type=Path)
+    snapshot.add_argument("--data", type=Path, help="what the run's data were prepared to; usually in the folder")
+    snapshot.add_argument("--branch", default="main")
     for option in ("--private", "--replace"):
         push.add_argument(option, action="store_true")
+        snapshot.add_argument(option, action="store_true")
 
 
 def _command(

@@ -66,6 +66,12 @@ class CardFacts(Struct, frozen=True, kw_only=True):
         return len(self.points) > 1
 
 
+def unfinished(facts: CardFacts) -> CardFacts:
+    """The same of a snapshot, whose card says that the run goes on."""
+    said = f"A snapshot of a run that is still going on: the model after step {facts.steps:,}. {facts.purpose}"
+    return msgspec.structs.replace(facts, purpose=said.strip())
+
+
 def parse_facts(data: bytes) -> CardFacts:
     """Facts from JSON; what this version does not know is passed over. Raises Problem E312."""
     try:

@@ -1,9 +1,11 @@
 """A folder of files becomes one commit on the Hugging Face Hub, through its own client.
 
 Sending it again sends nothing twice: what is there already, to the byte, is left alone. Nothing that somebody else
-put there is touched without leave. Runs in a process of its own, which alone holds the token.
+put there is touched without leave. A Hub that fails for a moment is asked again (`patience`), and a commit whose answer
+was lost is found. Runs in a process of its own, which alone holds the token.
 """
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 WRITING = {"write", "admin"}  # roles of a classic token
 WRITE_SCOPE = "repo.write"  # of a fine-grained one
+MAIN = "main"
 TRIES = 4  # with a parent that somebody else made stale
+AWAY = {408, 429}  # statuses that say so, beside those of 500 and above
 UNCOUNTED = {".gitattributes"}  # the Hub makes it
 NAMES_SHOWN = 3
 SETTINGS = {
@@ -42,13 +46,20 @@ class Account(Struct, frozen=True, kw_only=True):
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """Where to: `NAMESPACE/NAME` at a Hub. `known`: the commit that we made there last, empty if none."""
+    """Where to: `NAMESPACE/NAME` at a Hub, and a branch. `known`: the commit that we made there last, empty if none."""
 
     repository: str
     endpoint: str
+    branch: str = MAIN  # begins as `main` is, where it is another
     private: bool = False
     replace: bool = False
     known: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where people find it."""
+        where = f"{self.endpoint}/{self.repository}"
+        return where if self.branch == MAIN else f"{where}/tree/{self.branch}"
 
 
 class Pushed(Struct, frozen=True, kw_only=True):
@@ -82,11 +93,12 @@ def check_token(token: str, endpoint: str) -> Account:
 
 
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
-    """Put these files of a folder there, in one commit.
+    """Put these files of a folder there, in one commit. `message`: whose and of which step, parted by a comma.
 
     Raises Problem E343 to E350; after any of them it may simply be done again.
     """
     check_name(to.repository)
+    _be_patient()
     tell(Progress(stage="asking the Hub"))
     check_token(token, to.endpoint)
     api = _api(token, to.endpoint)
@@ -96,7 +108,7 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
         commit = _commit(api, ours, to, message, tell)
         tell(Progress(stage="comparing what the Hub holds"))
         _compare(api, ours, to, commit)
-    return Pushed(repository=to.repository, commit=commit, url=f"{to.endpoint}/{to.repository}")
+    return Pushed(repository=to.repository, commit=commit, url=to.url)
 
 
 def teller(path: Path | None) -> Tell:
@@ -117,6 +129,16 @@ def _api(token: str, endpoint: str) -> "HfApi":
     return HfApi(endpoint=endpoint, token=token, library_name="manyhands")
 
 
+@functools.cache
+def _be_patient() -> None:
+    """From now on, in this process. Whoever only has a token checked is waiting for it."""
+    from huggingface_hub import set_client_factory
+
+    from peer_agent.publishing.patience import patient_client
+
+    set_client_factory(patient_client)
+
+
 def _writable(said: Mapping[str, Any]) -> list[str]:
     """Namespaces, by what `whoami` says of the token."""
     access = (said.get("auth") or {}).get("accessToken") or {}
@@ -131,7 +153,7 @@ def _writable(said: Mapping[str, Any]) -> list[str]:
 
 
 def _make(api: "HfApi", to: Destination) -> None:
-    """The repository; one that exists stays as it is."""
+    """The repository and the branch; those that exist stay as they are."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -139,6 +161,8 @@ def _make(api: "HfApi", to: Destination) -> None:
     except HfHubHTTPError as error:
         if error.response.status_code != 409:
             raise
+    if to.branch != MAIN:
+        api.create_branch(to.repository, branch=to.branch, exist_ok=True)
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
@@ -147,15 +171,16 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
 
     additions: list[CommitOperationAdd] = []
     for _ in range(TRIES):
-        parent = api.model_info(to.repository).sha
+        parent = api.model_info(to.repository, revision=to.branch).sha
         held = _held(api, to.repository, parent)
         if _all_same(ours, held):
             return parent or ""
-        _require_leave(ours, held, to, parent)
+        if not _may_change(api, to, parent, message):
+            _require_same(ours, held, to)
         additions = additions or _upload(api, ours, to, tell)
         try:
             made = api.create_commit(
-                to.repository, additions, commit_message=message, parent_commit=parent, revision="main"
+                to.repository, additions, commit_message=message, parent_commit=parent, revision=to.branch
             )
         except HfHubHTTPError as error:
             if error.response.status_code != 412:
@@ -165,10 +190,17 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
     raise Problem.of("E349", repository=to.repository)
 
 
-def _require_leave(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destination, parent: str | None) -> None:
-    """Raises Problem E345 where there is something that we did not put there, and nobody said that it may go."""
+def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str) -> bool:
+    """Whether somebody said so, or the last commit is our own: the known one, or one of which we never heard again."""
     if to.replace or (to.known and to.known == parent):
-        return
+        return True
+    whose = message.rpartition(",")[0] + ","
+    commits = api.list_repo_commits(to.repository, revision=to.branch)
+    return bool(commits) and commits[0].commit_id == parent and commits[0].title.startswith(whose)
+
+
+def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destination) -> None:
+    """Raises Problem E345 where there is something else than what we would put there."""
     others = [name for name, file in held.items() if name not in UNCOUNTED and not _same(ours.get(name), file)]
     if others:
         shown = ", ".join(sorted(others)[:NAMES_SHOWN]) + (" …" if len(others) > NAMES_SHOWN else "")
@@ -252,6 +284,6 @@ def _problem(error: BaseException, endpoint: str, repository: str) -> Problem:
         return Problem.of("E343", reason=reason, endpoint=endpoint)
     if status in (403, 404):
         return Problem.of("E344", repository=repository, reason=reason, endpoint=endpoint)
-    if status >= 500:
+    if status >= 500 or status in AWAY:
         return Problem.of("E346", endpoint=endpoint, reason=reason)
     return Problem.of("E347", reason=reason)

@@ -1,7 +1,8 @@
 """The organizer's own agent publishes the model while it trains: after every snapshot step, one commit on the Hub.
 
 A process of its own packs and sends, so that training goes on beside it. Whatever goes wrong there is told in words
-and never stops the agent. While one snapshot is on its way, only the newest of those that follow waits for its turn.
+and never stops the agent. While one snapshot is on its way, only the newest of those that follow waits for its turn;
+where the Hub is away, the newest is sent again after longer and longer pauses.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import Recipe, encode_recipe
-from peer_agent.publishing.card import CardFacts, parse_facts
+from peer_agent.publishing.card import CardFacts, parse_facts, unfinished
 from peer_agent.publishing.outcome import facts_of, fault_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 HUB = "https://huggingface.co"
 LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
+AWAY = "E346"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before it is tried again, doubling
 TOKENIZER_LIMIT = 64 << 20  # bytes of a file
 
 
@@ -66,15 +69,21 @@ class HubPublisher:
                     await self._sending
 
     async def _send_all(self) -> None:
+        pause_s = FIRST_PAUSE_S
         while self._waiting is not None:
             (state, record, replica), self._waiting = self._waiting, None
             try:
                 url = await self._send(state, record, replica)
             except Problem as problem:
                 self.view.began(Fault.of("E354", step=record.step, reason=problem))
+                if problem.fault.code == AWAY:
+                    self._waiting = self._waiting or (state, record, replica)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             except OSError as error:
                 self.view.began(Fault.of("E354", step=record.step, reason=error.strerror or error))
             else:
+                pause_s = FIRST_PAUSE_S
                 self.view.ended("E354")
                 self.view.say(f"The model of step {record.step} is on the Hub: {url}")
 
@@ -103,10 +112,7 @@ class HubPublisher:
             address = f"{self.access.site.url}/runs/{self.access.slug}/"
             title = self.access.title or self.access.slug
             facts = CardFacts(slug=self.access.slug, title=title, address=address, steps=record.step, loss=record.loss)
-        if record.step == target_steps:
-            return facts
-        said = f"A snapshot of a run that is still going on: the model after step {record.step:,}. {facts.purpose}"
-        return msgspec.structs.replace(facts, purpose=said.strip())
+        return facts if record.step == target_steps else unfinished(facts)
 
     async def _fetch_data(self, recipe: Recipe) -> None:
         """What a release is made with, beside the model."""

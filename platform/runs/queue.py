@@ -14,6 +14,7 @@ class TaskName(StrEnum):
     PREPARE_RUN = "runs.tasks.prepare_run"
     MAKE_RELEASE = "runs.tasks.make_release"
     PUBLISH_RELEASE = "runs.tasks.publish_release"
+    PUBLISH_CHECKPOINT = "runs.tasks.publish_checkpoint"
     REMAKE_RELEASE = "runs.tasks.remake_release"
     VERIFY_SNAPSHOTS = "runs.tasks.verify_snapshots"
     MEASURE_HELDOUT = "runs.tasks.measure_heldout"

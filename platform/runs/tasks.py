@@ -9,14 +9,18 @@ from runs.datasets.resumable_upload import forget_stale
 from runs.lifecycle import preparation
 from runs.models import Dataset, Release, Run
 from runs.queue import TaskName
-from runs.releases import hub, making
+from runs.releases import checkpoints, hub, making
 from runs.releases.card_facts import is_card_stale
 from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
-RETRIES = 5
-LONGEST_RETRY_S = 1800  # Redis hands out again what waits for an hour
 BUSY_S = 5
+AFTER_VERIFYING = (
+    TaskName.VERIFY_SNAPSHOTS,
+    TaskName.MEASURE_HELDOUT,
+    TaskName.THIN_SNAPSHOTS,
+    TaskName.PUBLISH_CHECKPOINT,
+)
 
 
 @shared_task
@@ -38,20 +42,28 @@ def make_release(self: "Task[..., None]", run_id: str) -> None:
     """Make what people download; tried again where it fails, less and less often. Its model is verified first."""
     state = making.make_release(UUID(run_id))
     if state == Release.State.FAILED:
-        raise self.retry(countdown=min(RETRY_S * 2**self.request.retries, LONGEST_RETRY_S))
+        raise self.retry(countdown=min(RETRY_S * 2**self.request.retries, hub.LONGEST_RETRY_S))
     if state == Release.State.PREPARING:
         queue.enqueue(TaskName.VERIFY_SNAPSHOTS, UUID(run_id))  # which has it made when that is done
     for pk in hub.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
         queue.enqueue(TaskName.PUBLISH_RELEASE, pk)
 
 
-@shared_task(bind=True, max_retries=RETRIES)
+@shared_task(bind=True, max_retries=None)
 def publish_release(self: "Task[..., None]", run_id: str) -> None:
     """Send the release to the Hub; tried again where the Hub was away, and then it goes on where it was."""
     if hub.push_release(UUID(run_id)) == hub.AWAY:
-        if self.request.retries < RETRIES:
-            raise self.retry(countdown=RETRY_S)
-        hub.give_up(UUID(run_id))
+        raise self.retry(countdown=hub.retry_in_s(UUID(run_id)))
+
+
+@shared_task(bind=True, max_retries=None)
+def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
+    """Send the newest snapshot to the Hub where its organizer wants one now; tried again where the Hub was away."""
+    match checkpoints.push_checkpoint(UUID(run_id)):
+        case hub.AWAY:
+            raise self.retry(countdown=hub.retry_in_s(UUID(run_id)) + 1)
+        case checkpoints.BUSY:
+            raise self.retry(countdown=BUSY_S)
 
 
 @shared_task
@@ -74,7 +86,7 @@ def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
         case verification.Outcome.FAILED:
             raise self.retry(countdown=verification.retry_in_s(UUID(run_id)))
         case verification.Outcome.MORE:
-            for task in (TaskName.VERIFY_SNAPSHOTS, TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS):
+            for task in AFTER_VERIFYING:
                 queue.enqueue(task, UUID(run_id))
         case verification.Outcome.DONE:
             if verification.is_release_ready(UUID(run_id)):
@@ -98,6 +110,7 @@ def requeue_unfinished() -> int:
     """Enqueue everything that rows say is not done yet, and how many that was. Called when the site starts."""
     forget_stale()
     verification.forget_delays()
+    checkpoints.forget_delays()
     datasets = Dataset.objects.filter(state__in=(Dataset.State.UPLOADED, Dataset.State.PREPARING), runs__isnull=False)
     runs = Run.objects.filter(state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     releases = Release.objects.exclude(state=Release.State.READY)
@@ -108,6 +121,7 @@ def requeue_unfinished() -> int:
         *((TaskName.MAKE_RELEASE, pk) for pk in releases.values_list("run_id", flat=True)),
         *((TaskName.REMAKE_RELEASE, release.run_id) for release in stale),
         *((TaskName.PUBLISH_RELEASE, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
+        *((TaskName.PUBLISH_CHECKPOINT, pk) for pk in checkpoints.waiting()),
         *((TaskName.VERIFY_SNAPSHOTS, pk) for pk in verification.unverified().values_list("pk", flat=True)),
         *((TaskName.MEASURE_HELDOUT, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),
         *((TaskName.THIN_SNAPSHOTS, pk) for pk in retention.crowded()),

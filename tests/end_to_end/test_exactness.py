@@ -16,7 +16,7 @@ from tests.end_to_end.rig.reference import main, weights_of
 from tests.end_to_end.rig.swarm import Swarm, Uploaded, slowed
 
 STEPS, LOSSY_STEPS = 20, 6
-TRIES = 3  # a machine that a busy computer stops for a second is left out of chunks: the claims are not about such steps
+TRIES = 3  # of a run: a machine that a busy computer stops for a second is left out of a step, which is not exact then
 LESS_THAN_IS_TRAINED = 70_000  # characters
 BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
 RATES = {"lamb": "0.01", "adamw": "0.001"}

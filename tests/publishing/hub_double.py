@@ -1,12 +1,14 @@
 """A Hub in a thread: speaks what huggingface_hub 2.4.0 speaks, and is as strict as the real one about who may what.
 
 401 without a token, 403 without write scope or in another's namespace, 409 on a repository that exists, 412 on a
-stale parent, 400 where size or sha256 of an upload are not what was said. It serves what it stored.
+stale parent, 400 where size or sha256 of an upload are not what was said. It serves what it stored. Told to, it fails a
+part of all calls, as likely after it has done what was asked as before.
 """
 
 import base64
 import hashlib
 import json
+import random
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -42,31 +44,51 @@ class Stored:
 
 @dataclass
 class Repository:
-    """Commits in order: each is all its files."""
+    """Commits in order: each is all its files. `commits` are those of main, `branches` have those of the others too."""
 
     private: bool = False
     commits: list[tuple[str, dict[str, Stored]]] = field(default_factory=list)
+    branches: dict[str, list[tuple[str, dict[str, Stored]]]] = field(default_factory=dict)
+    titles: dict[str, str] = field(default_factory=dict)  # by commit
 
     @property
     def head(self) -> str:
         return self.commits[-1][0]
 
-    def commit(self, changes: dict[str, Stored | None]) -> str:
+    def line(self, branch: str) -> list[tuple[str, dict[str, Stored]]] | None:
+        """The commits of a branch; None where there is no such."""
+        return self.commits if branch in ("main", "HEAD") else self.branches.get(branch)
+
+    def commit(self, changes: dict[str, Stored | None], title: str = "", branch: str = "main") -> str:
         """Add a commit; None deletes."""
-        files = dict(self.commits[-1][1]) if self.commits else {}
+        commits = self.line(branch)
+        assert commits is not None
+        files = dict(commits[-1][1]) if commits else {}
         for name, stored in changes.items():
             if stored is None:
                 files.pop(name, None)
             else:
                 files[name] = stored
-        names = json.dumps([len(self.commits), *sorted((name, stored.blob) for name, stored in files.items())])
-        self.commits.append((hashlib.sha1(names.encode()).hexdigest(), files))
-        return self.head
+        blobs = sorted((name, stored.blob) for name, stored in files.items())
+        oid = hashlib.sha1(json.dumps([branch, len(commits), title, *blobs]).encode()).hexdigest()
+        commits.append((oid, files))
+        self.titles[oid] = title
+        return oid
+
+    def until(self, revision: str) -> list[tuple[str, dict[str, Stored]]]:
+        """The commits up to a branch's last or to a commit; none where there is no such."""
+        if (line := self.line(revision)) is not None:
+            return line
+        for commits in (self.commits, *self.branches.values()):
+            for place, (oid, _) in enumerate(commits):
+                if oid == revision:
+                    return commits[: place + 1]
+        return []
 
     def files(self, revision: str) -> dict[str, Stored] | None:
         """Of a revision; None where there is no such."""
-        wanted = self.head if revision in ("main", "HEAD") else revision
-        return next((files for commit, files in self.commits if commit == wanted), None)
+        commits = self.until(revision)
+        return commits[-1][1] if commits else None
 
 
 class Hub:
@@ -82,7 +104,12 @@ class Hub:
         self.authorizations: set[str] = set()
         self.interlopers = 0  # so many times somebody else commits first
         self.broken = 0  # so many commits are answered by 500
+        self.limited = 0  # so many calls are answered by 429, and seven seconds
         self.damage_uploads = False
+        self.held = ""  # the next large file of this repository is taken, and then nothing comes back …
+        self.is_holding = threading.Event()  # … from when on
+        self.failing = 0.0  # the part of all calls that fail …
+        self.chance = random.Random(0)  # … by this
         self.lock = threading.Lock()
 
     def account(self, name: str, token: str, *, role: str = "write", scopes: tuple[str, ...] = ()) -> str:
@@ -128,6 +155,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     hub: Hub
+    is_mute = False
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base's own name)
         """Silent."""
@@ -148,10 +176,29 @@ class Handler(BaseHTTPRequestHandler):
         self.body = self._read()
         path = self.path.split("?")[0]
         self.hub.seen.append((method, path))
+        trouble = self._trouble()
+        self.is_mute = trouble in ("after", "cut")
         try:
-            self._route(method, path)
+            if trouble not in ("before", "limited"):
+                self._route(method, path)
         except Refused as refused:
             self._send_json({"error": refused.message, **refused.more}, refused.status, refused.code)
+        self.is_mute = False
+        if trouble == "cut":
+            self.close_connection = True
+        elif trouble == "limited":
+            self._send(b"", 429, Retry_After="7")
+        elif trouble:
+            self._send_json({"error": "try again"}, 503 if trouble == "before" else 502)
+
+    def _trouble(self) -> str:
+        """Whether this call fails: before or after it is done, or by a connection that is cut after it is done."""
+        with self.hub.lock:
+            if self.hub.limited:
+                self.hub.limited -= 1
+                return "limited"
+            fails = self.hub.chance.random() < self.hub.failing
+            return self.hub.chance.choice(("before", "after", "cut")) if fails else ""
 
     def _route(self, method: str, path: str) -> None:
         for verb, pattern, act in ROUTES:
@@ -173,6 +220,8 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _send(self, content: bytes, status: int = 200, **headers: str) -> None:
+        if self.is_mute:
+            return
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         for name, value in headers.items():
@@ -247,6 +296,10 @@ class Handler(BaseHTTPRequestHandler):
         self._send_json({"transfer": "basic", "objects": objects})
 
     def upload(self, repository: str, oid: str, size: str) -> None:
+        if self.hub.held == repository:
+            self.hub.held, self.is_mute, self.close_connection = "", True, True
+            self.hub.is_holding.set()
+            return
         if len(self.body) != int(size) or hashlib.sha256(self.body).hexdigest() != oid:
             raise Refused(400, "size or sha256 differ from what was said")
         self.hub.large[oid] = self.body[:-1] + b"\0" if self.hub.damage_uploads else self.body
@@ -268,10 +321,14 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.interlopers -= 1
             found.commit({"notes.txt": Stored(f"{self.hub.interlopers}".encode(), is_large=False)})
         lines = [json.loads(line) for line in self.body.splitlines()]
-        parent = lines[0]["value"].get("parentCommit")
-        if parent is not None and parent != found.head:
+        header, line = lines[0]["value"], found.line(revision)
+        if line is None:
+            raise Refused(404, "Revision not found", "RevisionNotFound")
+        parent = header.get("parentCommit")
+        if parent is not None and parent != line[-1][0]:
             raise Refused(412, "The parent commit is not the head: somebody else has committed")
-        oid = found.commit(dict(self._change(line["key"], line["value"]) for line in lines[1:]))
+        changes = dict(self._change(line["key"], line["value"]) for line in lines[1:])
+        oid = found.commit(changes, header["summary"], revision)
         self._send_json({"commitOid": oid, "commitUrl": f"{self.hub.url}/{repository}/commit/{oid}", "success": True})
 
     def _change(self, key: str, value: dict[str, Any]) -> tuple[str, Stored | None]:
@@ -287,6 +344,29 @@ class Handler(BaseHTTPRequestHandler):
                 return value["path"], None
         raise Refused(400, f"unknown operation {key}")
 
+    def branch(self, repository: str, branch: str) -> None:
+        self._writer(repository)
+        found, start = self._repository(repository), json.loads(self.body).get("startingPoint", "main")
+        if found.line(branch) is not None:
+            raise Refused(409, "Reference already exists")
+        found.branches[branch] = list(found.until(start))
+        self._send_json({})
+
+    def commits(self, repository: str, revision: str) -> None:
+        found = self._repository(repository)
+        self._send_json(
+            [
+                {
+                    "id": oid,
+                    "title": found.titles[oid],
+                    "message": "",
+                    "date": "2026-01-01T00:00:00.000Z",
+                    "authors": [{"user": "somebody"}],
+                }
+                for oid, _ in reversed(found.until(revision))
+            ]
+        )
+
     def card(self) -> None:
         asked = json.loads(self.body)
         is_card = asked["content"].startswith("---\n")
@@ -297,7 +377,7 @@ class Handler(BaseHTTPRequestHandler):
         files = found.files(revision)
         if files is None:
             raise Refused(404, "Revision not found", "RevisionNotFound")
-        sha = found.head if revision == "main" else revision
+        sha = found.until(revision)[-1][0]
         siblings = [{"rfilename": name} for name in files]
         self._send_json({"id": repository, "sha": sha, "private": found.private, "siblings": siblings, "tags": []})
 
@@ -324,7 +404,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, "Entry not found", "EntryNotFound")
         stored = files[name]
         etag = stored.sha256 if stored.is_large else stored.blob
-        commit = found.head if revision == "main" else revision
+        commit = found.until(revision)[-1][0]
         self._send(stored.content, X_Repo_Commit=commit, ETag=f'"{etag}"', Accept_Ranges="bytes")
 
 
@@ -334,6 +414,8 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", r"/api/validate-yaml", Handler.card),
     ("POST", rf"/api/models/{REPOSITORY}/preupload/(?P<revision>[\w.-]+)", Handler.preupload),
     ("POST", rf"/api/models/{REPOSITORY}/commit/(?P<revision>[\w.-]+)", Handler.commit),
+    ("POST", rf"/api/models/{REPOSITORY}/branch/(?P<branch>[\w.-]+)", Handler.branch),
+    ("GET", rf"/api/models/{REPOSITORY}/commits/(?P<revision>[\w.-]+)", Handler.commits),
     ("GET", rf"/api/models/{REPOSITORY}/revision/(?P<revision>[\w.-]+)", Handler.info),
     ("GET", rf"/api/models/{REPOSITORY}/tree/(?P<revision>[\w.-]+)", Handler.tree),
     ("GET", rf"/api/models/{REPOSITORY}", Handler.info),

@@ -1,6 +1,9 @@
 """The real client against a strict Hub: what arrives is what was sent, and nobody's files are lost."""
 
+import contextlib
 import hashlib
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing import hub as publishing
+from peer_agent.publishing import patience
 from peer_agent.publishing.hub import Destination, Progress, Pushed, check_token, push
 from tests.publishing.hub_double import Hub, running_hub
 
@@ -19,8 +23,14 @@ FILES = {
     "empty.json": b"{}",
 }
 TOKEN = "hf_write"
+MESSAGE = "Manyhands: words, step 7"
 # The client uploads a file in a way that its own HTTP library has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PAUSES_S", (0.001,) * 4)
 
 
 @pytest.fixture
@@ -43,11 +53,11 @@ def destination(hub: Hub, **changes: Any) -> Destination:
 
 
 def pushed(hub: Hub, folder: Path, token: str = TOKEN, **changes: Any) -> Pushed:
-    return push(folder, tuple(FILES), destination(hub, **changes), token, message="Step 7", tell=lambda _: None)
+    return push(folder, tuple(FILES), destination(hub, **changes), token, message=MESSAGE, tell=lambda _: None)
 
 
-def held(hub: Hub, repository: str = "amina/words") -> dict[str, bytes]:
-    files = hub.repositories[repository].commits[-1][1]
+def held(hub: Hub, repository: str = "amina/words", branch: str = "main") -> dict[str, bytes]:
+    files = hub.repositories[repository].files(branch) or {}
     return {name: stored.content for name, stored in files.items() if name != ".gitattributes"}
 
 
@@ -112,6 +122,14 @@ class TestPush:
         pushed(hub, folder, replace=True)
         assert held(hub) == {**FILES, "notes.txt": b"keep"}
 
+    def test_a_branch_of_its_own(self, hub: Hub, folder: Path) -> None:
+        hub.put("amina/words", README_md=b"# Mine")
+        done = pushed(hub, folder, branch="step-7", replace=True)
+        assert done.url == f"{hub.url}/amina/words/tree/step-7"
+        assert held(hub, branch="step-7") == FILES
+        assert held(hub) == {"README.md": b"# Mine"}
+        assert pushed(hub, folder, branch="step-7", replace=True) == done
+
     def test_a_repository_of_anothers_namespace(self, hub: Hub, folder: Path) -> None:
         hub.put("teo/words")
         with pytest.raises(Problem, match="E344"):
@@ -148,12 +166,57 @@ class TestInterruptions:
         assert hub.interlopers == 1000 - publishing.TRIES
 
     def test_after_a_crash_before_the_commit_nothing_large_is_sent_again(self, hub: Hub, folder: Path) -> None:
-        hub.broken = 1
+        hub.broken = len(patience.PAUSES_S) + 1
         with pytest.raises(Problem, match="E346"):
             pushed(hub, folder)
+        assert not hub.broken
         pushed(hub, folder)
         assert held(hub) == FILES
         assert [method for method, _ in hub.seen].count("PUT") == 1
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_one_that_fails_half_of_its_calls_has_it_in_the_end(
+        self, hub: Hub, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where it did what was asked and said that it had not."""
+        monkeypatch.setattr(time, "sleep", lambda _: None)  # also of the Hub's own client, which sends files
+        hub.failing, hub.chance = 0.5, random.Random(seed)
+        for _ in range(20):
+            with contextlib.suppress(Problem):
+                pushed(hub, folder)
+                break
+        else:
+            pytest.fail("never sent")
+        assert held(hub) == FILES
+        assert len(hub.repositories) == 1
+        assert [title for title in hub.repositories["amina/words"].titles.values() if title] == [MESSAGE]
+
+    def test_a_commit_whose_answer_was_lost_is_built_upon(self, hub: Hub, folder: Path) -> None:
+        pushed(hub, folder)  # and nobody noted what it was
+        (folder / "README.md").write_bytes(b"---\ntags: []\n---\n# Of a later step\n")
+        pushed(hub, folder)
+        assert held(hub)["README.md"].endswith(b"later step\n")
+
+    def test_one_that_somebody_came_after_is_not(self, hub: Hub, folder: Path) -> None:
+        pushed(hub, folder)
+        hub.put("amina/words", notes_txt=b"mine")
+        (folder / "README.md").write_bytes(b"---\ntags: []\n---\n# Of a later step\n")
+        with pytest.raises(Problem, match=r"E345: .*notes\.txt"):
+            pushed(hub, folder)
+
+    def test_nor_one_of_another_run(self, hub: Hub, folder: Path) -> None:
+        pushed(hub, folder)
+        (folder / "README.md").write_bytes(b"---\ntags: []\n---\n# Of another run\n")
+        with pytest.raises(Problem, match=r"E345: .*README\.md"):
+            push(folder, tuple(FILES), destination(hub), TOKEN, message="Manyhands: word, step 7", tell=lambda _: None)
+
+    def test_a_limit_on_calls_is_waited_for(self, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        waited: list[float] = []
+        monkeypatch.setattr(time, "sleep", waited.append)
+        hub.limited = 2
+        pushed(hub, folder)
+        assert held(hub) == FILES
+        assert waited == [7.0, 7.0]
 
     def test_a_hub_that_keeps_other_bytes_is_found_out(self, hub: Hub, folder: Path) -> None:
         hub.damage_uploads = True

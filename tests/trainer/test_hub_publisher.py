@@ -109,6 +109,32 @@ async def test_a_failure_is_said_and_the_next_is_sent(tmp_path: Path, fault: Exc
     assert "Solved: Model not published." in said
 
 
+@pytest.mark.parametrize("later", [(), (2, 3)])
+async def test_where_the_hub_is_away_the_newest_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: tuple[int, ...]
+) -> None:
+    pauses: list[float] = []
+    publisher = Slow(Home(tmp_path), [], Problem.of("E346", endpoint="https://hub", reason="HTTP 503"))
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            publisher._waiting = newest or publisher._waiting
+        publisher.fault = None if len(pauses) == 7 else publisher.fault
+
+    newest: Any = None
+    replica = replica_of(snapshot_every=1)
+    if later:
+        record = record_after(replica, np.zeros(replica.layout.elements, np.float32))
+        newest = (replica.copy_state(), msgspec.structs.replace(record, step=later[-1]), replica)
+    await after(publisher, replica, 1)
+    monkeypatch.setattr(hub_publisher.asyncio, "sleep", sleep)
+    publisher.let.set()
+    await publisher.finish()
+    assert publisher.sent == [later[-1] if later else 1]
+    assert pauses == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+
+
 async def test_a_child_that_dies_has_a_number(tmp_path: Path) -> None:
     publisher = HubPublisher(Home(tmp_path), Slow(Home(tmp_path), []).access, "no name", TOKEN, Heard([]))
     publisher.folder.mkdir(parents=True)

@@ -483,4 +483,11 @@ SITE: dict[str, Entry] = {
         "None of the first {rows} rows has a text in one of its fields.",
         "Give each row a field with its text, best called “text”, and upload the new file.",
     ),
+    "E383": Entry(
+        "Nothing reaches the Hub",
+        Severity.HIGH,
+        "Nothing of this run has reached the Hub since {since} ({reason}).",
+        "Look whether the Hub is up and whether your token still writes; sending is tried again every half hour.",
+        means=NOTHING_LOST,
+    ),
 }

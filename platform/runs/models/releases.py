@@ -59,7 +59,7 @@ class HubAccount(models.Model):
 
 
 class Publication(models.Model):
-    """A run's release on the Hub, as its organizer wants it and as it is."""
+    """A run's model on the Hub, as its organizer wants it and as it is: the release, and checkpoints before it."""
 
     class State(models.TextChoices):
         WAITING = "waiting"
@@ -77,6 +77,13 @@ class Publication(models.Model):
     fault = models.TextField(blank=True)
     asked_at = models.DateTimeField(default=timezone.now)
     published_at = models.DateTimeField(null=True, blank=True)
+    failing_since = models.DateTimeField(null=True, blank=True)  # nothing has reached the Hub; null: something did
+    checkpoint_every = models.IntegerField(default=0)  # steps; 0: the release alone
+    in_branches = models.BooleanField(default=False)  # each checkpoint in one of its own
+    checkpoint_step = models.BigIntegerField(default=0)  # of the last one there; 0: none
+    checkpoint_url = models.CharField(max_length=300, blank=True)
+    checkpoint_fault = models.TextField(blank=True)
+    checkpoint_retry_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.repository

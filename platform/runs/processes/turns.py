@@ -6,3 +6,4 @@ import threading
 # whose steps are short, so what is measured for people to see does not wait for them.
 replaying = threading.Lock()
 measuring = threading.Lock()
+packing = threading.Lock()  # of checkpoints for the Hub

@@ -7,7 +7,7 @@ import msgspec
 from django.conf import settings
 from django.db.models import QuerySet, Sum
 
-from peer_agent.publishing.card import CardFacts, Person
+from peer_agent.publishing.card import CardFacts, Person, unfinished
 from runs.models import Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
 from runs.selectors import LONG, Measured, heldout_points, loss_points
 
@@ -16,7 +16,15 @@ LAST_STEPS = 5
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
     """Facts of a snapshot, with its digests; everybody who ever gave something is in them."""
-    known = facts_at(run, run.head.step)
+    return _with_digests(facts_at(run, run.head.step), run, snapshot)
+
+
+def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
+    """The same of a snapshot of a run that goes on: what was given up to its step."""
+    return unfinished(_with_digests(facts_at(run, snapshot.step), run, snapshot))
+
+
+def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
     measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
     return msgspec.structs.replace(
         known,

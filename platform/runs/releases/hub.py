@@ -5,6 +5,7 @@ The organizer's token leaves the database only into the standard input of the ch
 
 import logging
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
@@ -22,11 +23,14 @@ from runs import storage
 from runs.models import HubAccount, Publication, Release, Run
 from runs.processes.child import ChildStopped, run_child
 from runs.processes.disk_full import disk_fault
-from runs.timeline import add_line
+from runs.timeline import add_line, add_line_once
 
 logger = logging.getLogger(__name__)
 
 PUSH_S = 6 * 3600.0
+LONG = timedelta(hours=1)  # after which nothing having arrived is told where everybody sees it
+GIVE_UP = timedelta(days=1)
+FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis hands out again what waits for an hour
 UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
 AWAY: Literal["away"] = "away"
 PASSED_ON = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE")
@@ -72,7 +76,7 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
 
 def _push(publication: Publication) -> dict[str, Any]:
     run = publication.run
-    token = _token_of(run.organizer)
+    token = token_of(run.organizer)
     with storage.workspace() as home:
         return run_child(
             _command(publication, run.release),
@@ -93,7 +97,8 @@ def _command(publication: Publication, release: Release) -> list[str]:
     return ["hub-push", str(storage.root() / release.folder), *where, *flags, *known, *told, *files]
 
 
-def _token_of(person: Person) -> str:
+def token_of(person: Person) -> str:
+    """Where they publish with. Raises Problem E351, E352."""
     account = account_of(person)
     if account is None:
         raise Problem.of("E351")
@@ -106,17 +111,36 @@ def _token_of(person: Person) -> str:
 @transaction.atomic
 def _published(publication: Publication, made: dict[str, Any]) -> None:
     there = Publication.objects.filter(pk=publication.pk, repository=publication.repository)
-    there.update(commit=made["commit"], url=made["url"], published_at=timezone.now())
+    there.update(commit=made["commit"], url=made["url"], published_at=timezone.now(), failing_since=None)
     if _settle(publication, Publication.State.PUBLISHED):
         where = "in a repository that its owner alone sees" if publication.private else made["repository"]
         add_line(run=publication.run, kind="published", text=f"The model is on the Hub: {where}.")
 
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
-    is_away = fault.code == "E346"
-    state = Publication.State.WAITING if is_away else Publication.State.FAILED
+    is_worth_it = fault.code == "E346" and note_failing(publication) < GIVE_UP
+    state = Publication.State.WAITING if is_worth_it else Publication.State.FAILED
     is_settled = _settle(publication, state, fault=str(fault))
-    return AWAY if is_away and is_settled else "done"
+    return AWAY if is_worth_it and is_settled else "done"
+
+
+def note_failing(publication: Publication) -> timedelta:
+    """Nothing reached the Hub: for how long by now. Told on the timeline, once, when that is long."""
+    now = timezone.now()
+    Publication.objects.filter(pk=publication.pk, failing_since=None).update(failing_since=now)
+    publication.refresh_from_db(fields=["failing_since"])
+    since = publication.failing_since or now
+    if now - since >= LONG:
+        text = f"Nothing of this run has reached the Hub since {since:%H:%M} on {since:%d %b} (UTC). It is tried again."
+        add_line_once(run=publication.run, kind="unpublished", text=text)
+    return now - since
+
+
+def retry_in_s(run_id: UUID) -> int:
+    """Seconds until it is worth trying again: as long as it has been failing, within bounds."""
+    since = Publication.objects.filter(run=run_id).values_list("failing_since", flat=True).first()
+    failing_s = (timezone.now() - since).total_seconds() if since is not None else 0.0
+    return int(min(max(failing_s, FIRST_RETRY_S), LONGEST_RETRY_S))
 
 
 def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
@@ -129,11 +153,6 @@ def _settle(publication: Publication, state: Publication.State, *, fault: str = 
 
 def _progress_path(run: Run) -> Path:
     return storage.root() / "runs" / run.id.hex / "publishing.json"
-
-
-def give_up(run_id: UUID) -> None:
-    """The Hub has been away for too long: the organizer may ask again."""
-    Publication.objects.filter(run=run_id, state=Publication.State.WAITING).update(state=Publication.State.FAILED)
 
 
 def send_again(run_id: UUID) -> bool:

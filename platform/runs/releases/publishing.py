@@ -41,16 +41,23 @@ def remove_token(*, person: Person) -> None:
 
 
 @transaction.atomic
-def ask_to_publish(*, run: Run, repository: str, private: bool, replace: bool) -> None:
-    """Send the release there, now or as soon as it is made. Raises Problem E348, E351."""
+def ask_to_publish(
+    *, run: Run, repository: str, private: bool, replace: bool, checkpoint_every: int = 0, in_branches: bool = False
+) -> None:
+    """Send the release there, now or as soon as it is made, and checkpoints before it. Raises Problem E348, E351."""
     check_name(repository)
     if account_of(run.organizer) is None:
         raise Problem.of("E351")
     before = Publication.objects.filter(run=run).first()
     is_elsewhere = before is not None and before.repository != repository
     facts = {"private": private, "replace": replace, "state": Publication.State.WAITING, "fault": ""}
-    moved = {"commit": "", "url": "", "published_at": None} if is_elsewhere else {}
+    schedule = {"checkpoint_every": checkpoint_every, "in_branches": in_branches}
+    anew = {"failing_since": None, "checkpoint_fault": "", "checkpoint_retry_at": None}
+    nowhere = {"commit": "", "url": "", "published_at": None, "checkpoint_step": 0, "checkpoint_url": ""}
+    moved = nowhere if is_elsewhere else {}
     Publication.objects.update_or_create(
-        run=run, defaults={"repository": repository, "asked_at": timezone.now(), **facts, **moved}
+        run=run, defaults={"repository": repository, "asked_at": timezone.now(), **facts, **schedule, **anew, **moved}
     )
     queue.enqueue_on_commit(TaskName.PUBLISH_RELEASE, run.pk)
+    if checkpoint_every:
+        queue.enqueue_on_commit(TaskName.PUBLISH_CHECKPOINT, run.pk)

@@ -6,6 +6,8 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import first_causes
 from runs.models import Dataset, Publication, Release, Run, Verification
+from runs.releases.hub import LONG
+from runs.states import LIVE
 from web.run_picture.picture import Seen
 
 
@@ -24,8 +26,21 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
         yield Fault.read(verification.fault)
     if release is not None and release.state == Release.State.FAILED and release.fault:
         yield Fault.read(release.fault)
-    if publication is not None and publication.state != Publication.State.PUBLISHED and publication.fault:
-        yield Fault.read(publication.fault)
+    if publication is not None:
+        yield from _unpublished(publication, seen)
+
+
+def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
+    """Why nothing arrives at the Hub; after a while, since when."""
+    is_there = publication.state == Publication.State.PUBLISHED
+    fault = "" if is_there else publication.fault
+    if seen.run.run.state in LIVE and publication.checkpoint_fault:
+        fault = publication.checkpoint_fault
+    since = publication.failing_since
+    if fault and since is not None and seen.now - since >= LONG:
+        yield Fault.of("E383", since=f"{since:%H:%M} on {since:%d %b} (UTC)", reason=Fault.read(fault).code)
+    if fault:
+        yield Fault.read(fault)
 
 
 def _lacks_relay(seen: Seen) -> bool:

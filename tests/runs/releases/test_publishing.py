@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from accounts.encryption import Unreadable, seal, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import queue, storage, tasks
+from runs import queue, storage
 from runs.models import HubAccount, Publication, Release, Run
 from runs.processes import child
 from runs.releases import hub as hub_room
@@ -143,7 +144,9 @@ class TestPush:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        tasks.publish_release.apply((run.pk.hex,), retries=tasks.RETRIES)
+        assert hub_room.push_release(run.pk) == "away"
+        Publication.objects.update(failing_since=timezone.now() - hub_room.GIVE_UP)
+        assert hub_room.push_release(run.pk) == "done"
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E346")
 
     def test_somebody_elses_files_need_the_tick(self, hub: Hub, run: Run, release: Release) -> None:

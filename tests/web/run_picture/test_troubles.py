@@ -1,6 +1,6 @@
 """What is wrong with a run now: each cause alone, and what follows from another is left out."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -54,6 +54,17 @@ def test_a_replay_counts_while_the_run_is_finishing() -> None:
 def test_the_hub_counts_until_it_has_the_model() -> None:
     assert codes(seen("finished"), None, Publication(state="waiting", fault=str(NO_HUB))) == ["E346"]
     assert codes(seen("finished"), None, Publication(state="published", fault=str(NO_HUB))) == []
+
+
+def test_what_has_not_reached_the_hub_for_long_is_told_with_its_time() -> None:
+    since = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
+    checkpoint = Publication(state="published", checkpoint_fault=str(NO_HUB), failing_since=since)
+    assert codes(seen("open"), None, checkpoint) == ["E383", "E346"]
+    (told, _) = run_troubles(seen("open"), None, checkpoint)
+    assert "since 23:00 on 20 Nov (UTC) (E346)" in str(told)
+    checkpoint.failing_since = since + timedelta(seconds=1)
+    assert codes(seen("open"), None, checkpoint) == ["E346"]
+    assert codes(seen("open"), None, Publication(state="published", failing_since=since)) == []
 
 
 def test_the_worst_comes_first_and_what_follows_is_left_out() -> None:

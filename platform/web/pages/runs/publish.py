@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from peer_agent.protocol.errors import Fault, Problem
 from runs.access import access_managed_run, access_run
 from runs.models import Publication, Release, Run
-from runs.releases import card_names, hub, publishing
+from runs.releases import card_names, checkpoints, hub, publishing
 from web.http.access import run_or_404
 from web.http.requester import person_in
 
@@ -41,6 +41,29 @@ class PublishForm(forms.Form):
         help_text="Counts when the repository is made; later it is changed on the Hub.",
     )
     replace = forms.BooleanField(required=False, label="It may replace files of the same name that are there already")
+    checkpoint_every = forms.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=10_000_000,
+        label="Steps between checkpoints",
+        help_text="While it trains, the newest verified snapshot is sent this often. 0: the finished model alone.",
+    )
+    in_branches = forms.BooleanField(
+        required=False,
+        label="Each checkpoint in a branch of its own",
+        help_text="As in step-1000; else each takes the place of the one before it.",
+    )
+
+    def __init__(self, *arguments: Any, is_made: bool, **more: Any) -> None:
+        """`is_made`: a finished model has no checkpoints any more."""
+        super().__init__(*arguments, **more)
+        for name in ("checkpoint_every", "in_branches") if is_made else ():
+            del self.fields[name]
+
+    def clean_checkpoint_every(self) -> int:
+        """Nothing typed is none."""
+        every: int | None = self.cleaned_data["checkpoint_every"]
+        return every or 0
 
 
 @never_cache
@@ -57,7 +80,8 @@ def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
     try:
         form = act(request, run)
     except Problem as problem:
-        return _page(request, run, fault=problem.fault, form=PublishForm(request.POST), status=400)
+        form = PublishForm(request.POST, is_made=_is_made(run))
+        return _page(request, run, fault=problem.fault, form=form, status=400)
     return _page(request, run, form=form, status=400) if form else redirect("web:publish", slug=slug)
 
 
@@ -82,7 +106,7 @@ def _remove_token(request: HttpRequest, run: Run) -> None:  # noqa: ARG001
 
 
 def _publish(request: HttpRequest, run: Run) -> PublishForm | None:
-    form = PublishForm(request.POST)
+    form = PublishForm(request.POST, is_made=_is_made(run))
     if not form.is_valid():
         return form
     publishing.ask_to_publish(run=run, **form.cleaned_data)
@@ -108,15 +132,21 @@ def _page(
         "release": release,
         "fault": fault,
         "token_form": HubTokenForm(),
-        "form": form or PublishForm(initial=_wanted(run, publication, account)),
+        "form": form or PublishForm(initial=_wanted(run, publication, account), is_made=release is not None),
+        "is_checkpoint_due": publication is not None and checkpoints.due(publication) is not None,
         "hub": settings.HUB_ENDPOINT,
         "refresh_s": REFRESH_S if is_moving and request.method == "GET" else None,
     }
     return render(request, "web/runs/publish.html", facts, status=status)
 
 
+def _is_made(run: Run) -> bool:
+    return Release.objects.filter(run=run, state=Release.State.READY).exists()
+
+
 def _wanted(run: Run, publication: Publication | None, account: Any) -> dict[str, Any]:
     """What the form begins with."""
     if publication is not None:
-        return {"repository": publication.repository, "private": publication.private}
-    return {"repository": f"{account.namespaces[0]}/{run.slug}" if account else ""}
+        names = ("repository", "private", "checkpoint_every", "in_branches")
+        return {name: getattr(publication, name) for name in names}
+    return {"repository": f"{account.namespaces[0]}/{run.slug}" if account else "", "checkpoint_every": 0}

@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import Person
+from peer_agent.protocol.errors import Fault
 from runs import queue
 from runs.models import HubAccount, NamedVolunteer, Publication, Release, Run
 from runs.releases.card_facts import release_facts
@@ -63,6 +64,40 @@ def test_it_can_be_asked_for_before_it_is_made(hub: Hub, run: Run, organizer: Pe
     publication = Publication.objects.get()
     assert (publication.repository, publication.private, publication.replace) == ("amina/proverbs", True, False)
     assert "as soon as the last step is made" in page(client.get(PAGE))
+
+
+def test_checkpoints_are_asked_for_and_shown(hub: Hub, run: Run, organizer: Person) -> None:
+    client = as_(organizer)
+    client.post(PAGE, {"action": "save", "token": TOKEN})
+    asked = {"action": "publish", "repository": "amina/proverbs", "checkpoint_every": "1000", "in_branches": "on"}
+    client.post(PAGE, asked)
+    publication = Publication.objects.get()
+    assert (publication.checkpoint_every, publication.in_branches) == (1000, True)
+    assert "The first checkpoint follows the snapshot at step 1,000." in page(client.get(PAGE))
+    assert 'value="1000"' in page(client.get(PAGE))
+    fault = str(Fault.of("E346", endpoint="https://hub", reason="refused"))
+    url = "https://hub.example/amina/proverbs/tree/step-1000"
+    Publication.objects.update(checkpoint_step=1000, checkpoint_url=url, checkpoint_fault=fault)
+    assert f'The newest checkpoint is <a href="{url}" rel="noopener">step 1,000 ↗</a>.' in page(client.get(PAGE))
+    assert "E346" in page(client.get(PAGE))
+
+
+@pytest.mark.parametrize("every", ["-1", "ten", "10000001"])
+def test_a_schedule_that_is_none_is_told(hub: Hub, run: Run, organizer: Person, every: str) -> None:
+    client = as_(organizer)
+    client.post(PAGE, {"action": "save", "token": TOKEN})
+    answer = client.post(PAGE, {"action": "publish", "repository": "amina/proverbs", "checkpoint_every": every})
+    assert answer.status_code == 400
+    assert not Publication.objects.exists()
+
+
+def test_a_finished_model_has_no_checkpoints(hub: Hub, run: Run, organizer: Person) -> None:
+    Release.objects.create(run=run, state=Release.State.READY, folder="x", archive="proverbs.zip")
+    client = as_(organizer)
+    client.post(PAGE, {"action": "save", "token": TOKEN})
+    assert "checkpoint" not in page(client.get(PAGE))
+    client.post(PAGE, {"action": "publish", "repository": "amina/proverbs", "checkpoint_every": "5"})
+    assert Publication.objects.get().checkpoint_every == 0
 
 
 @pytest.mark.parametrize("name", ["proverbs", "a/b/c", "../x", "a b/c", "a/" + "x" * 200])

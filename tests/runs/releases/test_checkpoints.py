@@ -1,0 +1,250 @@
+"""Checkpoints on the Hub while a run trains: with a real model, the real child, the real client and a strict double."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from accounts.models import Person
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
+from peer_agent.recipes.text.preparation import TextPreparation
+from peer_agent.training.replica import Replica
+from runs import queue, storage, tasks
+from runs.models import Publication, Release, Run, Snapshot
+from runs.processes import turns
+from runs.releases import checkpoints, publishing
+from runs.releases import hub as hub_room
+from runs.snapshots import retention
+from tests.publishing.hub_double import Hub, running_hub
+from tests.runs.factories import RECIPE, committed, owned
+
+TOKEN = "hf_of_amina"
+
+
+@pytest.fixture
+def hub(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+    with running_hub() as hub:
+        hub.account("amina", TOKEN)
+        settings.HUB_ENDPOINT = hub.url
+        yield hub
+
+
+@pytest.fixture
+def training(run: Run, tmp_path: Path) -> Run:
+    """The run with a model that a release can be made of."""
+    preparation = TextPreparation(300)
+    tokenizer = train_tokenizer(iter(["many hands make light work " * 9]), preparation)
+    save_tokenizer(tokenizer, storage.tokenizer_folder(run.dataset), sentences=False)
+    recipe = RECIPE.__class__(**{**{n: getattr(RECIPE, n) for n in RECIPE.__struct_fields__}, "vocab": 300})
+    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode())
+    Replica(recipe).save(tmp_path / "state.safetensors")
+    run.refresh_from_db()
+    return run
+
+
+def snapshot_at(run: Run, step: int, folder: Path, *, state: str = Snapshot.State.VERIFIED) -> Snapshot:
+    """Steps up to one, and a snapshot there; its bytes are always the same."""
+    machine = run.organizer.machines.first() or owned(run.organizer).machine
+    while run.log.count() < step:
+        committed(run, (machine, 4))
+    source = folder / "state.safetensors"
+    file = hashlib.sha256(source.read_bytes()).hexdigest()
+    path = storage.snapshot_path(run, file)
+    if not path.exists():
+        shutil.copyfile(source, path)
+    facts = {"state_digest": "0" * 16, "file": file, "size": 1, "state": state}
+    return Snapshot.objects.create(run=run, index=step, step=step, digest=run.log.get(step=step).digest, **facts)
+
+
+def ask(run: Run, every: int, **changes: Any) -> Publication:
+    publishing.save_token(person=run.organizer, token=TOKEN)
+    asked = {"repository": "amina/proverbs", "private": False, "replace": False, "checkpoint_every": every, **changes}
+    publishing.ask_to_publish(run=run, **asked)
+    return Publication.objects.get(run=run)
+
+
+def test_the_newest_one_is_sent_once_it_is_due(hub: Hub, training: Run, tmp_path: Path) -> None:
+    ask(training, 4)
+    snapshot_at(training, 2, tmp_path)
+    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert not hub.repositories
+    snapshot_at(training, 4, tmp_path)
+    snapshot_at(training, 6, tmp_path)
+    assert checkpoints.waiting() == [training.pk]
+    assert checkpoints.push_checkpoint(training.pk) == "done"
+    publication = Publication.objects.get()
+    assert (publication.checkpoint_step, publication.checkpoint_fault) == (6, "")
+    assert publication.checkpoint_url == f"{hub.url}/amina/proverbs"
+    assert publication.state == "waiting", "the release is still to come"
+    repository = hub.repositories["amina/proverbs"]
+    assert publication.commit == repository.head
+    card = repository.commits[-1][1]["README.md"].content.decode()
+    assert "the model after step 6" in " ".join(card.split())
+    assert {"config.json", "model.safetensors", "tokenizer.json", "SHA256SUMS"} <= set(repository.commits[-1][1])
+    snapshot_at(training, 7, tmp_path)
+    assert checkpoints.waiting() == []
+    snapshot_at(training, 8, tmp_path)
+    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert Publication.objects.get().checkpoint_step == 8
+    assert repository.titles[repository.head] == "Manyhands: proverbs, step 8"
+
+
+def test_each_may_have_a_branch(hub: Hub, training: Run, tmp_path: Path) -> None:
+    hub.put("amina/proverbs", README_md=b"# mine")
+    ask(training, 2, in_branches=True, private=True)
+    for step in (2, 4):
+        snapshot_at(training, step, tmp_path)
+        assert checkpoints.push_checkpoint(training.pk) == "done"
+    publication, repository = Publication.objects.get(), hub.repositories["amina/proverbs"]
+    assert publication.checkpoint_url == f"{hub.url}/amina/proverbs/tree/step-4"
+    assert set(repository.branches) == {"step-2", "step-4"}
+    assert b"step 2" in repository.branches["step-2"][-1][1]["README.md"].content
+    assert repository.commits[-1][1]["README.md"].content == b"# mine"
+    assert publication.commit == ""
+
+
+def test_what_nobody_has_verified_stays_here(hub: Hub, training: Run, tmp_path: Path) -> None:
+    ask(training, 2)
+    snapshot_at(training, 2, tmp_path, state=Snapshot.State.ADMITTED)
+    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert not hub.repositories
+
+
+@pytest.mark.parametrize("state", [Run.State.FINISHING, Run.State.FINISHED, Run.State.DRAFT])
+def test_a_run_that_does_not_train_has_none(hub: Hub, training: Run, tmp_path: Path, state: str) -> None:
+    ask(training, 2)
+    snapshot_at(training, 2, tmp_path)
+    Run.objects.filter(pk=training.pk).update(state=state)
+    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert not hub.repositories
+
+
+def test_nor_one_of_which_a_release_is_made(hub: Hub, training: Run, tmp_path: Path) -> None:
+    ask(training, 2)
+    snapshot_at(training, 2, tmp_path)
+    Release.objects.create(run=training)
+    assert checkpoints.waiting() == []
+
+
+def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
+    ask(training, 2)
+    snapshot_at(training, 2, tmp_path)
+    with turns.packing:
+        assert checkpoints.push_checkpoint(training.pk) == "busy"
+    assert not hub.repositories
+
+
+class TestFailures:
+    def test_a_hub_that_is_away_is_asked_later_and_by_one_task(
+        self, hub: Hub, training: Run, tmp_path: Path, settings: Any
+    ) -> None:
+        ask(training, 2)
+        snapshot_at(training, 2, tmp_path)
+        settings.HUB_ENDPOINT = "http://127.0.0.1:9"
+        assert checkpoints.push_checkpoint(training.pk) == "away"
+        publication = Publication.objects.get()
+        assert publication.checkpoint_fault.startswith("E346")
+        settings.HUB_ENDPOINT = hub.url
+        assert checkpoints.push_checkpoint(training.pk) == "done", "not before its time"
+        assert not hub.repositories
+        tasks.requeue_unfinished()
+        assert checkpoints.push_checkpoint(training.pk) == "done"
+        publication.refresh_from_db()
+        assert (publication.checkpoint_step, publication.checkpoint_fault, publication.failing_since) == (2, "", None)
+
+    def test_pauses_grow_with_the_time_that_it_fails(self, training: Run) -> None:
+        publication = Publication.objects.create(run=training, repository="amina/proverbs")
+        for failing_s, pause_s in ((0, 60), (300, 300), (86_000, 1800)):
+            since = timezone.now() - timedelta(seconds=failing_s)
+            Publication.objects.filter(pk=publication.pk).update(failing_since=since)
+            assert pause_s <= hub_room.retry_in_s(training.pk) <= pause_s + 1
+
+    def test_a_long_failure_is_told_once(self, hub: Hub, training: Run, tmp_path: Path, settings: Any) -> None:
+        publication = ask(training, 2)
+        settings.HUB_ENDPOINT = "http://127.0.0.1:9"
+        hub_room.note_failing(publication)
+        assert not training.activity.filter(kind="unpublished").exists()
+        since = timezone.now() - hub_room.LONG
+        Publication.objects.filter(pk=publication.pk).update(failing_since=since)
+        for _ in range(3):
+            hub_room.note_failing(publication)
+        assert training.activity.filter(kind="unpublished").count() == 1
+
+    def test_somebody_elses_files_need_the_tick(self, hub: Hub, training: Run, tmp_path: Path) -> None:
+        hub.put("amina/proverbs", README_md=b"# mine")
+        ask(training, 2)
+        snapshot_at(training, 2, tmp_path)
+        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert Publication.objects.get().checkpoint_fault.startswith("E345")
+        assert ask(training, 2, replace=True).checkpoint_fault == ""
+        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert Publication.objects.get().checkpoint_step == 2
+
+    def test_a_worker_that_dies_after_the_commit_goes_on_from_it(
+        self, hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its row names no commit; what lies there is still known to be ours."""
+        ask(training, 2)
+        snapshot_at(training, 2, tmp_path)
+        monkeypatch.setattr(checkpoints, "_published", lambda *_: None)
+        assert checkpoints.push_checkpoint(training.pk) == "done"
+        monkeypatch.undo()
+        assert Publication.objects.get().commit == ""
+        snapshot_at(training, 4, tmp_path)
+        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert (Publication.objects.get().checkpoint_step, Publication.objects.get().checkpoint_fault) == (4, "")
+
+    def test_another_place_asked_for_meanwhile_wins(
+        self, hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ask(training, 2)
+        snapshot_at(training, 2, tmp_path)
+        run_child = checkpoints.run_child
+
+        def meanwhile(*arguments: Any, **more: Any) -> Any:
+            ask(training, 2, repository="amina/other")
+            return run_child(*arguments, **more)
+
+        monkeypatch.setattr(checkpoints, "run_child", meanwhile)
+        checkpoints.push_checkpoint(training.pk)
+        assert (Publication.objects.get().checkpoint_step, Publication.objects.get().commit) == (0, "")
+
+    def test_a_snapshot_that_is_thinned_out_is_no_longer_due(self, hub: Hub, training: Run, tmp_path: Path) -> None:
+        ask(training, 2)
+        Snapshot.objects.filter(pk=snapshot_at(training, 2, tmp_path).pk).update(is_stored=False)
+        retention.thin_snapshots(training.pk)
+        assert checkpoints.push_checkpoint(training.pk) == "done"
+        assert not hub.repositories
+
+
+def test_the_token_is_in_no_command_and_no_file(
+    hub: Hub, training: Run, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[Any] = []
+    run_child = checkpoints.run_child
+
+    def watched(arguments: list[str], **more: Any) -> Any:
+        commands.append((arguments, more["more"]))
+        return run_child(arguments, **more)
+
+    monkeypatch.setattr(checkpoints, "run_child", watched)
+    ask(training, 2)
+    snapshot_at(training, 2, tmp_path)
+    checkpoints.push_checkpoint(training.pk)
+    assert commands
+    assert TOKEN not in str(commands)
+    assert not [path for path in data_folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+
+
+def test_only_runs_with_a_schedule_are_looked_at(hub: Hub, training: Run, tmp_path: Path, organizer: Person) -> None:
+    ask(training, 0)
+    snapshot_at(training, 2, tmp_path)
+    assert checkpoints.waiting() == []
+    assert checkpoints.push_checkpoint(training.pk) == "done"
