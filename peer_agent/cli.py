@@ -179,7 +179,7 @@ async def _join(
     preflight = await run_preflight(access, disk_gb=limits.disk_gb)
     view.preflight(preflight)
     view.say("Loading torch, which takes some seconds.")
-    limits = msgspec.structs.replace(limits, at_once=preflight.at_once)
+    limits = msgspec.structs.replace(limits, at_once=preflight.at_once, recomputes=preflight.recomputes)
     run_trainer = await asyncio.to_thread(_loaded_trainer)  # loads torch: after the cheap checks
     await run_trainer(access, limits, leave_request, view, publish=publish, place=place)
 

@@ -13,13 +13,14 @@ DISK_GB, GIGABYTE = 20, 10**9
 class Limits(Struct, frozen=True):
     """`threads` for torch; `nice` as in nice(1), where the system has it; `at_once`: samples computed at a time.
 
-    `at_once` 0: a whole micro-batch. `reserve_percent`: of the uplink, that the household keeps. `disk_gb`: of data
-    that are kept to be used again.
+    `at_once` 0: a whole micro-batch. `recomputes`: layers once more in backward. `reserve_percent`: of the uplink, that
+    the household keeps. `disk_gb`: of data that are kept to be used again.
     """
 
     threads: int
     nice: int = NICE
     at_once: int = 0
+    recomputes: bool = False
     reserve_percent: int = RESERVE_PERCENT
     disk_gb: int = DISK_GB
 

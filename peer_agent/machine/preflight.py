@@ -35,12 +35,14 @@ class RunFacts(RunSizes, frozen=True, kw_only=True):
 class Preflight(Struct, frozen=True, kw_only=True):
     """What the work takes and what there is, in bytes; None where the site does not tell.
 
-    `at_once` samples are computed at a time, where that is fewer than the recipe's micro-batch; else 0. `up_bytes` and
+    `at_once` samples are computed at a time, where that is fewer than the recipe's micro-batch; else 0. With
+    `recomputes`, layers are computed again in backward, because it fits so and not otherwise. `up_bytes` and
     `down_bytes` are of an hour at the run's recent pace, or of one step where `pace_s` is None.
     """
 
     device: str
     at_once: int = 0
+    recomputes: bool = False
     micro_batch: int | None = None
     memory_bytes: int | None = None
     memory_free_bytes: int | None = None
@@ -64,6 +66,8 @@ class Preflight(Struct, frozen=True, kw_only=True):
         if self.at_once:
             fewer = f"{self.at_once} at a time instead of {self.micro_batch}"
             lines.append(f"samples   {fewer}, so that it fits; slower, and every one counts")
+        if self.recomputes:
+            lines.append("layers    computed twice, so that it fits; slower, and the same work")
         lines.append(f"disk      {_fits(self.disk_bytes, self.disk_free_bytes)}")
         lines.append(f"download  {in_bytes(self.download_bytes or 0)} at most, before the first step")
         up, down = in_bytes(self.up_bytes or 0), in_bytes(self.down_bytes or 0)
@@ -82,7 +86,7 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
     Raises Problem E123 (memory), E124 (disk), E125 (the GPU's).
     """
     recipe = facts.recipe
-    at_once, needs = _largest_that_fits(facts, free)
+    at_once, recomputes, needs = _largest_that_fits(facts, free)
     data = min(facts.data_bytes, disk_gb * GIGABYTE)
     disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # the log is applied as it comes and not kept
     if disk > free.disk:
@@ -92,6 +96,7 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
     return Preflight(
         device=device,
         at_once=at_once if at_once < recipe.micro_batch else 0,
+        recomputes=recomputes,
         micro_batch=recipe.micro_batch,
         memory_bytes=needs.memory,
         memory_free_bytes=free.memory,
@@ -106,16 +111,20 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
     )
 
 
-def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, Needs]:
-    """Samples at a time: the whole micro-batch, or half of it where it may be cut, and so on. Raises E123, E125."""
-    at_once = facts.recipe.micro_batch
-    while True:
-        needs = needs_of(facts.recipe, facts.parameters, at_once=at_once, on_gpu=free.gpu is not None)
-        if needs.memory <= free.memory and needs.gpu <= (free.gpu or 0):
-            return at_once, needs
-        if at_once == 1 or facts.recipe.unit_is_whole:
-            break
-        at_once //= 2
+def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, bool, Needs]:
+    """Samples at a time, and whether layers are computed twice. Raises E123, E125.
+
+    The whole micro-batch, or half of it where it may be cut, and so on; then the same with layers computed twice.
+    """
+    whole = facts.recipe.micro_batch
+    sizes = [whole] if facts.recipe.unit_is_whole else [whole >> halved for halved in range(whole.bit_length())]
+    for recomputes in (False, True):
+        for at_once in sizes:
+            needs = needs_of(
+                facts.recipe, facts.parameters, at_once=at_once, on_gpu=free.gpu is not None, recomputes=recomputes
+            )
+            if needs.memory <= free.memory and needs.gpu <= (free.gpu or 0):
+                return at_once, recomputes, needs
     if needs.memory > free.memory:
         raise Problem.of("E123", needed=in_bytes(needs.memory), free=in_bytes(free.memory))
     raise Problem.of("E125", needed=in_bytes(needs.gpu), free=in_bytes(free.gpu or 0))

@@ -119,6 +119,7 @@ class Recipe(
     codec_down: Codec = "fp16"
     contributors: Literal["all", "fast"] = "all"  # fast: whoever would hold up the others is left out for one round
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
+    precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that are faster so compute gradients with 16 bits
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
     @property
@@ -156,6 +157,10 @@ class Recipe(
     @abstractmethod
     def kept_floats(self, samples: int) -> float:
         """About how many floats forward keeps for backward, for so many samples computed at a time."""
+
+    def recomputed_floats(self, samples: int) -> float:
+        """The same where layers are computed again in backward; as many where nobody has said how few."""
+        return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:
         """What ties the values together that only this kind has."""
@@ -199,7 +204,7 @@ KINDS: dict[str, type[Recipe]] = {}  # by objective
 USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not say it
 FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
 # Values that agents of before do not know, with what they are where nobody says them: by path.
-LATER = {("contributors",): "all", ("codecs",): "stated", ("model", "kv_heads"): 0}
+LATER = {("contributors",): "all", ("codecs",): "stated", ("precision",): "fp32", ("model", "kv_heads"): 0}
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:

@@ -116,7 +116,14 @@ class Jobs:
         self.shards = Shards(
             agent.home, agent.access, recipe, greeting.shards, loop, disk_bytes=limits.disk_gb * GIGABYTE
         )
-        trainer = Trainer(replica, greeting.run, self.shards, threads=limits.threads, at_once=limits.at_once)
+        trainer = Trainer(
+            replica,
+            greeting.run,
+            self.shards,
+            threads=limits.threads,
+            at_once=limits.at_once,
+            recomputes=limits.recomputes,
+        )
         follower = Follower(agent.home, agent.access, agent.links, replica)
         return follower, Accumulation(trainer, grid_of(greeting.elements), follower.busy)
 

@@ -16,7 +16,11 @@ from peer_agent.training.computed import Computed, NonFinite, Taken
 from peer_agent.training.data import Shards, batch_of
 from peer_agent.training.model import parameters_of
 from peer_agent.training.objective import mean_loss
+from peer_agent.training.precision import LossScale, half_of
+from peer_agent.training.recompute import recompute_layers
 from peer_agent.training.replica import Replica
+
+SHORT = "E107"
 
 
 def pick_device() -> torch.device:
@@ -27,14 +31,27 @@ def pick_device() -> torch.device:
 class Trainer:
     """Adds up gradients of one replica on its device. One call at a time, and none while the replica applies."""
 
-    def __init__(self, replica: Replica, run: RunId, shards: Shards, *, threads: int = 0, at_once: int = 0) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        run: RunId,
+        shards: Shards,
+        *,
+        threads: int = 0,
+        at_once: int = 0,
+        recomputes: bool = False,
+    ) -> None:
         """`threads`: how many CPU threads torch may use in this process; 0 leaves it as it is.
 
-        `at_once`: samples computed at a time, where memory is short; 0: a whole unit.
+        `at_once`: samples computed at a time, where memory is short; 0: a whole unit. `recomputes`: layers are
+        computed again in backward. Where memory turns out to be short, both are resorted to.
         """
         if threads:
             torch.set_num_threads(threads)
         self.replica, self.run, self.shards, self.at_once = replica, run, shards, at_once
+        self.recomputes = recomputes and recompute_layers(replica.model)
+        self.half = half_of(replica.recipe, replica.device)
+        self._scale = LossScale(self.half)
         self._kind = training_of(replica.recipe)
         with memory_or_problem():
             self._sum = torch.zeros_like(replica.parameters)
@@ -55,13 +72,57 @@ class Trainer:
         base_step = self.replica.step
         recipe = self.replica.recipe.at(base_step)
         batch = batch_of(recipe, unit, run=self.run, shard=self.shards[unit.shard])
-        with memory_or_problem():
-            self._fresh.zero_()
-            loss_sum = sum(self._add_gradient(recipe, part) for part in _parts(batch, self.at_once or unit.samples))
-            self._leave_out(recipe.frozen(base_step))
-            if not (math.isfinite(loss_sum) and torch.isfinite(self._fresh).all()):
-                return NonFinite(unit)
+        loss_sum = self._gradient(recipe, batch)
+        while loss_sum is None:
+            loss_sum = self._gradient(recipe, batch)
+        if not math.isfinite(loss_sum):
+            return NonFinite(unit)
         return Computed(unit, base_step, loss_sum, self._kind.loss_units_in(batch))
+
+    def _gradient(self, recipe: Recipe, batch: Batch) -> float | None:
+        """The loss of a batch, NaN where its gradient is not finite; None where it is to be tried with less memory.
+
+        Raises Problem E107 where less is not possible.
+        """
+        try:
+            with memory_or_problem():
+                loss_sum = self._filled(recipe, batch)
+                while not self._is_finite(loss_sum):
+                    if not (math.isfinite(loss_sum) and self._scale.halve()):
+                        return math.nan
+                    loss_sum = self._filled(recipe, batch)
+                self._scale.accept()
+                return loss_sum
+        except Problem as problem:
+            if problem.fault.code != SHORT or not self._takes_less(recipe, len(batch[0])):
+                raise
+        if self.replica.device.type == "cuda":
+            torch.cuda.empty_cache()  # what was tried is free by now, but cut into pieces that are too small
+        return None
+
+    def _filled(self, recipe: Recipe, batch: Batch) -> float:
+        """The loss of a batch in nats; its gradient is in the buffer, but for what does not move."""
+        self._fresh.zero_()
+        scale = self._scale.value
+        loss_sum = sum(self._add_gradient(recipe, part, scale) for part in _parts(batch, self.at_once or len(batch[0])))
+        if scale != 1:
+            self._fresh.div_(scale)
+        self._leave_out(recipe.frozen(self.replica.step))
+        return loss_sum
+
+    def _is_finite(self, loss_sum: float) -> bool:
+        return math.isfinite(loss_sum) and bool(torch.isfinite(self._fresh).all())
+
+    def _takes_less(self, recipe: Recipe, samples: int) -> bool:
+        """From now on half as many samples at a time; then layers computed again. False where neither is left."""
+        at_once = min(self.at_once or samples, samples)
+        if at_once > 1 and not recipe.unit_is_whole:
+            self.at_once = at_once // 2
+            return True
+        if self.recomputes:
+            return False
+        self.recomputes = recompute_layers(self.replica.model)
+        return self.recomputes
 
     def _leave_out(self, frozen: Collection[str]) -> None:
         """What does not move has no part in the norm by which gradients are judged and clipped."""
@@ -69,10 +130,12 @@ class Trainer:
             if piece.name in frozen:
                 piece.of(self._fresh).zero_()
 
-    def _add_gradient(self, recipe: Recipe, batch: Batch) -> float:
+    def _add_gradient(self, recipe: Recipe, batch: Batch, scale: float) -> float:
         """Forward and backward of these samples; their loss in nats."""
-        loss = self._kind.summed_loss(recipe, self.replica.model, batch, self.replica.device)
-        loss.backward()  # type: ignore[no-untyped-call]
+        device = self.replica.device
+        with torch.autocast(device.type, dtype=self.half, enabled=self.half is not None):
+            loss = self._kind.summed_loss(recipe, self.replica.model, batch, device)
+        (loss * scale if scale != 1 else loss).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
     def keep(self, done: Computed) -> None:

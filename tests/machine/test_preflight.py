@@ -68,11 +68,22 @@ def test_where_memory_is_short_fewer_samples_are_computed_at_a_time() -> None:
     assert check_fit(FACTS, FreeResources(between, 10**12), Path("home"), "CPU").at_once == 4
 
 
+def test_where_one_is_too_many_layers_are_computed_twice() -> None:
+    one = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=False).memory
+    tight = check_fit(FACTS, FreeResources(one - 1, 10**12), Path("home"), "CPU")
+    assert tight.recomputes
+    assert tight.at_once > 1, "as many samples at a time as fit so"
+    assert "layers    computed twice, so that it fits; slower, and the same work" in tight.lines()
+    assert not check_fit(FACTS, FreeResources(one, 10**12), Path("home"), "CPU").recomputes
+
+
 def test_a_gpu_has_a_memory_of_its_own() -> None:
     on_gpu = check_fit(FACTS, FreeResources(10**11, 10**12, gpu=10**11), Path("home"), "RTX 4090")
     assert [line.split()[0] for line in on_gpu.lines()][:3] == ["device", "memory", "GPU"]
     least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=True).gpu
     assert check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").at_once == 1
+    least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=True, recomputes=True).gpu
+    assert check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").recomputes
     with pytest.raises(Problem, match="E125: This run does not fit into the GPU's memory"):
         check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least - 1), Path("home"), "RTX 4090")
 
@@ -82,7 +93,7 @@ def test_a_gpu_has_a_memory_of_its_own() -> None:
     [
         (
             FreeResources(5 * 10**8, 10**12),
-            "E123: This run does not fit into this machine's memory: it needs about 1.1 GB, and 500 MB",
+            "E123: This run does not fit into this machine's memory: it needs about 1.0 GB, and 500 MB",
         ),
         (
             FreeResources(10**11, 10**8),

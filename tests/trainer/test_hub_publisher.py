@@ -128,7 +128,7 @@ async def test_where_the_hub_is_away_the_newest_is_sent_again(
         record = record_after(replica, np.zeros(replica.layout.elements, np.float32))
         newest = (replica.copy_state(), msgspec.structs.replace(record, step=later[-1]), replica)
     await after(publisher, replica, 1)
-    monkeypatch.setattr(hub_publisher.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     publisher.let.set()
     await publisher.finish()
     assert publisher.sent == [later[-1] if later else 1]

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from peer_agent.protocol.recipe import Rule, Words, register
 from peer_agent.recipes.text.recipe import TextRecipe
-from peer_agent.recipes.text.transformer import even_heads, kept_floats
+from peer_agent.recipes.text.transformer import even_heads, kept_floats, recomputed_floats
 
 # Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
 KEPT = {"gpt2": 39.0, "llama": 27.0, "qwen3": 32.0}
@@ -80,6 +80,10 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     def kept_floats(self, samples: int) -> float:
         """As of every transformer."""
         return kept_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
+
+    def recomputed_floats(self, samples: int) -> float:
+        """As of every transformer."""
+        return recomputed_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
 
     def rules(self) -> Iterable[Rule]:
         """Of the model's shape."""

@@ -90,7 +90,7 @@ def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.devic
     images = pixels.permute(0, 1, 4, 2, 3).float().div(255)
     own, count = images[:, 0], recipe.crops.count
     sizes = ((0, LARGE, recipe.crops.large_side), (LARGE, count, recipe.crops.small_side))
-    scores = model([_cut(own, crops[:, start:stop], side) for start, stop, side in sizes if stop > start])
+    scores = model([_cut(own, crops[:, start:stop], side) for start, stop, side in sizes if stop > start]).float()
     by_crop = scores.view(count, len(own), -1)
     queue = _queue(recipe, model, images[:, 1:], crops[:, count:])
     loss: torch.Tensor = scores.new_zeros(())
@@ -114,7 +114,7 @@ def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Ten
         return crops.new_zeros(0, recipe.prototypes)
     with torch.no_grad():
         scores: torch.Tensor = model([cut(images.flatten(0, 1), crops.flatten(0, 1), recipe.crops.large_side)])
-        return scores
+        return scores.float()
 
 
 @torch.no_grad()

@@ -15,7 +15,8 @@ WIDE = 3  # sigmas, behind which nothing of a blur is seen
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
     """Each crop [n, columns] of its image [n, 3, s, s] (0 to 1) as [n, 3, side, side] from -1 to 1."""
-    return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
+    with torch.autocast(images.device.type, enabled=False):  # what is seen depends on no device
+        return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
 
 
 def _boxes(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.text.preparation import Language, TextPreparation, TokenizerName
 from peer_agent.recipes.text.recipe import TextRecipe
-from peer_agent.recipes.text.transformer import even_heads, kept_floats
+from peer_agent.recipes.text.transformer import even_heads, kept_floats, recomputed_floats
 
 SPECIAL = 3  # tokens of a sample that are no text: [CLS] A [SEP] B [SEP]
 # Floats that forward keeps for backward, a layer, for each token and unit of width: with transformers 5 torch saves
@@ -90,6 +90,10 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     def kept_floats(self, samples: int) -> float:
         """As of every transformer."""
         return kept_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
+
+    def recomputed_floats(self, samples: int) -> float:
+        """As of every transformer."""
+        return recomputed_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
 
     def rules(self) -> Iterable[Rule]:
         """Of the model's shape, and of what a tokenizer can do."""

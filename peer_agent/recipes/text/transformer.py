@@ -31,6 +31,11 @@ def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float) -> fl
     return samples * shape.context * (shape.layers * shape.width * a_layer + vocab * KEPT_LOGITS)
 
 
+def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float) -> float:
+    """The same where each layer keeps its input, and one at a time all that it needs."""
+    return samples * shape.context * (shape.width * (shape.layers + a_layer) + vocab * KEPT_LOGITS)
+
+
 def even_heads(shape: Shape) -> Rule:
     """The heads share the width."""
     uneven = f"width {shape.width} is not a multiple of heads {shape.heads}"

@@ -17,7 +17,7 @@ from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.training.replica import Replica
 from runs import queue, storage, tasks
 from runs.models import Publication, Release, Run, Snapshot
-from runs.processes import turns
+from runs.processes import child, turns
 from runs.releases import checkpoints, publishing
 from runs.releases import hub as hub_room
 from runs.snapshots import retention
@@ -206,7 +206,7 @@ class TestFailures:
     ) -> None:
         ask(training, 2)
         snapshot_at(training, 2, tmp_path)
-        run_child = checkpoints.run_child
+        run_child = child.run_child
 
         def meanwhile(*arguments: Any, **more: Any) -> Any:
             ask(training, 2, repository="amina/other")
@@ -228,7 +228,7 @@ def test_the_token_is_in_no_command_and_no_file(
     hub: Hub, training: Run, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[Any] = []
-    run_child = checkpoints.run_child
+    run_child = child.run_child
 
     def watched(arguments: list[str], **more: Any) -> Any:
         commands.append((arguments, more["more"]))

@@ -1,0 +1,41 @@
+"""Fewer bits where a device is faster with them: forward and backward in bf16, or in fp16 with losses that are scaled.
+
+Parameters, gradients and their sums stay float32 (arXiv 1710.03740).
+"""
+
+import torch
+
+from peer_agent.protocol.recipe import Recipe
+
+FIRST, LEAST, MOST = 2.0**16, 1.0, 2.0**24
+GROWS_AFTER = 1000  # finite gradients in a row
+
+
+def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
+    """What a device computes this recipe in, where that is not float32; processors are no faster with less."""
+    if recipe.precision != "mixed" or device.type != "cuda":
+        return None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+class LossScale:
+    """A power of two by which losses are multiplied, so that fp16 keeps small gradients; 1 where it is not needed."""
+
+    def __init__(self, half: torch.dtype | None) -> None:
+        self.value = FIRST if half is torch.float16 else LEAST
+        self._most = MOST if half is torch.float16 else LEAST
+        self._finite = 0
+
+    def accept(self) -> None:
+        """Gradients were finite."""
+        self._finite += 1
+        if self._finite == GROWS_AFTER:
+            self._finite, self.value = 0, min(2 * self.value, self._most)
+
+    def halve(self) -> bool:
+        """They were not. False where that is not because of the scale."""
+        self._finite = 0
+        if self.value <= LEAST:
+            return False
+        self.value /= 2
+        return True

@@ -1,0 +1,109 @@
+"""Gradients in fewer bits are about the same, and nothing else is in fewer bits."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from peer_agent.protocol.log.records import Unit
+from peer_agent.recipes.image_ssl import ImageSSL
+from peer_agent.training.computed import Computed, NonFinite
+from peer_agent.training.loop import Trainer
+from peer_agent.training.precision import FIRST, GROWS_AFTER, MOST, LossScale, half_of
+from peer_agent.training.replica import Replica
+from tests.training.commits import RUN, small_recipe, some_shards, take_units
+
+UNITS = (Unit(0, 0, 0, 4), Unit(0, 1, 120, 126))
+CUDA = torch.device("cuda")
+
+
+def trainer_with(half: torch.dtype | None) -> Trainer:
+    """As on a device that is faster so."""
+    trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
+    trainer.half, trainer._scale = half, LossScale(half)
+    return trainer
+
+
+class TestWhereIsItUsed:
+    def test_only_where_the_recipe_says_so_and_a_gpu_computes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        recipe = small_recipe()
+        mixed = replace(recipe, precision="mixed")
+        for is_new, half in ((True, torch.bfloat16), (False, torch.float16)):
+            monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation, new=is_new: new)
+            assert half_of(mixed, CUDA) is half
+            assert half_of(recipe, CUDA) is None
+        assert half_of(mixed, torch.device("cpu")) is None
+
+    def test_a_replica_of_such_a_recipe_is_float32(self) -> None:
+        trainer = Trainer(Replica(replace(small_recipe(), precision="mixed")), RUN, some_shards())
+        assert trainer.half is None
+        assert trainer.replica.parameters.dtype == torch.float32
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_gradients_are_about_the_same_and_float32(half: torch.dtype) -> None:
+    whole, trainer = take_units(trainer_with(None), UNITS), trainer_with(half)
+    before = trainer.replica.digest()
+    less = take_units(trainer, UNITS)
+    assert less.gradient_sum.dtype == np.float32
+    apart = np.linalg.norm(less.gradient_sum - whole.gradient_sum) / np.linalg.norm(whole.gradient_sum)
+    assert 1e-5 < apart < 0.02, "in fewer bits, and right"
+    assert less.loss_sum == pytest.approx(whole.loss_sum, rel=0.01)
+    assert trainer.replica.digest() == before
+
+
+def test_swav_cuts_its_crops_and_assigns_them_in_float32() -> None:
+    """Else what a machine sees, and what it is told to see, would depend on its device."""
+    from peer_agent.recipes.images.views import cut
+
+    recipe, chance = ImageSSL(), torch.Generator().manual_seed(1)
+    images = torch.rand(2, 3, 16, 16, generator=chance)
+    crops = torch.tensor([[0.1, 0.2, 0.5, 0.6, 1, 1.2, 0.9, 1.1, 0.05, 0, 0.004]] * 2)
+    alone = cut(images, crops, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(cut(images, crops, 8), alone)
+    assert recipe.precision == "fp32"
+
+
+class TestScale:
+    def test_what_overflows_is_computed_with_a_smaller_one(self) -> None:
+        trainer = trainer_with(torch.float16)
+        trainer._scale.value = 2.0**40  # gradients of a scaled loss are beyond fp16
+        done = trainer.compute(UNITS[0])
+        assert isinstance(done, Computed)
+        assert 1 < trainer._scale.value < 2.0**40
+        whole = trainer_with(None)
+        assert isinstance(whole.compute(UNITS[0]), Computed)
+        apart = float((trainer._fresh - whole._fresh).norm() / whole._fresh.norm())
+        assert apart < 0.02
+
+    def test_a_loss_that_is_no_number_does_not_cost_it(self) -> None:
+        trainer = trainer_with(torch.float16)
+        trainer.replica.parameters.fill_(math.nan)
+        assert isinstance(trainer.compute(UNITS[0]), NonFinite)
+        assert trainer._scale.value == FIRST
+
+    def test_it_grows_while_all_is_well_and_has_bounds(self) -> None:
+        scale = LossScale(torch.float16)
+        for _ in range(GROWS_AFTER - 1):
+            scale.accept()
+        assert scale.halve()
+        for _ in range(GROWS_AFTER):
+            scale.accept()
+        assert scale.value == FIRST
+        for _ in range(GROWS_AFTER * 20):
+            scale.accept()
+        assert scale.value == MOST
+        while scale.halve():
+            pass
+        assert scale.value == 1
+
+    @pytest.mark.parametrize("half", [None, torch.bfloat16])
+    def test_where_it_is_not_needed_it_stays_one(self, half: torch.dtype | None) -> None:
+        scale = LossScale(half)
+        for _ in range(GROWS_AFTER):
+            scale.accept()
+        assert not scale.halve()
+        assert scale.value == 1
