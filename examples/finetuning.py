@@ -1,0 +1,150 @@
+"""What both scripts share: a model is fine-tuned from the weights of a run and from fresh ones, which are compared."""
+
+import argparse
+import copy
+import gzip
+import json
+import lzma
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+IGNORED = -100  # a label that has no part in the loss
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens of a sample by number, the label of each or of all, and the word that begins with each, if one does."""
+
+    ids: list[int]
+    labels: list[int] | int
+    words: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is fine-tuned."""
+
+    learning_rate: float
+    batch: int
+    epochs: int
+    patience: int
+    device: torch.device
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Of both scripts."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("model", help="folder of a released model, or its name on the Hub")
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--test", type=Path, required=True)
+    parser.add_argument("--dev", type=Path, help="by which the best epoch is chosen; else a tenth of the training data")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a sample, at most")
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--patience", type=int, default=3, help="epochs without a lower loss, after which it ends")
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+def settings_of(given: argparse.Namespace) -> Settings:
+    """As they were given."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Settings(given.learning_rate, given.batch, given.epochs, given.patience, device)
+
+
+def open_text(path: Path) -> Iterator[str]:
+    """Lines of a UTF-8 file, which may be compressed."""
+    opened: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
+    with opened(path, "rt", encoding="utf-8-sig") as file:
+        for line in file:
+            yield line.rstrip("\r\n")
+
+
+def set_aside(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
+    """All but a tenth, and that tenth."""
+    mixed = random.Random(seed).sample(list(rows), len(rows))
+    tenth = max(1, len(rows) // 10)
+    return mixed[tenth:], mixed[:tenth]
+
+
+def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
+    """Rows as a model takes them, padded to the longest of each batch."""
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        longest = max(len(row.ids) for row in some)
+        ids = torch.tensor([row.ids + [padding] * (longest - len(row.ids)) for row in some])
+        mask = torch.tensor([[1] * len(row.ids) + [0] * (longest - len(row.ids)) for row in some])
+        labels = [
+            row.labels if isinstance(row.labels, int) else row.labels + [IGNORED] * (longest - len(row.labels))
+            for row in some
+        ]
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor(labels)}
+        yield {name: values.to(device) for name, values in batch.items()}
+
+
+def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int) -> None:
+    """Adam with a linear decay; what has the lowest loss on `dev` stays in the model."""
+    model.to(settings.device)
+    padding = model.config.pad_token_id or 0
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate)
+    steps = settings.epochs * -(-len(train) // settings.batch)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
+    lowest, best, worse, chance = float("inf"), copy.deepcopy(model.state_dict()), 0, random.Random(seed)
+    for _ in range(settings.epochs):
+        model.train()
+        mixed = chance.sample(list(train), len(train))
+        for batch in batches(mixed, settings.batch, padding, settings.device):
+            model(**batch).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        loss = _mean_loss(model, dev, settings, padding)
+        if loss < lowest:
+            lowest, best, worse = loss, copy.deepcopy(model.state_dict()), 0
+        elif (worse := worse + 1) >= settings.patience:
+            break
+    model.load_state_dict(best)
+
+
+@torch.no_grad()
+def _mean_loss(model: Any, rows: Sequence[Row], settings: Settings, padding: int) -> float:
+    model.eval()
+    found = [
+        (float(model(**batch).loss), len(batch["labels"]))
+        for batch in batches(rows, settings.batch, padding, settings.device)
+    ]
+    return sum(loss * count for loss, count in found) / sum(count for _, count in found)
+
+
+@torch.no_grad()
+def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any]:
+    """The label that the model gives each row, or each of its tokens."""
+    model.eval()
+    padding = model.config.pad_token_id or 0
+    for start in range(0, len(rows), settings.batch):
+        some = rows[start : start + settings.batch]
+        (batch,) = batches(some, settings.batch, padding, settings.device)
+        for row, found in zip(some, model(**batch).logits.argmax(dim=-1).tolist(), strict=True):
+            yield found if isinstance(found, int) else found[: len(row.ids)]
+
+
+def compared(name: str, seeds: int, score: Callable[[bool, int], float]) -> None:
+    """Print the figure of each seed, of the run's weights and of fresh ones, and one JSON object on the last line."""
+    found: dict[str, list[float]] = {"released": [], "fresh": []}
+    for seed in range(seeds):
+        for way, scores in found.items():
+            torch.manual_seed(seed)
+            scores.append(score(way == "fresh", seed))
+            print(f"seed {seed}, {way:8} {name} {100 * scores[-1]:.2f} %", flush=True)
+    for way, scores in found.items():
+        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        print(f"{way:8} {name} {100 * statistics.mean(scores):.2f} ± {100 * spread:.2f} %")
+    print(json.dumps({"figure": name, **{way: [round(value, 5) for value in values] for way, values in found.items()}}))

@@ -1,0 +1,89 @@
+"""Fine-tune a released model to find names in text, and print F1 of whole entities. See README.md."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from finetuning import IGNORED, Row, answers, arguments, compared, finetune, open_text, set_aside, settings_of
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer
+
+Sentence = tuple[list[str], list[str]]  # words, and a tag for each
+Entity = tuple[int, int, int, str]  # sentence, first word, word after the last, type
+
+
+def sentences_of(path: Path) -> list[Sentence]:
+    """What a file holds. Lines without a tag are passed over."""
+    found: list[Sentence] = [([], [])]
+    for line in open_text(path):
+        word, _, tag = line.rpartition("\t")
+        if not line.strip():
+            found.append(([], []))
+        elif word.strip() and tag.strip():
+            found[-1][0].append(word.strip())
+            found[-1][1].append(tag.strip())
+    return [sentence for sentence in found if sentence[0]]
+
+
+def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: Any, length: int) -> list[Row]:
+    """Of each word the first piece has its tag."""
+    rows = []
+    for words, tags in sentences:
+        cut = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
+        of_tokens = cut.word_ids()
+        first = [word if word not in of_tokens[:place] else None for place, word in enumerate(of_tokens)]
+        labels = [IGNORED if word is None else numbers.get(tags[word], IGNORED) for word in first]
+        rows.append(Row(cut["input_ids"], labels, tuple(first)))
+    return rows
+
+
+def tags_by(row: Row, found: Sequence[int], words: int, tags: Sequence[str]) -> list[str]:
+    """A tag for each word, by the label of its first piece; those that were cut off are none."""
+    labels = {word: tags[label] for word, label in zip(row.words, found, strict=True) if word is not None}
+    return [labels.get(word, "O") for word in range(words)]
+
+
+def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
+    """Whole ones, as CoNLL's own program counts them: one begins at B, or at I after another type."""
+    found: set[Entity] = set()
+    for sentence, tags in enumerate(tags_of_all):
+        start, kind = 0, ""
+        for place, tag in enumerate([*tags, "O"]):
+            prefix, _, name = tag.partition("-")
+            if kind and (prefix != "I" or name != kind):
+                found.add((sentence, start, place, kind))
+                kind = ""
+            if prefix in ("B", "I") and not kind:
+                start, kind = place, name
+    return found
+
+
+def f1(said: Iterable[Sequence[str]], true: Iterable[Sequence[str]]) -> float:
+    """Of whole entities: twice those that are right, by all that were said and all that there are."""
+    ours, theirs = entities(said), entities(true)
+    return 2 * len(ours & theirs) / max(len(ours) + len(theirs), 1)
+
+
+def main() -> None:
+    """Fine-tune and compare."""
+    given = arguments(__doc__ or "").parse_args()
+    settings, tokenizer = settings_of(given), AutoTokenizer.from_pretrained(given.model)
+    texts = {name: sentences_of(path) for name, path in vars(given).items() if isinstance(path, Path)}
+    tags = sorted({tag for _, tags in texts["train"] for tag in tags})
+    numbers = {tag: number for number, tag in enumerate(tags)}
+    rows = {name: rows_of(found, numbers, tokenizer, given.length) for name, found in texts.items()}
+
+    def score(is_fresh: bool, seed: int) -> float:
+        config = AutoConfig.from_pretrained(given.model, num_labels=len(tags))
+        kind: Any = AutoModelForTokenClassification
+        model = kind.from_config(config) if is_fresh else kind.from_pretrained(given.model, config=config)
+        train, dev = (rows["train"], rows["dev"]) if given.dev else set_aside(rows["train"], seed)
+        finetune(model, train, dev, settings, seed)
+        true = [of_words for _, of_words in texts["test"]]
+        found = zip(rows["test"], answers(model, rows["test"], settings), true, strict=True)
+        return f1([tags_by(row, labels, len(of_words), tags) for row, labels, of_words in found], true)
+
+    compared("F1", given.seeds, score)
+
+
+if __name__ == "__main__":
+    main()
