@@ -144,7 +144,7 @@ def _training(recipe: Recipe, facts: CardFacts) -> str:
         (many.capitalize(), f"{facts.tokens:,}"),
         ("Loss, last steps", _nats(recipe, facts.loss)),
         ("Loss, held-out data", _heldout(recipe, facts)),
-        *((f"{plain(name).capitalize()}, held-out data", _figure(name, value)) for name, value in _figures(facts)),
+        *((f"{plain(name).capitalize()}, held-out data", figure(name, value)) for name, value in _figures(facts)),
         *known,
         ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.decay} decay"),
         ("Samples in a step", f"{recipe.target_batch:,}"),
@@ -169,8 +169,8 @@ def _figures(facts: CardFacts) -> list[tuple[str, float]]:
     return sorted(facts.heldout_figures.items())
 
 
-def _figure(name: str, value: float) -> str:
-    """A share in percent, anything else with one digit behind the point."""
+def figure(name: str, value: float) -> str:
+    """What was measured of a model, for people: a share in percent, anything else with one digit behind the point."""
     return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:,.1f}"
 
 

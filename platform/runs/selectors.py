@@ -1,11 +1,12 @@
 """What is read about runs. Everything a page shows comes in a handful of queries."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from django.db.models import F, OuterRef, QuerySet, Subquery, Window
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
@@ -29,12 +30,13 @@ class Point(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The held-out loss of the snapshot at a place of the log, in nats per token."""
+    """The held-out loss of the snapshot at a place of the log, in nats per loss unit, and what else was measured."""
 
     place: int
     step: int
     loss: float
     at: datetime
+    figures: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,14 +169,15 @@ def best_snapshot(run: Run) -> Snapshot | None:
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Held-out losses in order, evenly thinned by the database, always with the newest."""
+    """Held-out losses in order, evenly thinned by the database, always with the newest and the best."""
     known = run.snapshots.exclude(heldout_loss=None)
     stride = max(1, -(-known.count() // most))
     if stride > 1:
         newer = Window(RowNumber(), order_by=F("index").desc()) - 1
-        known = known.annotate(part=Mod(newer, stride)).filter(part=0)
-    found = known.order_by("index").values_list("index", "step", "heldout_loss", "created_at")
-    return [Measured(place, step, loss, at) for place, step, loss, at in found if loss is not None]
+        best = best_snapshot(run)
+        known = known.annotate(part=Mod(newer, stride)).filter(Q(part=0) | Q(pk=best.pk if best else 0))
+    found = known.order_by("index").values_list("index", "step", "heldout_loss", "created_at", "heldout_figures")
+    return [Measured(place, step, loss, at, figures) for place, step, loss, at, figures in found if loss is not None]
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from peer_agent.plot.layout import Frame, Layout, lay_out
 from peer_agent.plot.svg import chart_svg
+from peer_agent.publishing.card import figure
 from runs.selectors import Measured, Point
 
 WIDE = Frame(720, 280)
@@ -49,4 +50,14 @@ def summary(
     if entropy is not None:
         side = "below" if last.loss < entropy else "above"
         text = f"{text} That is {side} {entropy:.2f}, what guessing by frequency alone would cost (unigram)."
-    return f"{text} On held-out data: {heldout[-1].loss:.2f} at step {heldout[-1].step:,}." if heldout else text
+    return f"{text} {_judged(heldout)}" if heldout else text
+
+
+def _judged(heldout: Sequence[Measured]) -> str:
+    """What the newest snapshot that was measured is worth, and which one is worth most."""
+    newest, best = heldout[-1], min(heldout, key=lambda point: point.loss)
+    figures = ", ".join(f"{name} {figure(name, value)}" for name, value in sorted(newest.figures.items()))
+    told = f"On held-out data: {newest.loss:.2f}{f' ({figures})' if figures else ''} at step {newest.step:,}"
+    if best is not newest:
+        return f"{told}; the best was {best.loss:.2f} at step {best.step:,}."
+    return f"{told}, the best so far." if len(heldout) > 1 else f"{told}."

@@ -143,6 +143,10 @@ def test_pages_and_card_have_it(with_text: Run) -> None:
     shown = selectors.heldout_points(with_text)
     assert [(point.place, point.step, point.loss) for point in shown] == [(10, 10, 6.0), (20, 20, 5.5)]
     assert [point.step for point in selectors.heldout_points(with_text, most=1)] == [20]
+    assert shown[-1].figures == {"accuracy": 0.2}
+    Snapshot.objects.filter(step=10).update(heldout_loss=5.0)
+    assert [point.step for point in selectors.heldout_points(with_text, most=1)] == [10, 20], "the best is among them"
+    Snapshot.objects.filter(step=10).update(heldout_loss=6.0)
     last = with_text.snapshots.get(step=30)
     facts = release_facts(with_text, last)
     assert (facts.steps, facts.heldout_loss, facts.heldout_step) == (30, 5.5, 20)
