@@ -6,7 +6,18 @@ from django.views.decorators.http import require_http_methods
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
 from web.pages.accounts import account, approve_machine, external_login, first_operator, login, machines
-from web.pages.runs import curve_table, drafts, invitations, leaderboard, manage, notebook, preview, publish, uploads
+from web.pages.runs import (
+    curve_table,
+    drafts,
+    estimate,
+    invitations,
+    leaderboard,
+    manage,
+    notebook,
+    preview,
+    publish,
+    uploads,
+)
 from web.pages.runs import run as runs_pages
 from web.pages.site import health, help_pages, install
 
@@ -16,6 +27,7 @@ app_name = "web"
 urlpatterns = [
     path("", runs_pages.run_list, name="runs"),
     path("runs/new/", runs_pages.new_run, name="new_run"),
+    path("runs/new/estimate/", estimate.recipe_estimate, name="estimate"),
     path("runs/<slug:slug>/", runs_pages.run_page, name="run"),
     path("runs/<slug:slug>/manage/", manage.manage_run, name="manage"),
     path("runs/<slug:slug>/edit/", drafts.edit_run, name="edit"),

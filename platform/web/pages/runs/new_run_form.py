@@ -10,6 +10,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
 from runs.models import Run
+from web.pages.runs.estimate import estimate_of, recipe_in, rows_of
 from web.pages.runs.recipe_fields import DETAILS, RecipeField, fields_of, recipe_from, values_of
 
 
@@ -108,6 +109,18 @@ class NewRunForm(forms.Form):
     def recipe(self) -> Recipe:
         """The recipe that was filled in. Raises Problem E301 where values do not go together."""
         return recipe_from(self.kind, self.cleaned_data)
+
+    @property
+    def recipe_names(self) -> str:
+        """The names of the fields that say what a recipe takes."""
+        return " ".join(["objective", *(field.name for field in self.recipe_fields)])
+
+    @property
+    def estimate(self) -> list[tuple[str, str]]:
+        """What the recipe takes that the form shows; empty where its values do not go together."""
+        said = {field.name: str(self.data.get(field.name, "")) for field in self.recipe_fields}
+        recipe = recipe_in({"objective": self.usual.objective, **said}) if self.is_bound else self.usual
+        return rows_of(estimate_of(recipe)) if recipe is not None else []
 
     def _field_of(self, problem: Problem) -> str | None:
         """The field that a numbered error is about; None for the form as a whole."""

@@ -1,0 +1,84 @@
+"""What a recipe takes, told beside the form: of each preset, as it changes, and never a wrong word."""
+
+import pytest
+from django.test import Client
+from msgspec.structs import replace
+
+from accounts.models import Person
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes import KINDS
+from peer_agent.recipes.causal_lm import CausalLM, Model
+from tests.web.browsing import as_, page
+from web.pages.runs.estimate import UPLINKS, estimate_of, recipe_in, rows_of, seconds
+from web.pages.runs.recipe_fields import values_of
+
+ADDRESS = "/runs/new/estimate/"
+PRESETS = [(name, recipe) for kind in KINDS.values() for name, recipe in {"": kind(), **kind.presets}.items()]
+
+
+def said(recipe: Recipe) -> dict[str, str]:
+    """As a browser sends it."""
+    return {"objective": recipe.objective, **{name: str(value) for name, value in values_of(recipe).items()}}
+
+
+@pytest.mark.parametrize(("name", "recipe"), PRESETS, ids=[f"{r.objective} {n}" for n, r in PRESETS])
+def test_a_form_says_what_its_recipe_takes(name: str, recipe: Recipe) -> None:
+    assert recipe_in(said(recipe)) == recipe
+    rows = dict(rows_of(estimate_of(recipe)))
+    assert rows["Parameters"] == f"about {recipe.parameters():,}"
+    assert list(rows) == list(dict.fromkeys(rows))
+    assert all(rows.values())
+
+
+def test_bytes_and_seconds_follow_the_codecs() -> None:
+    recipe = CausalLM(model=Model(layers=12, width=768, heads=12, context=512), vocab=32_000)
+    whole = estimate_of(replace(recipe, codec_up="fp32", codec_down="fp32"))
+    less = estimate_of(replace(recipe, codec_up="int8", codec_down="fp16"))
+    assert whole.up == whole.down == encoded_size("fp32", recipe.parameters())
+    assert (less.up, less.down) == tuple(encoded_size(codec, recipe.parameters()) for codec in ("int8", "fp16"))
+    assert whole.snapshot == 12 * recipe.parameters()
+    assert list(whole.seconds) == list(UPLINKS)
+    assert whole.seconds[10] == pytest.approx(10 * whole.seconds[100])
+    assert less.seconds[10] == pytest.approx(8 * less.down / 10e6), "what comes down takes longer than what goes up"
+
+
+def test_a_vector_of_the_benchmarks_takes_about_as_long_as_there() -> None:
+    """`homes-rtt`, docs/benchmarks.md: 10 million parameters in fp16 took 17.7 s over uplinks of 10 to 30 Mb/s.
+
+    Its narrowest uplink sets the pace, and households keep nothing there.
+    """
+    moved = encoded_size("fp16", 10_000_000)
+    assert seconds(moved, moved, 10) * 0.8 == pytest.approx(17.7, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"width": "65"}, {"width": "wide"}, {"width": "1e3"}, {"layers": "-1"}, {"objective": "none"}, {"optimizer": "x"}],
+)
+def test_values_that_do_not_go_together_have_none(volunteer: Person, changes: dict[str, str]) -> None:
+    values = said(CausalLM()) | changes
+    assert recipe_in(values) is None
+    answer = as_(volunteer).get(ADDRESS, values)
+    assert answer.status_code == 200
+    assert "once the values above go together" in page(answer)
+
+
+def test_fields_that_are_empty_have_their_defaults() -> None:
+    assert recipe_in({"objective": "causal_lm", "width": " "}) == CausalLM()
+
+
+def test_it_is_for_people_with_an_account(volunteer: Person) -> None:
+    assert Client().get(ADDRESS).status_code == 302
+    assert as_(volunteer).post(ADDRESS).status_code == 405
+    assert f"about {CausalLM().parameters():,}" in page(as_(volunteer).get(ADDRESS, said(CausalLM())))
+
+
+@pytest.mark.parametrize("width", ["128", "65"])
+def test_the_form_itself_has_it_without_a_script(volunteer: Person, width: str) -> None:
+    client = as_(volunteer)
+    assert "A machine's traffic in a step" in page(client.get("/runs/new/")).replace("&#x27;", "'")
+    sent = page(client.post("/runs/new/", said(CausalLM()) | {"width": width}))
+    wider = f"about {CausalLM(model=Model(width=128)).parameters():,}"
+    assert (wider in sent) == (width == "128")
+    assert ("once the values above go together" in sent) == (width == "65")
