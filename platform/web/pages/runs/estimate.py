@@ -36,16 +36,10 @@ class Estimate(NamedTuple):
 def estimate_of(recipe: Recipe) -> Estimate:
     """Where codecs are left to the plan, slow links send less than is said here."""
     parameters = recipe.parameters()
-    needs = [needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=on_gpu) for on_gpu in (False, True)]
+    on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
     up, down = (encoded_size(codec, parameters) for codec in (recipe.codec_up, recipe.codec_down))
-    return Estimate(
-        parameters,
-        *needs,
-        up,
-        down,
-        REPLICA * ELEMENT * parameters,
-        {mbit: seconds(up, down, mbit) for mbit in UPLINKS},
-    )
+    spent = {mbit: seconds(up, down, mbit) for mbit in UPLINKS}
+    return Estimate(parameters, on_cpu, on_gpu, up, down, REPLICA * ELEMENT * parameters, spent)
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
