@@ -32,7 +32,9 @@ def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
     page.set_input_files("input[name=text]", text)
     page.wait_for_selector("[data-says]:has-text('is here')")
     assert any(UPLOAD.search(url) for url in organizer.requests)
+    before = page.inner_text("[data-estimate]")
     fill_in(organizer)
+    page.wait_for_function("before => document.querySelector('[data-estimate]').innerText !== before", arg=before)
     page.click("button:has-text('Make the draft')")
     page.wait_for_selector(f"h1:has-text('{TITLE}')")
     swarm.slug = page.url.split("/runs/")[1].split("/")[0]

@@ -1,0 +1,117 @@
+"""What organizers are told that presets take, beside what they take. Described in README.md.
+
+Each preset in a process of its own: a replica, its trainer, a unit, what is offered of it, a copy of the state as while
+it is handed in, and an update. Without links; their part is within what every program is said to take.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from peer_agent.averaging.contributor import Accumulator
+from peer_agent.machine.memory_estimate import needs_of
+from peer_agent.protocol.grid import grid_of
+from peer_agent.protocol.log.records import Unit, digest_of, seal
+from peer_agent.protocol.messages import Weight
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes import KINDS
+from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.recipes.images.pixels import Images
+from peer_agent.recipes.text.tokens import Sentences
+from peer_agent.training.computed import Computed
+from peer_agent.training.loop import Trainer
+from peer_agent.training.replica import Replica
+from tests.benchmarks.rig.figures import Figures, publish, say
+from tests.training.commits import RUN, SITE_KEY, record_after
+
+GPT2_SMALL = CausalLM(model=Model(layers=12, width=768, heads=12, context=512), vocab=32_000, micro_batch=4)
+PATIENCE_S = 600
+
+
+def presets() -> dict[str, Recipe]:
+    """The presets of every kind, and a GPT-2 of the usual small shape."""
+    named = {name: recipe for kind in KINDS.values() for name, recipe in kind.presets.items()}
+    return {**named, "GPT-2, small": GPT2_SMALL}
+
+
+def shard_of(recipe: Recipe) -> Any:
+    """Data of the recipe's form, enough for one unit; what they say does not matter."""
+    chance, units = np.random.default_rng(1), recipe.micro_batch
+    if recipe.material.unit == "images":
+        side = recipe.side  # type: ignore[attr-defined]
+        return Images(
+            chance.integers(0, 255, (units, side, side, 3), dtype=np.uint8), (np.arange(units) % 2).astype(np.uint16)
+        )
+    tokens = chance.integers(5, recipe.vocab, (units + 1) * recipe.least_size()).astype(np.uint16)  # type: ignore[attr-defined]
+    if recipe.objective == "masked_lm":
+        return Sentences(tokens, np.arange(0, len(tokens), 20, dtype=np.uint32))
+    return tokens
+
+
+def peak_of(recipe: Recipe) -> tuple[int, int]:
+    """Parameters as they are, and the highest resident memory of this process by the end of a step, in bytes."""
+    torch.set_num_threads(1)
+    if recipe.objective == "image_classification":
+        recipe = replace(recipe, classes=("a", "b"))  # type: ignore[call-arg]
+    replica = Replica(recipe)
+    trainer = Trainer(replica, RUN, [shard_of(recipe)])
+    unit = Unit(0, 0, 0, recipe.micro_batch)
+    done = trainer.compute(unit)
+    assert isinstance(done, Computed)
+    trainer.keep(done)
+    taken = trainer.take_sum()
+    grid = grid_of(replica.layout.elements)
+    accumulator = Accumulator(grid)
+    accumulator.add(taken.gradient_sum)
+    state = replica.copy_state()
+    sending = accumulator.offer(recipe.codec_up, (Weight(0, grid.chunks, taken.loss_tokens),))
+    average = taken.gradient_sum / np.float32(taken.loss_tokens)
+    record = record_after(replica, average, [taken])
+    replica.apply(record, digest_of(seal(SITE_KEY, record)), average)
+    assert isinstance(trainer.compute(unit), Computed)  # while all of that is held
+    assert state.step < replica.step
+    assert sending.payloads
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return replica.layout.elements, 1024 * int(found[1])
+
+
+def measured(name: str) -> Figures:
+    """One preset, in a child."""
+    say(name)
+    command = [sys.executable, "-m", "tests.benchmarks.experiments.presets", "--only", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    parameters, peak = json.loads(done.stdout.splitlines()[-1])
+    recipe = presets()[name]
+    told = needs_of(recipe, recipe.parameters(), at_once=recipe.micro_batch, on_gpu=False).memory
+    return {
+        "preset": name,
+        "parameters": parameters,
+        "parameters_told_ratio": recipe.parameters() / parameters,
+        "memory_mb": peak / 1e6,
+        "memory_told_mb": told / 1e6,
+        "memory_told_ratio": told / peak,
+    }
+
+
+def main() -> int:
+    """A line of JSON for each preset."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="one preset, in this process: its parameters and its peak")
+    given = parser.parse_args()
+    if given.only:
+        print(json.dumps(peak_of(presets()[given.only])))
+        return 0
+    return publish("presets", lambda: [measured(name) for name in presets()])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
