@@ -98,7 +98,6 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
     Raises Problem E343 to E350; after any of them it may simply be done again.
     """
     check_name(to.repository)
-    _be_patient()
     tell(Progress(stage="asking the Hub"))
     check_token(token, to.endpoint)
     api = _api(token, to.endpoint)
@@ -126,12 +125,13 @@ def teller(path: Path | None) -> Tell:
 def _api(token: str, endpoint: str) -> "HfApi":
     from huggingface_hub import HfApi
 
+    _be_patient()
     return HfApi(endpoint=endpoint, token=token, library_name="manyhands")
 
 
 @functools.cache
 def _be_patient() -> None:
-    """From now on, in this process. Whoever only has a token checked is waiting for it."""
+    """From now on, in this process."""
     from huggingface_hub import set_client_factory
 
     from peer_agent.publishing.patience import patient_client

@@ -24,7 +24,7 @@ def test_both_come_back_and_load(tmp_path: Path, english: str, monkeypatch: pyte
     with running_hub() as hub, Swarm(tmp_path / "swarm", {"MANYHANDS_HUB_ENDPOINT": hub.url}) as swarm:
         hub.account("amina", SITES)
         hub.account("teo", AGENTS)
-        hub.failing, hub.held = 0.5, "amina/words"
+        hub.held = "amina/words"
         train(swarm, hub, english)
         hub.failing = 0.0
         released = fetched(hub, "amina/words", tmp_path / "released")
@@ -47,6 +47,7 @@ def train(swarm: Swarm, hub: Hub, english: str) -> None:
     page = f"/runs/{swarm.slug}/publish/"
     organizer.submit(page, {"action": "save", "token": SITES})
     organizer.submit(page, {"action": "publish", "repository": "amina/words", "checkpoint_every": str(EVERY)})
+    hub.failing = 0.5
     token = swarm.token_of(organizer)
     swarm.start_agent("publisher", token=token, options="--publish teo/live", HF_TOKEN=AGENTS, HF_ENDPOINT=hub.url)
     organizer.submit(page, {"agreed": "1"}, action=f"/runs/{swarm.slug}/named/")
