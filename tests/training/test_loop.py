@@ -12,7 +12,7 @@ from peer_agent.protocol.messages import DoneUnit
 from peer_agent.recipes.text.tokens import IGNORED
 from peer_agent.training.computed import Computed, NonFinite
 from peer_agent.training.data import batch_of
-from peer_agent.training.loop import Trainer, memory_or_problem, pick_device
+from peer_agent.training.loop import Trainer, are_finite, memory_or_problem, pick_device
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, Vector, small_recipe, some_shards, take_units
 
@@ -159,6 +159,22 @@ def test_memory_that_runs_out_has_a_number(error: Exception) -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="shape"), memory_or_problem():
         raise RuntimeError("shape mismatch")
+
+
+@pytest.mark.parametrize(
+    ("values", "are"),
+    [
+        ([1.0, -2.0], True),
+        ([3e38, 3e38, 1.0], True),  # whose sum is not
+        ([-3e38, -3e38, 3e38], True),
+        ([1.0, math.nan], False),
+        ([math.inf, -math.inf], False),
+        ([1.0, -math.inf], False),
+        ([3e38, 3e38, math.inf], False),
+    ],
+)
+def test_gradients_that_are_no_numbers_are_found(values: list[float], *, are: bool) -> None:
+    assert are_finite(torch.tensor(values)) == are
 
 
 def test_some_device_is_picked() -> None:

@@ -20,7 +20,7 @@ from peer_agent.training.replica import Replica
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.training.commits import RUN, some_shards
 
-RECIPE = CausalLM(model=Model(layers=7, width=448, heads=7, context=128), vocab=8192, micro_batch=4)  # 20.6 million
+RECIPE = CausalLM(model=Model(layers=7, width=448, heads=7, context=256), vocab=8192, micro_batch=8)  # 20.7 million
 UNITS = 2048  # samples of a shard
 Work = Callable[[int], object]
 
@@ -109,8 +109,8 @@ def measure(recipe: CausalLM, repeats: int, units: int) -> Figures:
 def main() -> int:
     """Print the figures, a line of JSON for each precision that this machine has."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--units", type=int, default=6, help="of a turn")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--units", type=int, default=1, help="of a turn")
     given = parser.parse_args()
     recipes = [RECIPE, replace(RECIPE, precision="mixed")] if torch.cuda.is_available() else [RECIPE]
     return publish("inner_loop", lambda: [measure(recipe, given.repeats, given.units) for recipe in recipes])
