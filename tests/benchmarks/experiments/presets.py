@@ -60,7 +60,7 @@ def peak_of(recipe: Recipe) -> tuple[int, int]:
     """Parameters as they are, and the highest resident memory of this process by the end of a step, in bytes."""
     torch.set_num_threads(1)
     if recipe.objective == "image_classification":
-        recipe = replace(recipe, classes=("a", "b"))  # type: ignore[call-arg]
+        recipe = replace(recipe, classes=("a", "b"))
     replica = Replica(recipe)
     trainer = Trainer(replica, RUN, [shard_of(recipe)])
     unit = Unit(0, 0, 0, recipe.micro_batch)
