@@ -1,6 +1,6 @@
 /** The card "What it takes" follows the form. Without this it says what the form's values were when the page was made. */
 
-import { Estimate } from "./estimating";
+import { Estimate } from "./forms/estimating";
 
 for (const card of document.querySelectorAll<HTMLElement>("[data-estimate]")) {
   const form = card.closest("form");

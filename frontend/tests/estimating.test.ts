@@ -2,7 +2,7 @@
 
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 
-import { Estimate, PAUSE_MS } from "../src/estimating";
+import { Estimate, PAUSE_MS } from "../src/forms/estimating";
 
 let asked: string[];
 let shown: string[];

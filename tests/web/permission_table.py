@@ -26,6 +26,7 @@ TABLE = """
 GET   /                                              *         200    200      200    200       200      200
 GET   /runs/new/                                     *         login  200      200    200       200      login
 POST  /runs/new/                                     *         login  done     done   done      done     login
+GET   /runs/new/estimate/                            *         login  200      200    200       200      login
 GET   /runs/<slug>/                                  public    200    200      200    200       200      200
 GET   /runs/<slug>/                                  unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/                                  private   404    404      200    200       404      404
