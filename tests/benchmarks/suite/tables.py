@@ -210,6 +210,22 @@ def delayed_rows(runs: list[Figures]) -> Iterable[Cells]:
     return time_rows([run for run in runs if str(run.get("setup", "")).endswith("-rtt")])
 
 
+def preset_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """What each preset is said to take, and took."""
+    names = ("preset", "parameters", "parameters_told_ratio", "memory_told_mb", "memory_mb", "memory_told_ratio")
+    for run in runs:
+        if run.get("benchmark") == "presets":
+            yield cells(run, *names)
+
+
+def loop_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """An agent's loop beside plain PyTorch."""
+    names = ("device", "threads", "precision", "parameters", "ours_samples_per_s", "plain_samples_per_s", "ratio")
+    for run in runs:
+        if run.get("benchmark") == "inner_loop":
+            yield cells(run, *names)
+
+
 SENDERS, RELAYS = "who reduces nothing, P up / down", "relays, nP up / down"
 TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "to raw rates", "cpu_busy", "valid"]
 FREEDOM = ["set-up", "round, s", "floor, s", "ratio", "codecs up", "codecs down", "left out", "error"]
@@ -258,6 +274,14 @@ TABLES: dict[str, Table] = {
     "forwarding": (["who", "processor s per GB", "peak memory, MB", "MB/s"], forwarding_rows),
     "plan-times": (["peers", "closed form, ms", "every pair limited, ms", "choosing contributors, ms"], plan_rows),
     "round-trips": (TIMES, delayed_rows),
+    "presets": (
+        ["preset", "parameters", "told / there", "memory told, MB", "memory taken, MB", "told / taken"],
+        preset_rows,
+    ),
+    "inner-loop": (
+        ["device", "threads", "precision", "parameters", "ours, samples/s", "plain, samples/s", "ratio"],
+        loop_rows,
+    ),
 }
 
 

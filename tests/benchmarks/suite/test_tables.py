@@ -190,6 +190,16 @@ def test_memory_is_by_what_a_process_does() -> None:
     assert rows("memory", run | {"memory": {"relay": found}}) == [["relay", "500", "166", "90", "206", "0.125"]]
 
 
+def test_presets_and_the_inner_loop_are_a_line_each() -> None:
+    preset = {"preset": "BERT", "parameters": 109, "parameters_told_ratio": 0.999, "memory_mb": 9.5}
+    told = {"memory_told_mb": 10.5, "memory_told_ratio": 1.105}
+    found = rows("presets", {"benchmark": "presets"} | preset | told)
+    assert found == [["BERT", "109", "0.999", "10.5", "9.5", "1.1"]]
+    loop = {"device": "CPU", "threads": 1, "precision": "fp32", "parameters": 20, "ours_samples_per_s": 3.5}
+    found = rows("inner-loop", {"benchmark": "inner_loop", "plain_samples_per_s": 3.6, "ratio": 0.97} | loop)
+    assert found == [["CPU", "1", "fp32", "20", "3.5", "3.6", "0.97"]]
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_without_figures_says_so(name: str) -> None:
     left_out = {"benchmark": "averaging", "setup": "four", "left_out": "no root"}
