@@ -109,7 +109,9 @@ class Hub:
         self.held = ""  # the next large file of this repository is taken, and then nothing comes back …
         self.is_holding = threading.Event()  # … from when on
         self.failing = 0.0  # the part of all calls that fail …
-        self.chance = random.Random(0)  # … by this
+        self.chance = random.Random(0)  # … by this …
+        self.most_in_a_row = 0  # … so many times in a row at most, of each address; 0: as often as it comes
+        self.in_a_row: dict[tuple[str, str], int] = {}
         self.lock = threading.Lock()
 
     def account(self, name: str, token: str, *, role: str = "write", scopes: tuple[str, ...] = ()) -> str:
@@ -176,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
         self.body = self._read()
         path = self.path.split("?")[0]
         self.hub.seen.append((method, path))
-        trouble = self._trouble()
+        trouble = self._trouble(method, path)
         self.is_mute = trouble in ("after", "cut")
         try:
             if trouble not in ("before", "limited"):
@@ -191,13 +193,15 @@ class Handler(BaseHTTPRequestHandler):
         elif trouble:
             self._send_json({"error": "try again"}, 503 if trouble == "before" else 502)
 
-    def _trouble(self) -> str:
+    def _trouble(self, method: str, path: str) -> str:
         """Whether this call fails: before or after it is done, or by a connection that is cut after it is done."""
         with self.hub.lock:
             if self.hub.limited:
                 self.hub.limited -= 1
                 return "limited"
-            fails = self.hub.chance.random() < self.hub.failing
+            fails, before = self.hub.chance.random() < self.hub.failing, self.hub.in_a_row.get((method, path), 0)
+            fails = fails and not 0 < self.hub.most_in_a_row <= before
+            self.hub.in_a_row[method, path] = before + 1 if fails else 0
             return self.hub.chance.choice(("before", "after", "cut")) if fails else ""
 
     def _route(self, method: str, path: str) -> None:
