@@ -6,19 +6,9 @@ from django.views.decorators.http import require_http_methods
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
 from web.pages.accounts import account, approve_machine, external_login, first_operator, login, machines
-from web.pages.runs import (
-    curve_table,
-    drafts,
-    estimate,
-    invitations,
-    leaderboard,
-    manage,
-    notebook,
-    preview,
-    publish,
-    uploads,
-)
+from web.pages.runs import curve_table, drafts, invitations, leaderboard, manage, notebook, preview, publish, uploads
 from web.pages.runs import run as runs_pages
+from web.pages.runs.forms import estimate
 from web.pages.site import health, help_pages, install
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST

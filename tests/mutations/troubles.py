@@ -134,7 +134,7 @@ TROUBLES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a value of the recipe is blamed on nothing",
-        "platform/web/pages/runs/new_run_form.py",
+        "platform/web/pages/runs/forms/new_run.py",
         "    if isinstance(problem, OutOfBounds):",
         "    if isinstance(problem, ValueError):",
         ("tests/web/pages/runs/test_run.py",),

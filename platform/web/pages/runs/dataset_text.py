@@ -12,7 +12,7 @@ from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.datasets.text_upload import upload_limit
 from runs.models import Dataset, Upload
-from web.pages.runs.new_run_form import NewRunForm
+from web.pages.runs.forms.new_run import NewRunForm
 
 
 def stored_text(person: Person, form: NewRunForm) -> Dataset | None:

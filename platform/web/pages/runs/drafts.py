@@ -15,8 +15,8 @@ from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.dataset_text import stored_text, upload_facts
-from web.pages.runs.new_run_form import usual_recipe
-from web.pages.runs.organizer_forms import DraftForm, WordsForm
+from web.pages.runs.forms.new_run import usual_recipe
+from web.pages.runs.forms.organizer import DraftForm, WordsForm
 
 
 @login_required

@@ -17,7 +17,7 @@ from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Run
 from runs.states import LIVE
 from web.http.access import run_or_404
-from web.pages.runs.organizer_forms import ExtendForm, InvitationForm, MemberForm
+from web.pages.runs.forms.organizer import ExtendForm, InvitationForm, MemberForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, run_facts, standing_facts
 from web.run_picture.loading import troubled_rows
 from web.run_picture.troubles import run_troubles

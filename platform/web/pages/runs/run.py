@@ -22,8 +22,8 @@ from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in, site_of
 from web.pages.runs.dataset_text import stored_text, upload_facts
+from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.model_download import home_facts
-from web.pages.runs.new_run_form import NewRunForm, usual_recipe
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW

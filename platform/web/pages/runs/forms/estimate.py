@@ -15,7 +15,7 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import KINDS
-from web.pages.runs.recipe_fields import fields_of, recipe_from
+from web.pages.runs.forms.recipe_fields import fields_of, recipe_from
 
 UPLINKS = (10, 30, 100)  # Mb/s, of homes; downlinks are at least as wide
 SHORT_S = 1.0

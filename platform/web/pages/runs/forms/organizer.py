@@ -6,7 +6,7 @@ from typing import Any
 from django import forms
 
 from runs.models import Run
-from web.pages.runs.new_run_form import NewRunForm
+from web.pages.runs.forms.new_run import NewRunForm
 
 DAY = 24 * 3600
 

@@ -10,8 +10,8 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
 from runs.models import Run
-from web.pages.runs.estimate import estimate_of, recipe_in, rows_of
-from web.pages.runs.recipe_fields import DETAILS, RecipeField, fields_of, recipe_from, values_of
+from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of
+from web.pages.runs.forms.recipe_fields import DETAILS, RecipeField, fields_of, recipe_from, values_of
 
 
 class NewRunForm(forms.Form):

@@ -10,8 +10,8 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM
-from web.pages.runs.new_run_form import form_field
-from web.pages.runs.recipe_fields import fields_of, recipe_from, values_of
+from web.pages.runs.forms.new_run import form_field
+from web.pages.runs.forms.recipe_fields import fields_of, recipe_from, values_of
 
 NOT_CHOSEN = {"mode"}  # there is one so far
 

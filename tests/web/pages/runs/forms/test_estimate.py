@@ -10,8 +10,8 @@ from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.web.browsing import as_, page
-from web.pages.runs.estimate import UPLINKS, estimate_of, recipe_in, rows_of, seconds
-from web.pages.runs.recipe_fields import values_of
+from web.pages.runs.forms.estimate import UPLINKS, estimate_of, recipe_in, rows_of, seconds
+from web.pages.runs.forms.recipe_fields import values_of
 
 ADDRESS = "/runs/new/estimate/"
 PRESETS = [(name, recipe) for kind in KINDS.values() for name, recipe in {"": kind(), **kind.presets}.items()]
