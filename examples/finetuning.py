@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 IGNORED = -100  # a label that has no part in the loss
 
@@ -87,6 +88,12 @@ def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) 
         ]
         batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor(labels)}
         yield {name: values.to(device) for name, values in batch.items()}
+
+
+def model_for(kind: Any, name: str, labels: int, *, is_fresh: bool) -> Any:
+    """A released model with a new last layer for so many labels; or one of its shape that knows nothing."""
+    config = AutoConfig.from_pretrained(name, num_labels=labels)
+    return kind.from_config(config) if is_fresh else kind.from_pretrained(name, config=config)
 
 
 def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int) -> None:

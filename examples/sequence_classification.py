@@ -2,10 +2,20 @@
 
 import csv
 from pathlib import Path
-from typing import Any
 
-from finetuning import IGNORED, Row, answers, arguments, compared, finetune, open_text, set_aside, settings_of
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from finetuning import (
+    IGNORED,
+    Row,
+    answers,
+    arguments,
+    compared,
+    finetune,
+    model_for,
+    open_text,
+    set_aside,
+    settings_of,
+)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 CATEGORY = ("category", "label")
 
@@ -35,9 +45,7 @@ def main() -> None:
     }
 
     def score(is_fresh: bool, seed: int) -> float:
-        config = AutoConfig.from_pretrained(given.model, num_labels=len(categories))
-        kind: Any = AutoModelForSequenceClassification
-        model = kind.from_config(config) if is_fresh else kind.from_pretrained(given.model, config=config)
+        model = model_for(AutoModelForSequenceClassification, given.model, len(categories), is_fresh=is_fresh)
         train, dev = (rows["train"], rows["dev"]) if given.dev else set_aside(rows["train"], seed)
         finetune(model, train, dev, settings, seed)
         right = [

@@ -4,8 +4,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetuning import IGNORED, Row, answers, arguments, compared, finetune, open_text, set_aside, settings_of
-from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer
+from finetuning import (
+    IGNORED,
+    Row,
+    answers,
+    arguments,
+    compared,
+    finetune,
+    model_for,
+    open_text,
+    set_aside,
+    settings_of,
+)
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 Sentence = tuple[list[str], list[str]]  # words, and a tag for each
 Entity = tuple[int, int, int, str]  # sentence, first word, word after the last, type
@@ -73,9 +84,7 @@ def main() -> None:
     rows = {name: rows_of(found, numbers, tokenizer, given.length) for name, found in texts.items()}
 
     def score(is_fresh: bool, seed: int) -> float:
-        config = AutoConfig.from_pretrained(given.model, num_labels=len(tags))
-        kind: Any = AutoModelForTokenClassification
-        model = kind.from_config(config) if is_fresh else kind.from_pretrained(given.model, config=config)
+        model = model_for(AutoModelForTokenClassification, given.model, len(tags), is_fresh=is_fresh)
         train, dev = (rows["train"], rows["dev"]) if given.dev else set_aside(rows["train"], seed)
         finetune(model, train, dev, settings, seed)
         true = [of_words for _, of_words in texts["test"]]

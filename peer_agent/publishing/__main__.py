@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,6 +20,9 @@ from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.outcome import fail, succeed
 from peer_agent.recipes import parse_recipe
 from peer_agent.recipes.preparation import parse_preparation
+
+if TYPE_CHECKING:
+    from peer_agent.publishing.hub import Destination
 
 # With a token on standard input, so that no list of processes shows it.
 ONLINE = {
@@ -108,21 +112,15 @@ def run_hub_check(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_hub_push(given: argparse.Namespace) -> msgspec.Struct:
-    from peer_agent.publishing.hub import Destination, push, teller
+    from peer_agent.publishing.hub import push, teller
 
-    to = Destination(
-        repository=given.repository,
-        endpoint=given.endpoint,
-        private=given.private,
-        replace=given.replace,
-        known=given.known,
-    )
-    return push(given.folder, tuple(given.name), to, _secret(), message=given.message, tell=teller(given.progress))
+    to, tell = _destination(given), teller(given.progress)
+    return push(given.folder, tuple(given.name), to, _secret(), message=given.message, tell=tell)
 
 
 def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
     from peer_agent.publishing.card import parse_facts
-    from peer_agent.publishing.hub import Destination, push, teller
+    from peer_agent.publishing.hub import push, teller
     from peer_agent.publishing.release import make_release
     from peer_agent.publishing.repository import check_name
 
@@ -136,16 +134,15 @@ def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
         facts=facts,
     )
     names = tuple(file.name for file in released.files if file.name != released.archive)
-    to = Destination(
-        repository=given.repository,
-        endpoint=given.endpoint,
-        branch=given.branch,
-        private=given.private,
-        replace=given.replace,
-        known=given.known,
-    )
     message = f"Manyhands: {facts.slug}, step {facts.steps}"
-    return push(folder / "out", names, to, _secret(), message=message, tell=teller(None))
+    return push(folder / "out", names, _destination(given), _secret(), message=message, tell=teller(None))
+
+
+def _destination(given: argparse.Namespace) -> "Destination":
+    from peer_agent.publishing.hub import Destination
+
+    names = ("repository", "endpoint", "branch", "private", "replace", "known")
+    return Destination(**{name: getattr(given, name) for name in names})
 
 
 def _secret() -> str:
@@ -185,14 +182,13 @@ def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     for command in (push, snapshot):
         command.add_argument("--repository", required=True)
         command.add_argument("--known", default="")
+        command.add_argument("--branch", default="main")
+        command.add_argument("--private", action="store_true")
+        command.add_argument("--replace", action="store_true")
     push.add_argument("--message", required=True)
     push.add_argument("--name", action="append", required=True)
     push.add_argument("--progress", type=Path)
     snapshot.add_argument("--data", type=Path, help="what the run's data were prepared to; usually in the folder")
-    snapshot.add_argument("--branch", default="main")
-    for option in ("--private", "--replace"):
-        push.add_argument(option, action="store_true")
-        snapshot.add_argument(option, action="store_true")
 
 
 def _command(

@@ -487,7 +487,7 @@ SITE: dict[str, Entry] = {
         "Nothing reaches the Hub",
         Severity.HIGH,
         "Nothing of this run has reached the Hub since {since} ({reason}).",
-        "Look whether the Hub is up and whether your token still writes; sending is tried again every half hour.",
+        "Look whether the Hub is up and whether your token still writes, then publish again.",
         means=NOTHING_LOST,
     ),
 }

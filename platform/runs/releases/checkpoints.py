@@ -49,17 +49,25 @@ def due(publication: Publication) -> Snapshot | None:
 
 def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
     """Send what is due. `AWAY`: the Hub did not answer, try again later; `BUSY`: another one is being sent."""
-    publication = _scheduled().filter(run=run_id).first()
-    if publication is None or due(publication) is None:
+    if _due_now(run_id) is None:
         return "done"
-    if publication.checkpoint_retry_at is not None and publication.checkpoint_retry_at > timezone.now():
-        return "done"  # whoever failed comes back by himself
     if not turns.packing.acquire(blocking=False):
         return BUSY
     try:
-        return _send(publication)
+        found = _due_now(run_id)  # anew: another worker may have sent it
+        return _send(*found) if found is not None else "done"
     finally:
         turns.packing.release()
+
+
+def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:
+    """None also where a task that failed comes back later by itself."""
+    publication = _scheduled().filter(run=run_id).first()
+    if publication is None:
+        return None
+    is_put_off = publication.checkpoint_retry_at is not None and publication.checkpoint_retry_at > timezone.now()
+    snapshot = None if is_put_off else due(publication)
+    return (publication, snapshot) if snapshot is not None else None
 
 
 def _scheduled() -> Any:
@@ -68,9 +76,7 @@ def _scheduled() -> Any:
     return rows.select_related("run__organizer", "run__dataset", "run__head")
 
 
-def _send(publication: Publication) -> Literal["away", "done"]:
-    snapshot = due(publication)
-    assert snapshot is not None
+def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done"]:
     try:
         made = _push(publication, snapshot)
     except ChildStopped:

@@ -118,22 +118,28 @@ def _published(publication: Publication, made: dict[str, Any]) -> None:
 
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
-    is_worth_it = fault.code == "E346" and note_failing(publication) < GIVE_UP
+    note_failing(publication)
+    is_worth_it = fault.code == "E346" and not _is_given_up(publication)
     state = Publication.State.WAITING if is_worth_it else Publication.State.FAILED
     is_settled = _settle(publication, state, fault=str(fault))
     return AWAY if is_worth_it and is_settled else "done"
 
 
-def note_failing(publication: Publication) -> timedelta:
-    """Nothing reached the Hub: for how long by now. Told on the timeline, once, when that is long."""
+def _is_given_up(publication: Publication) -> bool:
+    """Whether the release has not arrived for too long; before it there were checkpoints that may have failed too."""
+    since = max(publication.failing_since or timezone.now(), publication.run.release.created_at)
+    return timezone.now() - since >= GIVE_UP
+
+
+def note_failing(publication: Publication) -> None:
+    """Nothing reached the Hub; told on the timeline, once, when it has been so for long."""
     now = timezone.now()
     Publication.objects.filter(pk=publication.pk, failing_since=None).update(failing_since=now)
     publication.refresh_from_db(fields=["failing_since"])
     since = publication.failing_since or now
     if now - since >= LONG:
-        text = f"Nothing of this run has reached the Hub since {since:%H:%M} on {since:%d %b} (UTC). It is tried again."
+        text = f"Nothing of this run has reached the Hub since {since:%H:%M} on {since:%d %b} (UTC)."
         add_line_once(run=publication.run, kind="unpublished", text=text)
-    return now - since
 
 
 def retry_in_s(run_id: UUID) -> int:

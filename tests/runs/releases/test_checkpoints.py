@@ -141,6 +141,26 @@ def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
     assert not hub.repositories
 
 
+def test_what_another_worker_has_sent_meanwhile_is_not_sent_again(
+    hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what is due and the turn to send it."""
+    ask(training, 2)
+    snapshot_at(training, 2, tmp_path)
+
+    class Turn:
+        def acquire(self, **_: Any) -> bool:
+            Publication.objects.update(checkpoint_step=2)
+            return True
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(turns, "packing", Turn())
+    assert checkpoints.push_checkpoint(training.pk) == "done"
+    assert not hub.repositories
+
+
 class TestFailures:
     def test_a_hub_that_is_away_is_asked_later_and_by_one_task(
         self, hub: Hub, training: Run, tmp_path: Path, settings: Any

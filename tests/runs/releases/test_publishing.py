@@ -145,7 +145,10 @@ class TestPush:
         ask(run)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
         assert hub_room.push_release(run.pk) == "away"
-        Publication.objects.update(failing_since=timezone.now() - hub_room.GIVE_UP)
+        Publication.objects.update(failing_since=timezone.now() - hub_room.GIVE_UP)  # checkpoints did not arrive
+        assert hub_room.push_release(run.pk) == "away"
+        assert Publication.objects.get().state == "waiting", "of the day before there was nothing to send"
+        Release.objects.update(created_at=timezone.now() - hub_room.GIVE_UP)
         assert hub_room.push_release(run.pk) == "done"
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E346")
 
