@@ -196,7 +196,7 @@ def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str)
         return True
     whose = message.rpartition(",")[0] + ","
     commits = api.list_repo_commits(to.repository, revision=to.branch)
-    return bool(commits) and commits[0].commit_id == parent and commits[0].title.startswith(whose)
+    return bool(commits) and commits[0].title.startswith(whose)
 
 
 def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destination) -> None:

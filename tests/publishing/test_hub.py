@@ -191,6 +191,23 @@ class TestInterruptions:
         assert len(hub.repositories) == 1
         assert [title for title in hub.repositories["amina/words"].titles.values() if title] == [MESSAGE]
 
+    @pytest.mark.parametrize("seed", range(4))
+    def test_one_that_fails_each_call_once_is_asked_again_at_once(
+        self, hub: Hub, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        hub.failing, hub.most_in_a_row, hub.chance = 1.0, 1, random.Random(seed)
+        pushed(hub, folder)
+        assert held(hub) == FILES
+
+    def test_one_that_takes_no_more_calls_counts_as_away(
+        self, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        hub.limited = 1000
+        with pytest.raises(Problem, match="E346"):
+            pushed(hub, folder)
+
     def test_a_commit_whose_answer_was_lost_is_built_upon(self, hub: Hub, folder: Path) -> None:
         pushed(hub, folder)  # and nobody noted what it was
         (folder / "README.md").write_bytes(b"---\ntags: []\n---\n# Of a later step\n")

@@ -118,16 +118,9 @@ async def test_where_the_hub_is_away_the_newest_is_sent_again(
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        if len(pauses) == 1:
-            publisher._waiting = newest or publisher._waiting
         publisher.fault = None if len(pauses) == 7 else publisher.fault
 
-    newest: Any = None
-    replica = replica_of(snapshot_every=1)
-    if later:
-        record = record_after(replica, np.zeros(replica.layout.elements, np.float32))
-        newest = (replica.copy_state(), msgspec.structs.replace(record, step=later[-1]), replica)
-    await after(publisher, replica, 1)
+    await after(publisher, replica_of(snapshot_every=1), 1, *later)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     publisher.let.set()
     await publisher.finish()

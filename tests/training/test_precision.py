@@ -8,7 +8,11 @@ import torch
 from msgspec.structs import replace
 
 from peer_agent.protocol.log.records import Unit
-from peer_agent.recipes.image_ssl import ImageSSL
+from peer_agent.recipes.image_ssl import ImageSSL, training
+from peer_agent.recipes.images.pixels import Images
+from peer_agent.recipes.images.trunk import Trunk
+from peer_agent.recipes.images.views import cut
+from peer_agent.recipes.training import Place
 from peer_agent.training.computed import Computed, NonFinite
 from peer_agent.training.loop import Trainer
 from peer_agent.training.precision import FIRST, GROWS_AFTER, MOST, LossScale, half_of
@@ -54,17 +58,32 @@ def test_gradients_are_about_the_same_and_float32(half: torch.dtype) -> None:
     assert trainer.replica.digest() == before
 
 
-def test_swav_cuts_its_crops_and_assigns_them_in_float32() -> None:
+def test_swav_cuts_its_crops_and_assigns_them_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what a machine sees, and what it is told to see, would depend on its device."""
-    from peer_agent.recipes.images.views import cut
-
-    recipe, chance = ImageSSL(), torch.Generator().manual_seed(1)
+    chance = torch.Generator().manual_seed(1)
     images = torch.rand(2, 3, 16, 16, generator=chance)
     crops = torch.tensor([[0.1, 0.2, 0.5, 0.6, 1, 1.2, 0.9, 1.1, 0.05, 0, 0.004]] * 2)
     alone = cut(images, crops, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(cut(images, crops, 8), alone)
-    assert recipe.precision == "fp32"
+    recipe = ImageSSL(trunk=Trunk(family="resnet10", width=8), side=32, micro_batch=2, queue=1)
+    shard, seen = Images(np.full((2, 32, 32, 3), 99, np.uint8), np.zeros(2, np.uint16)), []
+    model, whole = training.build_model(recipe), training.assignments
+
+    def assignments(of: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(scores.dtype)
+        return whole(of, scores)
+
+    def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
+        seen.append(scores.dtype)
+        return scores.log_softmax(dim)
+
+    monkeypatch.setattr(training, "assignments", assignments)
+    monkeypatch.setattr(torch.nn.functional, "log_softmax", log_softmax)
+    batch = training.batch_of(recipe, shard, np.arange(2), Place(RUN, 0, 0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        training.summed_loss(recipe, model, batch, torch.device("cpu"))
+    assert set(seen) == {torch.float32}
 
 
 class TestScale:
@@ -90,8 +109,10 @@ class TestScale:
         for _ in range(GROWS_AFTER - 1):
             scale.accept()
         assert scale.halve()
-        for _ in range(GROWS_AFTER):
+        for _ in range(GROWS_AFTER - 1):
             scale.accept()
+        assert scale.value == FIRST / 2, "so many in a row are needed"
+        scale.accept()
         assert scale.value == FIRST
         for _ in range(GROWS_AFTER * 20):
             scale.accept()

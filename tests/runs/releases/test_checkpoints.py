@@ -20,7 +20,7 @@ from runs.models import Publication, Release, Run, Snapshot
 from runs.processes import child, turns
 from runs.releases import checkpoints, publishing
 from runs.releases import hub as hub_room
-from runs.snapshots import retention
+from runs.snapshots import retention, verification
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE, committed, owned
 
@@ -159,6 +159,14 @@ def test_what_another_worker_has_sent_meanwhile_is_not_sent_again(
     monkeypatch.setattr(turns, "packing", Turn())
     assert checkpoints.push_checkpoint(training.pk) == "done"
     assert not hub.repositories
+
+
+def test_a_snapshot_that_is_verified_has_its_turn(training: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(queue, "enqueue", lambda task, *_: asked.append(task.value))
+    monkeypatch.setattr(verification, "verify_next", lambda _: verification.Outcome.MORE)
+    tasks.verify_snapshots.apply((training.pk.hex,))
+    assert "runs.tasks.publish_checkpoint" in asked
 
 
 class TestFailures:

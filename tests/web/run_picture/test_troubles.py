@@ -65,6 +65,7 @@ def test_what_has_not_reached_the_hub_for_long_is_told_with_its_time() -> None:
     checkpoint.failing_since = since + timedelta(seconds=1)
     assert codes(seen("open"), None, checkpoint) == ["E346"]
     assert codes(seen("open"), None, Publication(state="published", failing_since=since)) == []
+    assert codes(seen("finished"), None, checkpoint) == [], "the release is there"
 
 
 def test_the_worst_comes_first_and_what_follows_is_left_out() -> None:
