@@ -13,6 +13,7 @@ from peer_agent.protocol.identifiers import PeerId
 
 FULL = 0.85  # of the estimate: a direction that carries so much has no room to speak of
 STEADY = 0.8  # of a direction's bytes have to be in flows that lasted to its end; else it idled in between
+EDGE = 0.025  # of a direction's bytes, first and last, that a few flows carry alone
 TO_THE_END = 0.85  # of the time that a direction was used
 SHORTEST_S = 0.25  # a flow that took less is start-up more than link
 IN_TIME = 1.12  # times the seconds that were asked for: what took longer was held up
@@ -55,13 +56,15 @@ class Flow(Struct, frozen=True):
 class Capacity(Struct):
     """Bytes per second. `is_floor`: so much was seen, while nothing shows that it is all.
 
-    `is_tried`: more was asked of it in a round, and did not come, for whatever reason.
+    `is_tried`: more was asked of it in a round, and did not come, for whatever reason. `is_suspected`: the last round
+    would have it slower.
     """
 
     bps: float
     is_floor: bool
     measured_at: float  # the round's number, or whatever orders measurements
     is_tried: bool = False
+    is_suspected: bool = False
 
 
 class Load(Struct):
@@ -71,10 +74,12 @@ class Load(Struct):
     first_s: float = float("inf")
     last_s: float = 0.0
     flows: list[Flow] = []
+    _bps: float = 0.0  # 0: it is to be found anew
 
     def add(self, flow: Flow) -> None:
         """One more flow through it."""
         self.received += flow.received
+        self._bps = 0.0
         self.first_s, self.last_s = min(self.first_s, flow.first_s), max(self.last_s, flow.last_s)
         self.flows.append(flow)
 
@@ -85,8 +90,15 @@ class Load(Struct):
 
     @property
     def bps(self) -> float:
-        """Bytes per second over that time."""
-        return self.received / self.seconds
+        """Bytes per second over that time, but for its edges; every flow is taken to come evenly.
+
+        Where the last average trickles in long after all else, the direction did not carry less for that.
+        """
+        if not self._bps and self.received:
+            times, carried = self._carried()
+            first, last = np.interp([EDGE * carried[-1], (1 - EDGE) * carried[-1]], carried, times)
+            self._bps = (1 - 2 * EDGE) * self.received / max(float(last - first), (1 - 2 * EDGE) * SHORTEST_S)
+        return self._bps
 
     @property
     def is_steady(self) -> bool:
@@ -100,20 +112,29 @@ class Load(Struct):
         """Whether a plan's pace said how fast all of it was to come."""
         return all(flow.asked_s for flow in self.flows)
 
+    @property
+    def is_of_averages(self) -> bool:
+        """Whether it is the way down of a peer that reduces nothing: all that it ever carries is one vector."""
+        return not any(flow.in_step for flow in self.flows)
+
     def bps_during(self, periods: Sequence[Flow]) -> NDArray[np.float64]:
         """Bytes per second of all its flows together while each of these lasted; every flow is taken to come evenly.
 
         O((flows + periods) log flows).
         """
+        times, until = self._carried()
+        first, last = _lasted(periods)
+        carried: NDArray[np.float64] = np.interp(last, times, until) - np.interp(first, times, until)
+        return carried / (last - first)
+
+    def _carried(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Moments at which a flow begins or ends, and the bytes that had come until then. O(flows log flows)."""
         size = np.array([flow.received for flow in self.flows], np.float64)
         began, ended = _lasted(self.flows)
         times, changes = np.concatenate([began, ended]), np.concatenate([size, -size]) / np.tile(ended - began, 2)
         order = np.argsort(times)
         times, rates = times[order], np.cumsum(changes[order])
-        until = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times))])
-        first, last = _lasted(periods)
-        carried: NDArray[np.float64] = np.interp(last, times, until) - np.interp(first, times, until)
-        return carried / (last - first)
+        return times, np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times))])
 
     def part_of(self, flows: AbstractSet[Flow]) -> float:
         """Which part of its bytes came in these flows."""

@@ -35,11 +35,12 @@ from peer_agent.protocol.bandwidth.flows import (
     loads_of,
     use,
 )
-from peer_agent.protocol.bandwidth.pairs import learn_pairs, narrow_flows
+from peer_agent.protocol.bandwidth.pairs import learn_pairs, limits_of, narrow_flows
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
 BUSY = 0.5  # of the estimate: a direction that carried so much had its turn to show that it carries more
+MOST = 0.5  # of a peer's bytes
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 HOPE_OF_REDUCERS = 4.0  # the same where a peer reduces alone: those that measured it were, as a rule, slower
 
@@ -58,6 +59,8 @@ def learn(
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
     narrow = narrow_flows(capacities, loads, held_up)
+    # Nobody knew of these when more was hoped, and all that their senders send goes in step with what goes over them.
+    waiting = {flow.sender for flow in narrow if (flow.sender, flow.receiver) not in limits_of(pairs)}
     learn_pairs(pairs, loads, held_up, narrow, at)
     held_up -= narrow
     slowing = _slowing(capacities, loads, held_up)
@@ -67,6 +70,9 @@ def learn(
             capacities[direction] = Capacity(min(load.bps, FASTEST_BPS), is_floor=True, measured_at=at)
             continue
         is_slowing = load.is_steady and direction in slowing
+        was_suspected, known.is_suspected = known.is_suspected, is_slowing
+        if load.is_of_averages and not was_suspected:
+            is_slowing = False  # it may have been busy for a moment, and will not be asked for more than this again
         is_full = load.is_steady and load.part_of(held_up) >= STEADY and load.bps >= FULL * known.bps
         is_end = is_full and load.is_asked and _others_have_room(capacities, loads, direction)
         if is_slowing or is_end:
@@ -75,7 +81,7 @@ def learn(
             # What carried more than was thought, while the other ends were full, may carry more still.
             known.is_tried = load.is_asked and (is_end or load.bps <= FASTER * known.bps)
         else:
-            known.is_tried |= _is_in_vain(known, load, hoped_s)
+            known.is_tried |= not _waited(loads, direction, waiting) and _is_in_vain(known, load, hoped_s)
             known.is_tried &= load.bps <= FASTER * known.bps
         if load.bps >= known.bps:
             _raise(known, load, at)
@@ -102,6 +108,15 @@ def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
     if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S
+
+
+def _waited(loads: Mapping[Direction, Load], direction: Direction, senders: AbstractSet[PeerId]) -> bool:
+    """Whether most of what came to a peer was sent by these, or it is one of them; its averages wait for that too."""
+    peer, way = direction
+    if way == "up" and peer in senders:
+        return True
+    came = loads.get((peer, "down"))
+    return came is not None and came.part_of({flow for flow in came.flows if flow.sender in senders}) > MOST
 
 
 def _raise(known: Capacity, load: Load, at: float) -> None:

@@ -48,9 +48,19 @@ def test_a_direction_carries_all_flows_from_their_first_byte_to_their_last() -> 
     first, second = Flow(ANN, RELAY, 300, 1.0, 3.0), Flow(BOB, RELAY, 100, 2.0, 5.0)
     loads = loads_of([first, second])
     load = loads[RELAY, "down"]
-    assert (load.received, load.seconds, load.bps) == (400, 4.0, 100.0)
+    assert (load.received, load.seconds) == (400, 4.0)
     assert load.part_of({first}) == 0.75
     assert set(loads) == {(ANN, "up"), (BOB, "up"), (RELAY, "down")}
+
+
+def test_what_trickles_in_at_the_end_makes_no_direction_slower() -> None:
+    whole = loads_of([Flow(ANN, RELAY, 1000, 0.0, 10.0), Flow(BOB, RELAY, 1000, 0.0, 10.0)])[RELAY, "down"]
+    assert whole.bps == pytest.approx(200)
+    whole.add(Flow(BOB, RELAY, 20, 10.0, 20.0))
+    assert whole.bps == pytest.approx(200, rel=0.01)
+    whole.add(Flow(BOB, RELAY, 500, 10.0, 20.0))
+    assert whole.bps == pytest.approx(2520 / 20, rel=0.05), "that is no trickle"
+    assert loads_of([Flow(ANN, RELAY, 1000, 3.0, 3.0)])[RELAY, "down"].bps == pytest.approx(1000 / SHORTEST_S)
 
 
 def test_a_flow_has_room_where_neither_direction_carried_what_it_can() -> None:

@@ -148,6 +148,32 @@ def test_a_budget_leaves_the_household_its_part() -> None:
     assert budget_bps(known, (peer("a"), "down"), 0.2) == 0  # type: ignore[arg-type]
 
 
+def averages(took_s: float) -> list[Flow]:
+    """What two relays have for a home that reduces nothing; others took theirs in two seconds."""
+    of = [(relay, home, 2.0 if home == "b" else took_s) for relay in ("r", "s") for home in ("a", "b")]
+    return [Flow(peer(relay), peer(home), VECTOR // 10, 0.0, seconds, 2.0) for relay, home, seconds in of]
+
+
+def test_who_only_takes_averages_is_slower_when_two_rounds_running_say_so() -> None:
+    """It may have been busy for a moment, and is never asked for more than what it took then."""
+    known = believed(links(a=(17, 300), b=(17, 300), r=(1000, 1000), s=(1000, 1000)))
+    for number, took_s in enumerate([2.0, 8.0, 2.0, 8.0, 2.0]):
+        learn(known, averages(took_s), number)
+        assert mbps(known, "a", "down") == 300
+    for number in (5, 6):
+        learn(known, averages(8.0), number)
+    assert mbps(known, "a", "down") < 100
+    assert mbps(known, "b", "down") == 300
+    assert mbps(known, "r") == 1000
+
+
+def test_who_reduces_is_slower_at_once() -> None:
+    """Others wait for it, and it is asked for more the next time."""
+    known = believed(links(a=(100, 100), b=(100, 100), r=(1000, 1000)))
+    learn(known, [*averages(8.0)[:1], paced("b", "a", 8.0, 2.0, VECTOR // 10)], 1)
+    assert mbps(known, "a", "down") < 50
+
+
 # --- what was asked of a flow
 
 

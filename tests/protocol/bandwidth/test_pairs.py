@@ -211,6 +211,26 @@ def test_what_filled_its_way_and_was_over_soon_was_not_held_up_by_a_pair() -> No
     assert pairs.keys() == {(HERE[0], to) for to in THERE[:3]}, "there was room all along"
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(("waiting", "is_excused"), [(1, False), (2, False), (3, True)])
+def test_what_waited_for_pairs_that_nobody_knew_of_was_not_tried(
+    waiting: int, is_excused: bool, is_known: bool
+) -> None:
+    """All that a sender has goes in step with its narrowest way. One moment of one pair keeps no hope alive: of four
+    senders to a relay, more than half have to wait."""
+    known, pairs = believed(true_links()), dict[Pair, Capacity]()
+    known[RELAY, "down"] = Capacity(4 * VECTOR / 8.0, is_floor=True, measured_at=0)
+    for here in HERE[:waiting] if is_known else ():
+        pairs[here, THERE[0]] = Capacity(VECTOR / 8, is_floor=False, measured_at=0, is_tried=True)
+    narrow = [Flow(here, THERE[0], VECTOR, 0.0, 8.0, 4.0, True, 8.0) for here in HERE[:waiting]]
+    free = [Flow(here, to, VECTOR, 0.0, 4.0, 4.0, True, 0.0) for here in HERE for to in THERE[1:]]
+    late = [Flow(there, THERE[0], VECTOR, 0.0, 4.0, 4.0, True, 0.0) for there in THERE[1:]]
+    to_relay = [Flow(here, RELAY, VECTOR, 0.0, 8.0, 4.0, True, 0.0) for here in HERE]
+    learn(known, pairs, [*narrow, *free, *late, *to_relay], 1, hoped_s=4.0)
+    assert len(pairs) == waiting
+    assert known[RELAY, "down"].is_tried is not (is_excused and not is_known)
+
+
 def test_of_ways_of_which_nothing_is_known_no_pair_is_found() -> None:
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     del known[HERE[0], "up"]
