@@ -11,7 +11,8 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-AHEAD = 2  # batches of one reducer that may be on their way into its socket
+LEAST_AHEAD = 2  # batches of one reducer that may be on their way into its socket …
+AHEAD = 0.1  # … or this part of its own: so far the others may get ahead of one that takes no more for a moment
 TURN = 0.02  # of all bytes, that one batch to every reducer may be
 PATIENCE_S = 1.0  # how long the others wait for one that does not take its next batch
 
@@ -98,7 +99,7 @@ class _Lane:
         self.sizes = [sum(map(size_of, batch)) for batch in self._batches]
         self._stream = way_out(connection, uplink).stream(sum(self.sizes))
         self._granted = asyncio.Semaphore(0)
-        self._room = asyncio.Semaphore(AHEAD)
+        self._room = asyncio.Semaphore(max(LEAST_AHEAD, int(AHEAD * len(cut))))
         self._on_its_own = False
         self.lost: LinkLost | Refused | None = None
 

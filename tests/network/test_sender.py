@@ -119,6 +119,19 @@ async def test_one_that_stalls_does_not_stop_the_others() -> None:
     assert [chunk for name, chunk in ledger if name == "a"] == list(range(30))
 
 
+@pytest.mark.parametrize(("count", "ahead"), [(10, 2), (100, 10)])
+async def test_while_one_takes_no_more_the_others_get_a_tenth_ahead_and_wait(count: int, ahead: int) -> None:
+    """A reducer that reads nothing for a moment, since this machine is ahead there, keeps no other waiting."""
+    ledger, connections, chunks = plan(a=count, b=count)
+    connections[A].gate.clear()
+    sending = asyncio.create_task(send_chunks(connections, chunks))
+    await asyncio.sleep(0.1)
+    assert [name for name, _ in ledger] == ["b"] * len(ledger)
+    assert abs(len(ledger) - ahead) <= 1
+    connections[A].gate.set()
+    assert await sending == {}
+
+
 async def test_the_seconds_in_which_a_link_took_no_more_are_told() -> None:
     _, connections, chunks = plan(a=30, b=30)
     connections[A].gate.clear()
