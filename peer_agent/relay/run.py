@@ -32,13 +32,14 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.attempts import place_of
 from peer_agent.protocol.relay.opened import OpenPlan
-from peer_agent.protocol.relay.reducing import OUTBOX_VECTORS, has_deadlines
+from peer_agent.protocol.relay.reducing import OUTBOX_VECTORS, has_deadlines, is_ahead
 from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState
 from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 
 log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
+LOOK_AGAIN_S = 0.02  # whether others have come as far as one that is ahead
 EARLY_BYTES = 64 * 1024 * 1024  # of averages that come before their plan; what is beyond is copied after the commit
 RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # who is given the averages of a round
 BESIDE_A_CHUNK = 1024  # bytes of a message that are not its chunk or leaves
@@ -138,6 +139,8 @@ class RelayedRun:
                 if self._is_of_a_probe(peer, body, link):
                     continue
                 await self._answer(link, e.FrameCame(peer, body) if isinstance(body, Frame) else _asked(peer, body))
+                if isinstance(body, Frame) and peer != self.state.me:
+                    await self._hold_back(body)
         finally:
             if self.links.get(peer) is link:
                 del self.links[peer]
@@ -145,6 +148,17 @@ class RelayedRun:
                     if task := speaking.pop(peer, None):
                         task.cancel()
                 self._beside(partial(self.handle, e.Unlinked(peer)))
+
+    async def _hold_back(self, frame: Frame) -> None:
+        """Read nothing of a slot that is ahead of others: its sender waits, and its part of the way in is theirs."""
+        place = place_of(frame)
+        while (
+            (reducer := self.state.reducer) is not None
+            and place == reducer.newest
+            and is_ahead(reducer, frame.slot, began := self._clock())
+        ):
+            await asyncio.sleep(LOOK_AGAIN_S)
+            await self.handle(e.HeldBack(place, frame.slot, self._clock() - began))
 
     def probe(self, message: m.Probe) -> None:
         """The coordinator wants the link of somebody who has dialled this machine measured."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,11 +12,15 @@ from msgspec.structs import replace
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import LinkLost
+from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
+from peer_agent.protocol.wire import Frame
 from peer_agent.relay.run import _compute
 from tests.agent.scripted_site import (
     OTHER_RELAY,
@@ -26,6 +32,8 @@ from tests.agent.scripted_site import (
 from tests.averaging.rounds import (
     RUN,
     averaged,
+    contributor,
+    frames_of,
     plan_of,
     record_of,
     sealed,
@@ -113,6 +121,64 @@ async def test_what_its_encoding_lost_is_kept_until_the_commit_and_forgotten_at_
     await run.handle(heard(commit_of(sealed(record))))
     assert sorted(run.residuals._kept) == [0, 1]
     await settled(run)
+    await run.close()
+
+
+class Sender:
+    """A data link on which these bodies come; `read` counts those that were taken, `all_read` tells the last."""
+
+    def __init__(self, *bodies: m.Message | Frame) -> None:
+        self.bodies, self.read = list(bodies), 0
+        self.all_read = asyncio.Event()
+
+    def allow(self, _: int) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    async def send(self, *_: object) -> None:
+        pass
+
+    async def receive(self) -> m.Message | Frame:
+        if self.read == len(self.bodies):
+            self.all_read.set()
+            await asyncio.Event().wait()
+        self.read += 1
+        return self.bodies[self.read - 1]
+
+
+async def test_one_that_is_ahead_is_read_no_further_until_others_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it takes of the way in would only wait for theirs."""
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    grid = Grid(10 * 1024, 1024)
+    run = run_of_a_relay(tmp_path, [], clock=time.monotonic)
+    sendings = [contributor(seed, 100, grid).offer("fp32") for seed in (1, 2)]
+    attempt = replace(plan_of(sendings, grid=grid, cuts=(0, 10), reducers=(RELAY,)), duration_s=60.0, sigma=0.5)
+    await run.handle(heard(planned(attempt)))
+    place: dict[str, Any] = {"run": RUN, "step": attempt.step, "fence": attempt.fence, "attempt": attempt.attempt}
+    frames = [list(frames_of(attempt, slot, sending)) for slot, sending in enumerate(sendings)]
+    first, second = (
+        Sender(m.Leaves(**place, slot=slot, leaves=pack_leaves(sendings[slot].leaves)), *frames[slot][:count])
+        for slot, count in ((0, 10), (1, 4))
+    )
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        serving = [group.create_task(run.serve(PeerId(f"{1:032x}"), Role.TRAINER, second))]  # type: ignore[arg-type]
+        await second.all_read.wait()
+        serving.append(group.create_task(run.serve(PeerId(f"{0:032x}"), Role.TRAINER, first)))  # type: ignore[arg-type]
+        await asyncio.sleep(0.3)
+        assert first.read == 1 + 7, "its leaves, as many as the other, two batches more, and the one that showed it"
+        other = Sender(*second.bodies, frames[1][4])
+        serving.append(group.create_task(run.serve(PeerId(f"{1:032x}"), Role.TRAINER, other)))  # type: ignore[arg-type]
+        await asyncio.sleep(0.3)
+        assert first.read == 1 + 8
+        assert run.state.reducer is not None
+        assert run.state.reducer.attempt is not None
+        assert 0.4 < run.state.reducer.attempt.held_s[PeerId(f"{0:032x}")] < PATIENCE_S
+        for task in serving:
+            task.cancel()
     await run.close()
 
 

@@ -25,9 +25,15 @@ def count(arrived: dict[PeerId, Arrived], sender: PeerId, payload_bytes: int, no
 
 
 def arrivals_of(
-    arrived: Mapping[PeerId, Arrived], planned_at: float, late: Mapping[PeerId, float] | None = None
+    arrived: Mapping[PeerId, Arrived],
+    planned_at: float,
+    late: Mapping[PeerId, float] | None = None,
+    held_s: Mapping[PeerId, float] | None = None,
 ) -> tuple[m.Arrival, ...]:
-    """The same as it is told: by id, in seconds since the plan came. `late`: in parts of the plan's time."""
+    """The same as it is told: by id, in seconds since the plan came. `late`: in parts of the plan's time.
+
+    `held_s`: in which nothing was read of it.
+    """
     return tuple(
         m.Arrival(
             sender,
@@ -35,6 +41,7 @@ def arrivals_of(
             max(each.first_at - planned_at, 0.0),
             max(each.last_at - planned_at, 0.0),
             (late or {}).get(sender, 0.0),
+            (held_s or {}).get(sender, 0.0),
         )
         for sender, each in sorted(arrived.items())
     )

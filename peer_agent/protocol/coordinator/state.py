@@ -208,6 +208,7 @@ class Measured(Struct):
     gradients: list[Flow] = field(default_factory=list)
     averages: list[Flow] = field(default_factory=list)
     full_s: dict[Pair, float] = field(default_factory=dict)  # in which the way of a gradient took no more
+    held_s: dict[Pair, float] = field(default_factory=dict)  # of that, in which its reducer read nothing
 
 
 class LinkProbe(Struct):

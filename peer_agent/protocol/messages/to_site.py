@@ -176,6 +176,7 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
     """Bytes of an attempt that came from one peer, and when the first and the last came, in seconds since the plan.
 
     `late`: how late the chunk of its gradient was that came latest, in parts of the plan's time (rule 8).
+    `held_s`: in which nothing of it was read here, as it was ahead of others.
     """
 
     sender: Peer
@@ -183,6 +184,7 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
     first_s: Seconds
     last_s: Seconds
     late: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    held_s: Seconds = 0.0
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):

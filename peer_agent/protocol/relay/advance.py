@@ -58,6 +58,8 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
             return reducing.chunk_added(reducer, event, now) if reducer is not None else []
         case e.ChunkRefused():
             return reducing.refused(reducer, event, now) if reducer is not None else []
+        case e.HeldBack():
+            return reducing.held_back(reducer, event) if reducer is not None else []
         case e.SpanWritten():
             return reducing.span_written(reducer, event, now) if reducer is not None else []
         case e.AverageCame():

@@ -6,6 +6,7 @@ Knows which slot's bytes lie in which chunk, and nothing of the bytes.
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -15,6 +16,8 @@ from peer_agent.protocol.deadlines import batch_chunks, due_s, planned_s
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlanHead, PlannedSpan, Slot
 from peer_agent.protocol.plan import QUORUM_PERCENT
+
+NEAR = 0.5  # of what most have sent: who has sent less is slow by itself
 
 
 class Coverage:
@@ -31,8 +34,11 @@ class Coverage:
         self._came = np.zeros(len(self.chunks), np.int64)  # tokens
         self._awaited = (self._planned > 0).sum(axis=0)  # slots
         self._came_s = np.full(self._planned.shape, np.inf, np.float32)  # when, in seconds since the plan came
+        self._moved_s = np.zeros(len(slots))  # when the last chunk of each slot came
         self._enough_s = np.full(len(self.chunks), np.inf)  # since when that is enough
         self._closed = np.zeros(len(self.chunks), np.bool_)
+        self._asked = np.maximum(self._awaited_of(slice(None)), 1)  # chunks, by slot
+        self._left = self._awaited_of(slice(None))  # the same, without those that came or closed
 
     def asks_for(self, slot: int, chunk: int) -> bool:
         """Whether the plan gives this slot weight in this chunk, here, and it came or neither of them is over."""
@@ -49,9 +55,10 @@ class Coverage:
         """These bytes are in the sum; the chunk that closes by it."""
         column = self._column[chunk]
         self._received[slot, column] = True
-        self._came_s[slot, column] = since_plan_s
+        self._came_s[slot, column] = self._moved_s[slot] = since_plan_s
         self._came[column] += self._planned[slot, column]
         self._awaited[column] -= 1
+        self._left[slot] -= 1
         if self._has_quorum(column):
             self._enough_s[column] = min(self._enough_s[column], since_plan_s)
         return self._close([column])
@@ -96,9 +103,27 @@ class Coverage:
         for column in columns:
             has_quorum = self._has_quorum(column)
             if has_quorum and not self._awaited[column] and not self._closed[column]:
+                self._left -= self._awaited_of([column])
                 self._closed[column] = True
                 closing.append(Closing(self.chunks[column], int(self._came[column])))
         return closing
+
+    def is_ahead(self, slot: int, least: float, moved_since_s: float) -> bool:
+        """Whether a slot has sent so much larger a part of its chunks, at `least`, than the slowest that still move.
+
+        `moved_since_s`: of which something came after this, in seconds since the plan came. One that is far behind most
+        is not waited for. O(slots).
+        """
+        part = 1 - self._left / self._asked
+        moving = part[~self._dropped & (self._moved_s >= moved_since_s)]
+        near = moving[moving >= NEAR * np.median(part)]
+        return bool(len(near) and part[slot] > near.min() + least)
+
+    def _awaited_of(self, columns: Any) -> NDArray[np.int64]:
+        """[slots]: how many of these chunks are planned of each, and have neither come nor closed without it."""
+        missing = (self._planned[:, columns] > 0) & ~self._received[:, columns] & ~self._closed[columns]
+        count: NDArray[np.int64] = missing.sum(axis=1)
+        return count
 
     def _has_quorum(self, column: int) -> bool:
         tokens = int(self._came[column])

@@ -72,6 +72,14 @@ class ChunkRefused(Struct, frozen=True):
     code: str
 
 
+class HeldBack(Struct, frozen=True):
+    """Nothing was read of a slot's link for so long, since the slot was ahead of others."""
+
+    place: Place
+    slot: int
+    seconds: float
+
+
 class SpanWritten(Struct, frozen=True):
     """An averaged span is on the disk (or, where no log is kept, in memory)."""
 
@@ -160,6 +168,7 @@ Event = (
     | LeavesKept
     | ChunkAdded
     | ChunkRefused
+    | HeldBack
     | SpanWritten
     | AverageCame
     | SpanReceived

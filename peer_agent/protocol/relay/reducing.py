@@ -7,6 +7,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import arrivals_of, count
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.deadlines import batch_chunks
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.relay import events as e
@@ -19,6 +20,9 @@ from peer_agent.protocol.wire import Frame, Kind
 PROGRESS_S = 1.0
 AGAIN_S = 2.0  # a span that is done and a slot that is refused may be lost on the way, so they are said again
 FIRST_FRAME_S = 10.0  # beyond the planned time, from the opening to the first bytes of a slot (rule 40)
+AHEAD = 1 / 32  # of a slot's chunks, or two batches: so far ahead of the slowest each may be
+MOVES_S = 1.5  # or as long as two batches take by plan: of whom nothing came for longer, nobody waits for it
+HELD = 1.0  # of the plan's time, that a slot's link is held back at most, whoever is slow
 PAUSE_S = 0.75  # without an event: this process stood still, and with it the way of what was sent to it
 OUTBOX_VECTORS = 2  # averaged vectors that are given out at once; beyond that whoever is behind asks the log
 
@@ -187,6 +191,33 @@ def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Act
     return _close(attempt, attempt.coverage.add(event.slot, event.chunk, _since_plan_s(attempt, now)))
 
 
+def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
+    """Whether no more is to be read of this slot for a moment, by a plan that is in time.
+
+    No chunk is averaged before the slowest has sent its own. What those who are ahead take of the way in comes too
+    late for it, and the way out idles meanwhile.
+    """
+    attempt = reducer.attempt
+    if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
+        return False
+    plan, peer = attempt.plan.plan, attempt.plan.slots[slot].peer
+    if not plan.sigma or attempt.held_s.get(peer, 0.0) >= HELD * plan.duration_s:
+        return False
+    two_batches = 2 * batch_chunks({each.codec for each in attempt.plan.slots}, plan.chunk_elements)
+    part = two_batches / len(attempt.coverage.chunks)
+    moved_since_s = _since_plan_s(attempt, now) - max(MOVES_S, part * plan.duration_s)
+    return attempt.coverage.is_ahead(slot, max(AHEAD, part), moved_since_s)
+
+
+def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
+    """Its link looked full meanwhile, and was not."""
+    attempt = reducer.attempt
+    if attempt is not None and attempt.place == event.place and 0 <= event.slot < len(attempt.plan.slots):
+        peer = attempt.plan.slots[event.slot].peer
+        attempt.held_s[peer] = attempt.held_s.get(peer, 0.0) + event.seconds
+    return []
+
+
 def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
     """Its slot is heard no further: its other chunks would only be refused again, one message each."""
     attempt = reducer.attempt
@@ -251,7 +282,7 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
         return [e.Say(message)]
     move(reducer, "its last span is written")
     late = zip((slot.peer for slot in attempt.plan.slots), attempt.coverage.lateness(attempt.plan.plan), strict=True)
-    arrivals = arrivals_of(attempt.arrived, attempt.began_at, dict(late))
+    arrivals = arrivals_of(attempt.arrived, attempt.began_at, dict(late), attempt.held_s)
     told = m.Arrivals(**named(attempt), arrivals=arrivals)
     return [e.Say(message), e.Say(told)]
 

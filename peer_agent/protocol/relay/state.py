@@ -44,6 +44,7 @@ class Attempt(Struct):
     clock: float  # at the last event
     slept_s: float = 0.0  # of this process since then: no deadline moves in it (rule 22)
     arrived: dict[PeerId, Arrived] = field(default_factory=dict)  # by contributor
+    held_s: dict[PeerId, float] = field(default_factory=dict)  # in which nothing was read of it, as it was ahead
     leaves: set[int] = field(default_factory=set)  # slots whose leaves have come
     refused: dict[int, Said] = field(default_factory=dict)  # by slot
     writing: set[int] = field(default_factory=set)  # spans

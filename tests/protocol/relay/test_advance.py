@@ -179,6 +179,7 @@ def events() -> list[e.Event]:
         every += [e.Heard(m.Drop(**named(place), slot=slot)) for slot in (0, 2, 7)]
         every += [e.Heard(m.Void(**named(place), round=1, reason=""))]
         every += [e.ChunkAdded(place, slot, chunk) for slot in (0, 1, 2, 7) for chunk in (0, 1, 2, 3, 9)]
+        every += [e.HeldBack(place, slot, 0.5) for slot in (-1, 0, 7)]
         every += [e.ChunkRefused(place, slot, 0, "E211") for slot in (2, 7)]
         every += [e.LeavesKept(place, slot) for slot in (0, 1, 7)]
         every += [e.SpanWritten(place, span, bytes(32), 0.5) for span in (0, 1, 7)]

@@ -62,6 +62,42 @@ def test_a_slot_without_tokens_in_a_chunk_is_neither_asked_nor_waited_for() -> N
     assert here.add(1, 1) == [Closing(1, 800)]
 
 
+def test_who_is_ahead_of_the_slowest_that_still_moves_is_ahead() -> None:
+    here = coverage()  # four chunks of three slots
+    for slot, chunks, at in ((0, 2, 3.0), (1, 2, 2.0), (2, 1, 1.0)):
+        for chunk in range(chunks):
+            here.add(slot, chunk, at)
+    assert here.is_ahead(0, 0.2, 0.0)
+    assert here.is_ahead(1, 0.2, 1.0)
+    assert not here.is_ahead(0, 0.25, 0.0), "no further than it may be"
+    assert not here.is_ahead(2, 0.2, 0.0)
+    assert not here.is_ahead(0, 0.2, 1.5), "of the third nothing came since then"
+    here.add(2, 1, 4.0)
+    assert not here.is_ahead(0, 0.2, 0.0)
+
+
+def test_who_is_far_behind_most_keeps_nobody_back() -> None:
+    here = coverage()
+    for slot, chunks in ((0, 3), (1, 3), (2, 1)):
+        for chunk in range(chunks):
+            here.add(slot, chunk, 1.0)
+    assert not here.is_ahead(0, 0.2, 0.0), "a third of what most have sent"
+    here.add(2, 1, 1.0)
+    assert here.is_ahead(0, 0.2, 0.0), "two thirds"
+    here.drop(2)
+    assert not here.is_ahead(0, 0.2, 0.0)
+
+
+def test_chunks_that_closed_without_a_slot_are_behind_it() -> None:
+    here = Coverage(IN_TIME.slots, IN_TIME.spans)
+    for slot, chunks in ((0, 4), (1, 4), (2, 2)):
+        for chunk in range(chunks):
+            here.add(slot, chunk, 1.0)
+    assert here.is_ahead(0, 0.2, 0.0)
+    assert len(here.close_late(IN_TIME, 100.0)) == 2
+    assert not here.is_ahead(0, 0.2, 0.0)
+
+
 def test_only_the_chunks_of_its_own_spans_are_asked_for() -> None:
     here = Coverage(PLAN.slots, PLAN.spans[1:])
     assert [here.asks_for(0, chunk) for chunk in range(5)] == [False, False, True, True, False]

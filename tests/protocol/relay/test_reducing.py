@@ -12,7 +12,17 @@ from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import Place
-from peer_agent.protocol.relay.reducing import AGAIN_S, FIRST_FRAME_S, PAUSE_S, TRANSITIONS, has_deadlines, move
+from peer_agent.protocol.relay.reducing import (
+    AGAIN_S,
+    FIRST_FRAME_S,
+    HELD,
+    MOVES_S,
+    PAUSE_S,
+    TRANSITIONS,
+    has_deadlines,
+    is_ahead,
+    move,
+)
 from peer_agent.protocol.relay.state import Phase, Reducer
 from peer_agent.protocol.wire import HEADER, Kind
 from tests.protocol.relay.stage import CHUNK, OTHER, RUN, SENDERS, Stage, frame, greeting, named, plan_of, said, told
@@ -280,6 +290,62 @@ def test_it_says_how_late_the_latest_chunk_of_each_was() -> None:
     _, told = said(relay.handle(e.SpanWritten(plan.place, 1, b"r" * 32, 2.5)))
     late = {each.sender: each.late for each in told.arrivals}
     assert late == {SENDERS[0]: 0, SENDERS[1]: pytest.approx(8 / 40), SENDERS[2]: 0}, "planned for 20 s"
+
+
+def fast_first(plan: Any) -> Stage:
+    """The first slot has sent all but one of its chunks, the others the first of theirs."""
+    relay = opened(plan)
+    relay.add(plan, 0, 0, 1, 2)
+    relay.add(plan, 1, 0)
+    relay.add(plan, 2, 0)
+    return relay
+
+
+def ahead(relay: Stage) -> list[int]:
+    assert relay.state.reducer is not None
+    return [slot for slot in range(-1, 4) if is_ahead(relay.state.reducer, slot, relay.now)]
+
+
+def test_who_is_ahead_is_read_no_further_while_others_move() -> None:
+    plan = plan_of(duration_s=0.4, sigma=0.5)
+    relay = fast_first(plan)
+    assert ahead(relay) == []
+    relay.add(plan, 0, 3)
+    assert ahead(relay) == [0], "three more than the others; two batches are one half"
+    relay.now += MOVES_S - 0.1
+    assert ahead(relay) == [0]
+    relay.now += 0.2
+    assert ahead(relay) == [], "they stand still"
+
+
+def test_without_a_plan_in_time_nobody_is_ahead() -> None:
+    for plan in (plan_of(duration_s=0.4), plan_of(duration_s=0.4, sigma=0.5, reducer=OTHER)):
+        relay = fast_first(plan)
+        relay.add(plan, 0, 3)
+        assert ahead(relay) == []
+    assert ahead(idle()) == []
+
+
+def test_nobody_is_held_back_for_longer_than_the_plan_takes() -> None:
+    plan = plan_of(duration_s=0.4, sigma=0.5)
+    relay = fast_first(plan)
+    relay.add(plan, 0, 3)
+    relay.handle(e.HeldBack(plan.place, 0, HELD * 0.3))
+    relay.handle(e.HeldBack(plan_of(attempt=2).place, 0, 9.0))
+    relay.handle(e.HeldBack(plan.place, 9, 9.0))
+    assert ahead(relay) == [0]
+    relay.handle(e.HeldBack(plan.place, 0, HELD * 0.1))
+    assert ahead(relay) == []
+
+
+def test_it_says_for_how_long_it_read_nothing_of_each() -> None:
+    relay = opened()
+    all_added(relay)
+    relay.handle(e.HeldBack(PLAN.place, 1, 0.5))
+    relay.handle(e.HeldBack(PLAN.place, 1, 0.25))
+    relay.handle(e.SpanWritten(PLAN.place, 0, b"r" * 32, 2.5))
+    _, told = said(relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
+    assert [each.held_s for each in told.arrivals] == [0.0, 0.75, 0.0]
 
 
 def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:

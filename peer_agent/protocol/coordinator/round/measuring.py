@@ -34,6 +34,10 @@ def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
     measured.told.add(said)
     flows = _flows(measured.plan, member.peer, message.arrivals, state.now - measured.planned_at)
     (measured.averages if message.holds else measured.gradients).extend(flows)
+    if not message.holds:
+        senders = {slot.peer for slot in measured.plan.slots}
+        held_s = ((each.sender, each.held_s) for each in message.arrivals if each.sender in senders)
+        measured.held_s |= {(sender, member.peer): seconds for sender, seconds in held_s}
     if message.holds:
         reducers = {span.reducer for span in measured.plan.spans}
         told = ((to.receiver, to.full_s) for to in message.departures if to.receiver in reducers)
@@ -110,7 +114,8 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
     for flow in measured.gradients:
         first_s, last_s = closing.get(flow.receiver, (0.0, 0.0))
         closing[flow.receiver] = max(first_s, flow.first_s), max(last_s, flow.last_s)
-        was_full_s = full_s.get((flow.sender, flow.receiver), 0.0) if flow.sender in tells else None
+        pair = flow.sender, flow.receiver
+        was_full_s = full_s.get(pair, 0.0) - measured.held_s.get(pair, 0.0) if flow.sender in tells else None
         part = _came_part(plan, slots, chunks, flow)
         sent_s = max(asked_s if part > WHOLE else part * asked_s, least_s.get(flow.sender, 0.0))
         yield replace(flow, asked_s=sent_s, in_step=True, full_s=was_full_s)

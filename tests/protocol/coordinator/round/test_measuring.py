@@ -180,6 +180,19 @@ def test_how_its_gradient_went_a_contributor_says_and_of_its_reducers_alone() ->
     assert said[bob, relays[0]] is None, "an agent of before says nothing"
 
 
+def test_a_way_that_looked_full_while_its_reducer_read_nothing_was_not() -> None:
+    stage, trainers, (relay,) = reducing()
+    ann, bob = trainers[0].peer, trainers[1].peer
+    stage.wait(9)
+    arrivals = m.Arrival(ann, HALF, 0.0, 4.0, held_s=3.0), m.Arrival(peer_of("nobody"), 1, 0.0, 1.0, held_s=1.0)
+    tell(stage, relay, *sorted((*arrivals, m.Arrival(bob, HALF, 0.0, 4.0)), key=str))
+    tell(stage, ann, m.Arrival(relay, HALF, 1.0, 9.0), holds="0" * 64, departures=(m.Departure(relay, 3.5),))
+    assert stage.state.measured is not None
+    assert stage.state.measured.held_s == {(ann, relay): 3.0, (bob, relay): 0.0}
+    gradients = {flow.sender: flow.full_s for flow in _as_asked(stage.state.measured, {}) if flow.in_step}
+    assert gradients == {ann: 0.5, bob: None}
+
+
 def test_a_limit_between_two_that_is_found_twice_is_kept_to_by_the_next_plan() -> None:
     stage, trainers, relays = reducing({}, {}, bps=(HALF, HALF))
     ann, bob = trainers[0].peer, trainers[1].peer
