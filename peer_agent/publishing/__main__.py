@@ -46,7 +46,8 @@ LOW, LOWEST = 10, 19  # of the priorities that a process may have
 
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
     preparation = parse_preparation(given.preparation)
-    made: msgspec.Struct = importlib.import_module(preparation.module).prepare(given.file, given.out, preparation)
+    prepare = importlib.import_module(preparation.module).prepare
+    made: msgspec.Struct = prepare(given.file, given.out, preparation, *([given.also] if given.also else []))
     return made
 
 
@@ -157,7 +158,9 @@ def parser() -> argparse.ArgumentParser:
     """The commands."""
     whole = argparse.ArgumentParser(prog="python -m peer_agent.publishing", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    _command(commands, "prepare", run_prepare, "file", "out").add_argument("--preparation", required=True)
+    prepare = _command(commands, "prepare", run_prepare, "file", "out")
+    prepare.add_argument("--preparation", required=True)
+    prepare.add_argument("--also", type=Path, action="append", default=[], help="further sources of the data")
     _command(commands, "initial", run_initial, "recipe", "out")
     release = _command(commands, "release", run_release, "recipe", "snapshot", "data", "out")
     release.add_argument("--facts", type=Path, required=True)

@@ -12,10 +12,11 @@ from peer_agent.protocol.recipe import KINDS, Preparation
 
 
 class DataFile(Struct, frozen=True):
-    """A written file: sha256 in hexadecimal, and how much it holds, in what its recipe counts."""
+    """A written file: sha256 in hexadecimal, how much it holds, in what its recipe counts, and its source's number."""
 
     digest: str
     size: int
+    source: int = 0
 
 
 class Prepared(Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
         "pieces",
         "ready",
     }
-    assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "size"}
+    assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "size", "source"}
     (tmp_path / "recipe.json").write_bytes(encode_recipe(small_recipe()))
     initial = facts_of(run("initial", tmp_path / "recipe.json", tmp_path))
     assert set(initial) == {"file", "size", "elements", "parameters", "state_digest"}

@@ -1,9 +1,12 @@
-"""From an uploaded text to a tokenizer, shards and a held-out part. Streams: memory does not grow with the text."""
+"""From uploaded texts to a tokenizer, shards and a held-out part. Streams: memory does not grow with the text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
@@ -18,6 +21,7 @@ TRAINED_ON = 64 << 20  # bytes of text from which the tokenizer learns, at most
 HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so many tokens …
 HELD_OUT_AT_MOST = 0.2  # … if that is no more than this share
 PIECE = 200  # characters shown of a random place
+SHOWN = 3  # such places
 
 
 class PreparedText(Prepared, frozen=True, kw_only=True):
@@ -28,39 +32,56 @@ class PreparedText(Prepared, frozen=True, kw_only=True):
     unigram_entropy: float | None  # nats per token of the shards; None where no loss is of tokens alone
 
 
-def prepare(text: Path, out: Path, preparation: TextPreparation) -> PreparedText:
-    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E381, E382."""
+def prepare(text: Path, out: Path, preparation: TextPreparation, further: Sequence[Path] = ()) -> PreparedText:
+    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E381, E382.
+
+    `further` texts are sources of their own: each has its shards and its held-out part. One tokenizer learns of all.
+    """
     vocab = preparation.vocab
     if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
         raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
-    with disk_errors(out), open_documents(text, out / "rows") as documents:
-        return _prepare(documents, out, preparation)
+    with disk_errors(out), ExitStack() as stack:
+        files = enumerate((text, *further))
+        texts = [stack.enter_context(open_documents(path, out / f"rows-{number}")) for number, path in files]
+        return _prepare(texts, out, preparation)
 
 
-def _prepare(documents: Documents, out: Path, preparation: TextPreparation) -> PreparedText:
-    order, sentences = documents.order(), preparation.sentences
-    tokenizer = train_tokenizer(_learned_from(documents, order), preparation)
+def _prepare(texts: Sequence[Documents], out: Path, preparation: TextPreparation) -> PreparedText:
+    orders, sentences = [documents.order() for documents in texts], preparation.sentences
+    learned = [_learned_from(*each, TRAINED_ON // len(texts)) for each in zip(texts, orders, strict=True)]
+    tokenizer = train_tokenizer(chain.from_iterable(learned), preparation)
     save_tokenizer(tokenizer, out / "tokenizer", sentences=sentences)
-    encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences)
-    held = _set_aside(documents, order, encoded)
-    heldout = write_heldout(held, out / "heldout.safetensors") if held else None
-    shards, entropy = _write_shards(encoded, out / "shards", tokenizer.get_vocab_size())
-    tokens, pieces = sum(shard.size for shard in shards), tokenizer.get_vocab_size()
+    pieces, held = tokenizer.get_vocab_size(), list[Encoded]()
+    counts, shards = np.zeros(pieces, dtype=np.int64), list[DataFile]()
+    for source, (documents, order) in enumerate(zip(texts, orders, strict=True)):
+        encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences)
+        held += _set_aside(documents, order, encoded)
+        shards += _write_shards(encoded, out / "shards", counts, source)
+    tokens = sum(shard.size for shard in shards)
+    shown = chain.from_iterable(zip(*(_shown(*each) for each in zip(texts, orders, strict=True)), strict=False))
     return PreparedText(
         vocab=pieces,
         size=tokens,
-        ready=f"The text is ready: {tokens:,} tokens, {pieces:,} pieces.{documents.note}",
-        characters=documents.characters,
+        ready=f"{_ready(texts)}: {tokens:,} tokens, {pieces:,} pieces.{''.join(each.note for each in texts)}",
+        characters=sum(documents.characters for documents in texts),
         shards=shards,
-        heldout=heldout,
-        unigram_entropy=None if sentences else entropy,
-        pieces=[_piece(documents[number]) for number in order[-3:]],
+        heldout=write_heldout(held, out / "heldout.safetensors") if held else None,
+        unigram_entropy=None if sentences else entropy_of(counts),
+        pieces=list(shown)[:SHOWN],
     )
 
 
-def _learned_from(documents: Documents, order: list[int]) -> Iterator[str]:
+def _ready(texts: Sequence[Documents]) -> str:
+    return "The text is ready" if len(texts) == 1 else f"{len(texts)} texts are ready"
+
+
+def _shown(documents: Documents, order: list[int]) -> list[str]:
+    return [_piece(documents[number]) for number in order[-SHOWN:]]
+
+
+def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> Iterator[str]:
     """A fair sample, from the end of the order: what is held out lies at its beginning."""
-    left = TRAINED_ON
+    left = most_bytes
     for number in reversed(order):
         left -= documents.size(number)
         if left < 0:
@@ -82,14 +103,14 @@ def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded
     return held
 
 
-def _write_shards(encoded: Iterator[Encoded], folder: Path, vocab: int) -> tuple[list[DataFile], float]:
+def _write_shards(
+    encoded: Iterator[Encoded], folder: Path, counts: NDArray[np.int64], source: int
+) -> Iterator[DataFile]:
+    """Tokens by kind are added to `counts`."""
     folder.mkdir(parents=True, exist_ok=True)
-    counts = np.zeros(vocab, dtype=np.int64)
-    shards = []
     for shard in in_shards(encoded):
-        shards.append(write_shard(shard, folder))
-        counts += np.bincount(shard.tokens, minlength=vocab)
-    return shards, entropy_of(counts)
+        yield write_shard(shard, folder, source)
+        counts += np.bincount(shard.tokens, minlength=len(counts))
 
 
 def _piece(document: str) -> str:

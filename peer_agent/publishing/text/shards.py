@@ -35,9 +35,9 @@ def _as_arrays(tokens: list[int], starts: list[int]) -> Sentences:
     return Sentences(np.array(tokens, dtype=np.uint16), np.array(starts, dtype=np.uint32))
 
 
-def write_shard(shard: Sentences, folder: Path) -> DataFile:
+def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
     """Write a shard to `<sha256>.safetensors` in a folder; where sentences begin, if that is known."""
-    return DataFile(write_content(_content(shard), folder), shard.tokens.size)
+    return DataFile(write_content(_content(shard), folder), shard.tokens.size, source)
 
 
 def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:

@@ -24,6 +24,7 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
         or_text=True,
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
+    takes_several: ClassVar[bool] = True
     module: ClassVar[str] = "peer_agent.publishing.text.prepare"
 
     vocab: int

@@ -51,6 +51,28 @@ def test_the_whole_text_is_there_once(prepared: PreparedText, folder: Path) -> N
     assert not text.startswith(documents[0])
 
 
+def test_further_texts_are_sources_of_their_own_under_one_tokenizer(tmp_path: Path) -> None:
+    """Of apples and of berries: no shard has both, the tokenizer knows both, and something of both is held out."""
+    for name in ("apples", "berries"):
+        (tmp_path / name).mkdir()
+    texts = [written(tmp_path / name, f"{name} " * 60_000) for name in ("apples", "berries")]
+    made = prepare(texts[0], tmp_path / "out", TextPreparation(300), texts[1:])
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer" / "tokenizer.json"))
+    assert {shard.source for shard in made.shards} == {0, 1}
+    for shard in made.shards:
+        tokens = load_shard(tmp_path / "out" / "shards" / f"{shard.digest}.safetensors").tolist()
+        words = set(tokenizer.decode(tokens).split())
+        assert ("apples" in words, "berries" in words) == (shard.source == 0, shard.source == 1)
+    assert made.size == sum(shard.size for shard in made.shards)
+    assert made.characters == 60_000 * (len("apples ") + len("berries "))
+    held = tokenizer.decode(load_shard(tmp_path / "out" / "heldout.safetensors").tolist())
+    assert "apples apples" in held
+    assert "berries berries" in held
+    assert len(made.pieces) == 3
+    assert {word for piece in made.pieces for word in piece.split()} >= {"apples", "berries"}
+    assert made.ready.startswith("2 texts are ready: ")
+
+
 def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text that speaks first of apples and then of berries: every shard speaks of both."""
     monkeypatch.setattr(shards, "SHARD_TOKENS", 20_000)
