@@ -19,6 +19,8 @@ Codec = Literal["fp32", "fp16", "int8", "int4"]
 LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
+MOST_SOURCES = 16  # of one run's data
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,8 +74,9 @@ class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="da
 
     material: ClassVar[Material]
     beside: ClassVar[Literal["tokenizer", "shards"]]  # the folder of what was prepared that a release is made with
+    takes_several: ClassVar[bool] = False  # whether data may come from several files, which are mixed
     least_beside: ClassVar[int] = 0  # how much of the shards a release needs, at least, in the order of their digests
-    module: ClassVar[str]  # with `prepare(file, out, preparation)`, which gives a `Prepared`
+    module: ClassVar[str]  # with `prepare(file, out, preparation[, further files])`, which gives a `Prepared`
 
 
 class AbstractStruct(StructMeta, ABCMeta):
@@ -121,6 +124,8 @@ class Recipe(
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
     precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that are faster so compute gradients with 16 bits
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    # Weights of the sources of its data, in their order: how many of each other's samples are taken; empty: by size.
+    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()
 
     @property
     def material(self) -> Material:
@@ -204,7 +209,13 @@ KINDS: dict[str, type[Recipe]] = {}  # by objective
 USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not say it
 FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
 # Values that agents of before do not know, with what they are where nobody says them: by path.
-LATER = {("contributors",): "all", ("codecs",): "stated", ("precision",): "fp32", ("model", "kv_heads"): 0}
+LATER: dict[tuple[str, ...], Any] = {
+    ("contributors",): "all",
+    ("codecs",): "stated",
+    ("precision",): "fp32",
+    ("mix",): (),
+    ("model", "kv_heads"): 0,
+}
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
@@ -291,6 +302,7 @@ def _rules(recipe: Recipe) -> Iterable[Rule]:
     batch = f"micro batch {recipe.micro_batch} is above the target batch"
     yield Rule("micro_batch", batch, recipe.micro_batch > recipe.target_batch)
     yield Rule("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps)
+    yield Rule("mix", "the weights of the sources add up to nothing", bool(recipe.mix) and not sum(recipe.mix))
     yield Rule("", "a value is not finite", not all(math.isfinite(value) for value in floats))
     # After the rules of its kind: the size of a model that cannot be is of no interest.
     yield from recipe.rules()

@@ -211,6 +211,7 @@ def state_of(world: "World", fence: int) -> RunState:
         recipe_bytes=encode_recipe(recipe),
         elements=world.grid.elements,
         shards=tuple(Shard("0" * 64, size * CONTEXT) for size in world.shards),
+        sources=world.sources,
         site_key=public_bytes(database.key),
         snapshot=database.snapshot,
         verified=database.snapshot.index,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.grid import grid_of
@@ -40,6 +41,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     snapshot_every: int = 20
     elements: int = 8 * 16 * 1024 - 1000
     shards: tuple[int, ...] = (4000, 1001, 90)
+    sources: tuple[int, ...] = ()  # of each of them, where they are mixed
+    mix: tuple[float, ...] = ()
     failure_rates: FailureRates = FailureRates()
     non_finite: float = 0.0
     even: bool = False  # all trainers equally fast
@@ -61,6 +64,7 @@ class Setting(Struct, frozen=True, kw_only=True):
             staleness=self.staleness,
             contributors=self.contributors,
             codecs=self.codecs,
+            mix=self.mix,
         )
 
 
@@ -105,7 +109,7 @@ class World:
         self.names = 0
         self.recipe: Recipe = setting.recipe()
         self.grid = grid_of(setting.elements)
-        self.shards = setting.shards
+        self.shards, self.sources = setting.shards, setting.sources
         self.non_finite = setting.non_finite
         self.goal: e.Goal = "running"
         self.run_id = RunId(name_of(setting.seed, "run"))
@@ -239,11 +243,12 @@ class World:
         if host is not None and peer in host.sockets:
             host.lose(host.sockets[peer], banned=True)
 
-    def direct(self, goal: e.Goal, *, target_steps: int = 0) -> None:
-        """The organizer pauses, resumes, ends or extends the run."""
+    def direct(self, goal: e.Goal, *, target_steps: int = 0, mix: tuple[float, ...] = ()) -> None:
+        """The organizer pauses, resumes, ends or extends the run, or mixes its sources anew."""
         self.goal = goal
+        self.recipe = replace(self.recipe, mix=mix or self.recipe.mix)
         if self.host is not None:
-            self.host.handle(e.Directed(goal, target_steps))
+            self.host.handle(e.Directed(goal, target_steps, mix))
 
     def store_snapshot(self, record: Record) -> None:
         """A keeper's upload has arrived."""

@@ -193,7 +193,8 @@ def goal_in(state: str, wanted: str) -> Goal:
 def directed(run: Run) -> Directed:
     """The organizer's wishes as the coordinator takes them."""
     state, wanted, recipe = Run.objects.values_list("state", "wanted", "recipe").get(pk=run.pk)
-    return Directed(goal_in(state, wanted), parse_recipe(recipe).target_steps)
+    asked = parse_recipe(recipe)
+    return Directed(goal_in(state, wanted), asked.target_steps, asked.mix)
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:

@@ -102,6 +102,7 @@ def test_what_is_out_of_bounds_is_named(text: str) -> None:
         (CausalLM(model=Model(family="qwen3", width=20, heads=4)), "a Qwen model needs an even width", "model.width"),
         (CausalLM(model=Model(kv_heads=2)), "as many key heads", "model.kv_heads"),
         (CausalLM(model=Model(family="llama", kv_heads=3)), "not a multiple of key heads 3", "model.kv_heads"),
+        (CausalLM(mix=(0.0, 0.0)), "add up to nothing", "mix"),
         (CausalLM(target_batch=3, micro_batch=4), "above the target batch", "micro_batch"),
         (CausalLM(optimizer=Optimizer(warmup_steps=11), target_steps=10), "warm-up", "optimizer.warmup_steps"),
         (CausalLM(model=Model(width=8192, layers=64, heads=64)), "parameters", "model.layers"),

@@ -170,14 +170,26 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
         state.recipe_bytes = encode_recipe(state.recipe)
+    mixed = _mix(state, event.mix) if event.mix and event.mix != state.recipe.mix else []
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
         state.batch_since = state.now  # a pause is not what a batch usually takes
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
-        return []
+        return mixed
     state.ending_since = state.now
-    return [e.Send(state.everyone(), standing(state))]
+    return [*mixed, e.Send(state.everyone(), standing(state))]
+
+
+def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
+    """What is leased from now on comes of the sources by these weights; each record says by which."""
+    if len(weights) != len(state.leases.sources):
+        return []
+    state.recipe = replace(state.recipe, mix=weights)
+    state.recipe_bytes = encode_recipe(state.recipe)
+    state.leases.mix(weights)
+    parts = " / ".join(f"{weight / sum(weights):.0%}" for weight in weights)
+    return [e.Note("mixed", f"from now on the sources are mixed {parts}")]
 
 
 def _move(state: RunState) -> list[e.Command]:

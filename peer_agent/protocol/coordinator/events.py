@@ -59,10 +59,11 @@ class Persisted(Struct, frozen=True):
 
 
 class Directed(Struct, frozen=True):
-    """What the organizer wants. `target_steps` 0: as many as before."""
+    """What the organizer wants. `target_steps` 0: as many as before; `mix`: weights of the sources, likewise."""
 
     goal: Goal
     target_steps: int = 0
+    mix: tuple[float, ...] = ()
 
 
 class Verified(Struct, frozen=True):

@@ -28,6 +28,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     recipe_bytes: bytes
     elements: int
     shards: tuple[Shard, ...]
+    sources: tuple[int, ...] = ()  # of each shard the number of its source; empty: there is one
     site_key: bytes
     index: int = 0
     step: int = 0
@@ -56,7 +57,9 @@ def restored(facts: StoredFacts) -> RunState:
         site_key=facts.site_key,
         snapshot=facts.snapshot,
         verified=facts.verified,
-        leases=leases.restored(sizes, facts.recipe.micro_batch, facts.marks, facts.settled, facts.left_out),
+        leases=leases.restored(
+            sizes, facts.recipe.micro_batch, facts.marks, facts.settled, facts.left_out, sources=_sources(facts)
+        ),
         index=facts.index,
         step=facts.step,
         digest=facts.digest,
@@ -67,6 +70,15 @@ def restored(facts: StoredFacts) -> RunState:
     for sealed in facts.last[-RECORDS_WALKED:]:
         _remember(state, sealed)
     return state
+
+
+def _sources(facts: StoredFacts) -> list[leases.Source]:
+    """Those that the recipe mixes; where it does not, all shards are one, and dealt by their size."""
+    weights = facts.recipe.mix
+    if not weights or max(facts.sources, default=0) >= len(weights):
+        return []
+    shards = [[shard for shard, of in enumerate(facts.sources) if of == number] for number in range(len(weights))]
+    return [leases.Source(tuple(found), weight) for found, weight in zip(shards, weights, strict=True)]
 
 
 def _remember(state: RunState, sealed: Entry) -> None:

@@ -1,9 +1,11 @@
 """Which samples are whose: exact data accounting in units (rule 11).
 
 A unit is fresh, leased to one accumulator, or settled. Fresh units are dealt from the shard that is least used, so
-that an epoch goes through all shards at once. Nothing is leased above the marks that the database holds.
+that an epoch goes through all shards at once. Where data come from several sources, each has epochs of its own, and the
+one that is furthest behind its weight is dealt from. Nothing is leased above the marks that the database holds.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
@@ -18,21 +20,38 @@ from peer_agent.protocol.log.records import Unit
 GIVE_UP = 3  # times a unit may come back as non-finite before it is left out
 
 
+class Source(Struct):
+    """Shards of which each is dealt once an epoch."""
+
+    shards: tuple[int, ...]
+    weight: float = 1.0  # of all that is dealt; 0: nothing is
+    epoch: int = 0
+    deck: list[tuple[float, int]] = field(default_factory=list)  # a heap: part used of each open shard of the epoch
+    turn: float = 0.0  # samples dealt since the weights are these, by weight
+
+
 class LeaseBook(Struct):
     """All leases of a run. `sizes` are samples per shard; positions are in the shard's order of the epoch."""
 
     sizes: tuple[int, ...]
     unit_samples: int
-    epoch: int = 0
+    sources: list[Source] = field(default_factory=list)  # where none is named, all shards are one
     granted: dict[tuple[int, int], int] = field(default_factory=dict)
     reserved: dict[tuple[int, int], int] = field(default_factory=dict)
     returned: list[Unit] = field(default_factory=list)  # a heap: the first goes out first
     orphans: list[Unit] = field(default_factory=list)  # under the marks after a restart, not claimed yet; in order
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
     held_samples: dict[AccumulatorId, int] = field(default_factory=dict)  # their sum
-    deck: list[tuple[float, int]] = field(default_factory=list)  # a heap: part used of each open shard of the epoch
     failures: dict[Unit, int] = field(default_factory=dict)
     lost_samples: int = 0  # samples of units that will never be in an update
+
+    def __post_init__(self) -> None:
+        self.sources = self.sources or [Source(tuple(range(len(self.sizes))))]
+
+    def mix(self, weights: Sequence[float]) -> None:
+        """From now on the sources are dealt from by these weights; what was dealt before is not made up for."""
+        for source, weight in zip(self.sources, weights, strict=True):
+            source.weight, source.turn = weight, 0.0
 
     def grant(self, accumulator: AccumulatorId, samples: int) -> tuple[Unit, ...]:
         """Lease about `samples` samples: returned units first, then fresh ones below the marks."""
@@ -57,46 +76,62 @@ class LeaseBook(Struct):
         return len(self.held.get(accumulator, ()))
 
     def _fresh(self) -> Unit | None:
-        if not self.deck and not self._open_epoch():
+        """Of the source that is furthest behind; where its marks are used up, of the next: that evens out later."""
+        for source in sorted((each for each in self.sources if each.weight), key=lambda each: each.turn):
+            if (unit := self._fresh_of(source)) is not None:
+                source.turn += unit.samples / source.weight
+                return unit
+        return None
+
+    def _fresh_of(self, source: Source) -> Unit | None:
+        if not source.deck and not self._open_epoch(source):
             return None
-        _, shard = self.deck[0]
-        place, size = (self.epoch, shard), self.sizes[shard]
+        _, shard = source.deck[0]
+        place, size = (source.epoch, shard), self.sizes[shard]
         start = self.granted.get(place, 0)
         stop = min(start + self.unit_samples, size)
         if stop > self.reserved.get(place, 0):
             return None
         self.granted[place] = stop
         if stop < size:
-            heapreplace(self.deck, (stop / size, shard))
+            heapreplace(source.deck, (stop / size, shard))
         else:
-            heappop(self.deck)
-        return Unit(self.epoch, shard, start, stop)
+            heappop(source.deck)
+        return Unit(source.epoch, shard, start, stop)
 
-    def _open_epoch(self) -> bool:
+    def _open_epoch(self, source: Source) -> bool:
         """Deal from the present epoch, or the next where that is used up. False where there are no samples at all."""
-        if not any(self.sizes):
+        if not any(self.sizes[shard] for shard in source.shards):
             return False
-        while not self.deck:
-            used = {shard: self.granted.get((self.epoch, shard), 0) for shard in range(len(self.sizes))}
-            self.deck = [(used[s] / size, s) for s, size in enumerate(self.sizes) if used[s] < size]
-            self.epoch += not self.deck
-        heapify(self.deck)
+        while not source.deck:
+            used = {shard: self.granted.get((source.epoch, shard), 0) for shard in source.shards}
+            source.deck = [(used[s] / self.sizes[s], s) for s in source.shards if used[s] < self.sizes[s]]
+            source.epoch += not source.deck
+        heapify(source.deck)
         return True
 
     def wanted_marks(self, ahead: int) -> tuple[Mark, ...]:
         """Marks to raise so that about `ahead` samples can be granted; empty while half of that can, in each shard."""
-        whole = max(sum(self.sizes), 1)
-        left = whole - sum(self.granted.get((self.epoch, shard), 0) for shard in range(len(self.sizes)))
+        together = sum(source.weight for source in self.sources)
+        dealt_from = [source for source in self.sources if source.weight]
+        found = [self._marks_of(each, math.ceil(ahead * each.weight / together)) for each in dealt_from]
+        return tuple(mark for marks, _ in found for mark in marks) if any(low for _, low in found) else ()
+
+    def _marks_of(self, source: Source, ahead: int) -> tuple[list[Mark], bool]:
+        """Marks to raise, and whether one has to be by now."""
+        whole = max(sum(self.sizes[shard] for shard in source.shards), 1)
+        left = whole - sum(self.granted.get((source.epoch, shard), 0) for shard in source.shards)
         marks, low = [], False
-        for epoch in range(self.epoch, self.epoch + (1 if left > ahead else 2)):
-            for shard, size in enumerate(self.sizes):
+        for epoch in range(source.epoch, source.epoch + (1 if left > ahead else 2)):
+            for shard in source.shards:
+                size = self.sizes[shard]
                 # In proportion to its size, as it is dealt: else the largest shard would run dry with the others full.
                 each = -(-ahead * size // (whole * self.unit_samples)) * self.unit_samples
                 granted, reserved = (book.get((epoch, shard), 0) for book in (self.granted, self.reserved))
                 low = low or min(size, granted + (each + 1) // 2) > reserved
                 if min(size, granted + each) > reserved:
                     marks.append(Mark(epoch, shard, min(size, granted + each)))
-        return tuple(marks) if low else ()
+        return marks, low
 
     def raise_marks(self, marks: Iterable[Mark]) -> None:
         """The database holds these marks now."""
@@ -168,12 +203,14 @@ def restored(
     marks: Iterable[Mark],
     settled: Iterable[Unit],
     left_out: Sequence[Unit] = (),
+    *,
+    sources: Sequence[Source] = (),
 ) -> LeaseBook:
     """The book of a restarted coordinator: what is under the marks and not settled is orphaned until claimed.
 
     `settled`, and what is left out for ever, are units, or ranges of them, of all epochs in any order.
     """
-    book = LeaseBook(tuple(sizes), unit_samples, lost_samples=sum(unit.samples for unit in left_out))
+    book = LeaseBook(tuple(sizes), unit_samples, list(sources), lost_samples=sum(unit.samples for unit in left_out))
     used: dict[tuple[int, int], list[Unit]] = {}
     for unit in chain(settled, left_out):
         used.setdefault((unit.epoch, unit.shard), []).append(unit)
@@ -182,8 +219,10 @@ def restored(
         book.granted[place] = book.reserved[place] = mark.mark
         gaps = _gaps(sorted(used.get(place, [])), mark.mark)
         book.orphans.extend(Unit(*place, start, stop) for start, stop in gaps)
-    while any(sizes) and all(book.granted.get((book.epoch, shard), 0) >= size for shard, size in enumerate(sizes)):
-        book.epoch += 1
+    for source in book.sources:
+        used_up = [shard for shard in source.shards if sizes[shard]]
+        while used_up and all(book.granted.get((source.epoch, shard), 0) >= sizes[shard] for shard in used_up):
+            source.epoch += 1
     return book
 
 

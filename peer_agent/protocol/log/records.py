@@ -18,7 +18,7 @@ from peer_agent.protocol.credentials import RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Run, Short, Small
 from peer_agent.protocol.log.merkle import is_under, tree_of
-from peer_agent.protocol.recipe import Codec
+from peer_agent.protocol.recipe import MOST_SOURCES, Codec, Weight
 
 GENESIS = "0" * 64  # digest before the first entry
 MAX_CONTRIBUTIONS = 65_536  # as many as there can be slots
@@ -126,6 +126,7 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: Count
     samples: Count
     exact: bool
+    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] | UnsetType = UNSET  # of sources, where they are
 
 
 class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):

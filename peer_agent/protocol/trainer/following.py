@@ -72,7 +72,7 @@ def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
     except Problem as problem:
         return Fault.of("E140", reason=problem.fault.cause.rstrip("."))
     if state.recipe is not None and state.greeting is not None:
-        is_same = replace(state.recipe, target_steps=recipe.target_steps) == recipe
+        is_same = replace(state.recipe, target_steps=recipe.target_steps, mix=recipe.mix) == recipe
         if not is_same or (state.greeting.shards, state.greeting.elements) != (greeting.shards, greeting.elements):
             return Fault.of("E128")
     state.greeting, state.recipe, state.snapshot = greeting, recipe, greeting.snapshot

@@ -63,7 +63,7 @@ def epochs(count: int, settled: list[Unit]) -> Stage:
 def test_a_restart_in_epoch_97_leases_no_old_epoch_again() -> None:
     whole = [Unit(epoch, 0, 0, 10_000) for epoch in range(97)]
     stage = epochs(97, [*whole, Unit(97, 0, 0, 100)])
-    assert stage.state.leases.epoch == 97
+    assert stage.state.leases.sources[0].epoch == 97
     assert stage.state.leases.orphans == [Unit(97, 0, 100, 400)]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from peer_agent.protocol.coordinator.events import Mark
-from peer_agent.protocol.coordinator.leases import GIVE_UP, LeaseBook, restored
+from peer_agent.protocol.coordinator.leases import GIVE_UP, LeaseBook, Source, restored
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
 
@@ -28,10 +28,14 @@ class Book(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.book = LeaseBook(SIZES, 4)
+        self.book = LeaseBook(SIZES, 4, self.sources())
         self.marks: dict[tuple[int, int], int] = {}
         self.used: set[Unit] = set()
         self.lost: set[Unit] = set()
+
+    def sources(self) -> list[Source]:
+        """All shards are one."""
+        return []
 
     @rule(ahead=st.integers(1, 60))
     def reserve(self, ahead: int) -> None:
@@ -69,7 +73,7 @@ class Book(RuleBasedStateMachine):
     def restart(self, data: st.DataObject) -> None:
         marks = [Mark(*place, mark) for place, mark in self.marks.items()]
         held = {name: sorted(units) for name, units in self.book.held.items() if units}
-        self.book = restored(SIZES, 4, data.draw(st.permutations(marks)), self.used | self.lost)
+        self.book = restored(SIZES, 4, data.draw(st.permutations(marks)), self.used | self.lost, sources=self.sources())
         for name in data.draw(st.lists(st.sampled_from(sorted(held)), unique=True)) if held else []:
             assert self.book.claim(name, held[name])
             assert self.book.claim(name, held[name]), "saying it twice changes nothing"
@@ -98,8 +102,69 @@ class Book(RuleBasedStateMachine):
         assert all(self.marks.get(place, 0) >= count for place, count in self.book.granted.items())
 
 
+class MixedBook(Book):
+    """The same with two sources, whose weights change."""
+
+    def sources(self) -> list[Source]:
+        return [Source((0, 2), 0.23), Source((1,), 0.77)]
+
+    @rule(first=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    def mix(self, first: float) -> None:
+        self.book.mix([first, 1 - first])
+
+    @invariant()
+    def a_shard_is_used_up_before_its_source_begins_anew(self) -> None:
+        for source in self.book.sources:
+            for shard in source.shards:
+                used = [self.book.granted.get((epoch, shard), 0) for epoch in range(source.epoch)]
+                assert used == [SIZES[shard]] * source.epoch
+
+
+SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestBook = Book.TestCase
-TestBook.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBook.settings = SETTINGS
+TestMixedBook = MixedBook.TestCase
+TestMixedBook.settings = SETTINGS
+
+
+def dealt(leases: LeaseBook, samples: int) -> list[int]:
+    """Samples by source."""
+    counts = [0] * len(leases.sources)
+    for _ in range(samples // 40):
+        leases.raise_marks(leases.wanted_marks(200))
+        for unit in leases.grant(A, 40):
+            counts[next(n for n, source in enumerate(leases.sources) if unit.shard in source.shards)] += unit.samples
+    return counts
+
+
+def test_sources_are_dealt_from_by_their_weights_however_large_they_are() -> None:
+    leases = LeaseBook((100, 5000, 60), 4, [Source((0, 2), 0.23), Source((1,), 0.77)])
+    assert dealt(leases, 4000) == [920, 3080]
+    assert [source.epoch for source in leases.sources] == [5, 0], "920 of 160 are five times all, and more"
+    leases.mix([0.5, 0.5])
+    assert dealt(leases, 400) == [200, 200], "what was dealt before is not made up for"
+    leases.mix([1.0, 0.0])
+    assert dealt(leases, 400) == [400, 0]
+    leases.mix([2.0, 6.0])
+    assert dealt(leases, 400) == [100, 300], "weights need not add up to one"
+
+
+def test_a_source_whose_marks_are_used_up_waits_and_catches_up() -> None:
+    leases = LeaseBook((1000, 1000), 4, [Source((0,), 0.5), Source((1,), 0.5)])
+    leases.raise_marks([Mark(0, 0, 40)])
+    assert {unit.shard for unit in leases.grant(A, 40)} == {0}
+    leases.raise_marks([Mark(0, 0, 80), Mark(0, 1, 80)])
+    assert [unit.shard for unit in leases.grant(A, 48)] == [1] * 10 + [0, 1], "and then by turns"
+
+
+def test_a_source_without_samples_keeps_nobody_waiting() -> None:
+    leases = LeaseBook((0, 100), 4, [Source((0,), 0.5), Source((1,), 0.5)])
+    leases.raise_marks(leases.wanted_marks(50))
+    assert {unit.shard for unit in leases.grant(A, 20)} == {1}
+    leases.mix([1.0, 0.0])
+    assert leases.grant(A, 20) == ()
+    leases.mix([0.0, 0.0])
+    assert (leases.grant(A, 20), leases.wanted_marks(50)) == ((), ())
 
 
 def test_fresh_units_come_from_the_shard_that_is_least_used() -> None:
@@ -149,7 +214,7 @@ def test_a_book_without_samples_grants_nothing() -> None:
     leases = LeaseBook((0, 0), 4)
     assert leases.wanted_marks(10) == ()
     assert leases.grant(A, 4) == ()
-    assert restored((0,), 4, [], []).epoch == 0
+    assert restored((0,), 4, [], []).sources[0].epoch == 0
 
 
 def test_after_a_restart_units_are_claimed_by_their_holder_alone() -> None:
@@ -178,7 +243,7 @@ def test_what_never_was_a_unit_is_not_claimed(unit: Unit) -> None:
     ],
 )
 def test_a_restart_goes_on_in_the_first_epoch_that_is_not_used_up(marks: list[Mark], epoch: int) -> None:
-    assert restored(SIZES, 4, marks, []).epoch == epoch
+    assert restored(SIZES, 4, marks, []).sources[0].epoch == epoch
 
 
 def test_a_unit_that_keeps_failing_is_left_out_and_counted() -> None:
