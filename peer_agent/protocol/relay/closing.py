@@ -17,8 +17,6 @@ from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import PlanHead, PlannedSpan, Slot
 from peer_agent.protocol.plan import QUORUM_PERCENT
 
-NEAR = 0.5  # of what most have sent: who has sent less is slow by itself
-
 
 class Coverage:
     """The chunks of one reducer's spans. Columns of the arrays are these chunks, rows are the plan's slots."""
@@ -108,16 +106,15 @@ class Coverage:
                 closing.append(Closing(self.chunks[column], int(self._came[column])))
         return closing
 
-    def is_ahead(self, slot: int, least: float, moved_since_s: float) -> bool:
+    def is_ahead(self, slot: int, least: float, moved_since_s: float, scheduled: float = 0.0) -> bool:
         """Whether a slot has sent so much larger a part of its chunks, at `least`, than the slowest that still move.
 
-        `moved_since_s`: of which something came after this, in seconds since the plan came. One that is far behind most
-        is not waited for. O(slots).
+        `moved_since_s`: of which something came after this, in seconds since the plan came. `scheduled`: the part that
+        it has to have sent by now, whoever is slow. O(slots).
         """
         part = 1 - self._left / self._asked
-        moving = part[~self._dropped & (self._moved_s >= moved_since_s)]
-        near = moving[moving >= NEAR * np.median(part)]
-        return bool(len(near) and part[slot] > near.min() + least)
+        moving = part[self._moved_s >= moved_since_s]
+        return bool(len(moving) and part[slot] > max(moving.min() + least, scheduled))
 
     def _awaited_of(self, columns: Any) -> NDArray[np.int64]:
         """[slots]: how many of these chunks are planned of each, and have neither come nor closed without it."""

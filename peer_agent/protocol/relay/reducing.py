@@ -22,7 +22,6 @@ AGAIN_S = 2.0  # a span that is done and a slot that is refused may be lost on t
 FIRST_FRAME_S = 10.0  # beyond the planned time, from the opening to the first bytes of a slot (rule 40)
 AHEAD = 1 / 32  # of a slot's chunks, or two batches: so far ahead of the slowest each may be
 MOVES_S = 1.5  # or as long as two batches take by plan: of whom nothing came for longer, nobody waits for it
-HELD = 1.0  # of the plan's time, that a slot's link is held back at most, whoever is slow
 PAUSE_S = 0.75  # without an event: this process stood still, and with it the way of what was sent to it
 OUTBOX_VECTORS = 2  # averaged vectors that are given out at once; beyond that whoever is behind asks the log
 
@@ -195,18 +194,20 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
     """Whether no more is to be read of this slot for a moment, by a plan that is in time.
 
     No chunk is averaged before the slowest has sent its own. What those who are ahead take of the way in comes too
-    late for it, and the way out idles meanwhile.
+    late for it, and the way out idles meanwhile. Nobody is held back to where deadlines would have it late.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
         return False
-    plan, peer = attempt.plan.plan, attempt.plan.slots[slot].peer
-    if not plan.sigma or attempt.held_s.get(peer, 0.0) >= HELD * plan.duration_s:
+    plan = attempt.plan.plan
+    if not plan.sigma:
         return False
     two_batches = 2 * batch_chunks({each.codec for each in attempt.plan.slots}, plan.chunk_elements)
     part = two_batches / len(attempt.coverage.chunks)
-    moved_since_s = _since_plan_s(attempt, now) - max(MOVES_S, part * plan.duration_s)
-    return attempt.coverage.is_ahead(slot, max(AHEAD, part), moved_since_s)
+    since_s = _since_plan_s(attempt, now)
+    moved_since_s = since_s - max(MOVES_S, part * plan.duration_s)
+    scheduled = since_s / plan.duration_s - plan.sigma
+    return attempt.coverage.is_ahead(slot, max(AHEAD, part), moved_since_s, scheduled)
 
 
 def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:

@@ -76,16 +76,23 @@ def test_who_is_ahead_of_the_slowest_that_still_moves_is_ahead() -> None:
     assert not here.is_ahead(0, 0.2, 0.0)
 
 
-def test_who_is_far_behind_most_keeps_nobody_back() -> None:
+def test_who_is_dropped_keeps_nobody_back() -> None:
     here = coverage()
     for slot, chunks in ((0, 3), (1, 3), (2, 1)):
         for chunk in range(chunks):
             here.add(slot, chunk, 1.0)
-    assert not here.is_ahead(0, 0.2, 0.0), "a third of what most have sent"
-    here.add(2, 1, 1.0)
-    assert here.is_ahead(0, 0.2, 0.0), "two thirds"
+    assert here.is_ahead(0, 0.2, 0.0)
     here.drop(2)
     assert not here.is_ahead(0, 0.2, 0.0)
+
+
+def test_who_is_late_by_plan_is_not_ahead_of_anybody() -> None:
+    here = coverage()
+    for slot, chunks in ((0, 3), (1, 3), (2, 1)):
+        for chunk in range(chunks):
+            here.add(slot, chunk, 1.0)
+    assert here.is_ahead(0, 0.2, 0.0, 0.7)
+    assert not here.is_ahead(0, 0.2, 0.0, 0.75), "it is to have sent so much by now"
 
 
 def test_chunks_that_closed_without_a_slot_are_behind_it() -> None:

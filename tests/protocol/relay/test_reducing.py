@@ -15,7 +15,6 @@ from peer_agent.protocol.relay.opened import Place
 from peer_agent.protocol.relay.reducing import (
     AGAIN_S,
     FIRST_FRAME_S,
-    HELD,
     MOVES_S,
     PAUSE_S,
     TRANSITIONS,
@@ -307,7 +306,7 @@ def ahead(relay: Stage) -> list[int]:
 
 
 def test_who_is_ahead_is_read_no_further_while_others_move() -> None:
-    plan = plan_of(duration_s=0.4, sigma=0.5)
+    plan = plan_of(duration_s=2.9, sigma=0.5)
     relay = fast_first(plan)
     assert ahead(relay) == []
     relay.add(plan, 0, 3)
@@ -326,16 +325,15 @@ def test_without_a_plan_in_time_nobody_is_ahead() -> None:
     assert ahead(idle()) == []
 
 
-def test_nobody_is_held_back_for_longer_than_the_plan_takes() -> None:
-    plan = plan_of(duration_s=0.4, sigma=0.5)
+def test_nobody_is_held_back_to_where_the_plan_would_have_it_late() -> None:
+    """Whoever is slow, or says so, costs the others what deadlines allow, and no more."""
+    plan = plan_of(duration_s=1.0, sigma=0.1)
     relay = fast_first(plan)
     relay.add(plan, 0, 3)
-    relay.handle(e.HeldBack(plan.place, 0, HELD * 0.3))
-    relay.handle(e.HeldBack(plan_of(attempt=2).place, 0, 9.0))
-    relay.handle(e.HeldBack(plan.place, 9, 9.0))
-    assert ahead(relay) == [0]
-    relay.handle(e.HeldBack(plan.place, 0, HELD * 0.1))
-    assert ahead(relay) == []
+    relay.now += 1.05
+    assert ahead(relay) == [0], "all of it, after all of the plan's time"
+    relay.now += 0.1
+    assert ahead(relay) == [], "a tenth later"
 
 
 def test_it_says_for_how_long_it_read_nothing_of_each() -> None:
