@@ -75,7 +75,7 @@ def restored(facts: StoredFacts) -> RunState:
 def _sources(facts: StoredFacts) -> list[leases.Source]:
     """Those that the recipe mixes; where it does not, all shards are one, and dealt by their size."""
     weights = facts.recipe.mix
-    if not weights or max(facts.sources, default=0) >= len(weights):
+    if not weights or len(facts.sources) != len(facts.shards) or max(facts.sources, default=0) >= len(weights):
         return []
     shards = [[shard for shard, of in enumerate(facts.sources) if of == number] for number in range(len(weights))]
     return [leases.Source(tuple(found), weight) for found, weight in zip(shards, weights, strict=True)]

@@ -48,6 +48,11 @@ class LeaseBook(Struct):
     def __post_init__(self) -> None:
         self.sources = self.sources or [Source(tuple(range(len(self.sizes))))]
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of the sources, where there are several."""
+        return tuple(source.weight for source in self.sources) if len(self.sources) > 1 else ()
+
     def mix(self, weights: Sequence[float]) -> None:
         """From now on the sources are dealt from by these weights; what was dealt before is not made up for."""
         for source, weight in zip(self.sources, weights, strict=True):

@@ -75,6 +75,12 @@ def test_weights_that_do_not_fit_the_data_mix_nothing(sources: tuple[int, ...]) 
     assert {record.mix for record in world.database.records} == {UNSET}
 
 
+def test_weights_of_data_that_name_no_sources_mix_nothing() -> None:
+    world, _ = checked_world(thorough=False, trainers=2, steps=8, shards=SHARDS, mix=(1.0, 3.0))
+    assert world.run_steps(2)
+    assert {record.mix for record in world.database.records} == {UNSET}, "that is not how they were leased"
+
+
 def test_an_organizer_who_says_nothing_of_weights_changes_none() -> None:
     world = mixed_world((1.0, 3.0), 8)
     assert world.run_steps(1)

@@ -40,7 +40,7 @@ def record_of(state: RunState, round_: Round) -> Record:
         tokens=sum(entry.tokens for entry in contributions),
         samples=sum(entry.samples for entry in contributions),
         exact=_is_exact(state, round_, included),
-        mix=state.recipe.mix or UNSET,
+        mix=state.leases.weights or UNSET,
     )
 
 
