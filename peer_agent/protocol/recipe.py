@@ -74,7 +74,6 @@ class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="da
 
     material: ClassVar[Material]
     beside: ClassVar[Literal["tokenizer", "shards"]]  # the folder of what was prepared that a release is made with
-    takes_several: ClassVar[bool] = False  # whether data may come from several files, which are mixed
     least_beside: ClassVar[int] = 0  # how much of the shards a release needs, at least, in the order of their digests
     module: ClassVar[str]  # with `prepare(file, out, preparation[, further files])`, which gives a `Prepared`
 

@@ -24,7 +24,6 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
         or_text=True,
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
-    takes_several: ClassVar[bool] = True
     module: ClassVar[str] = "peer_agent.publishing.text.prepare"
 
     vocab: int
