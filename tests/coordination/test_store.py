@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
+from msgspec.structs import replace
 
 from coordination import store
 from coordination.hosts import claims
@@ -17,6 +18,7 @@ from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
 from peer_agent.protocol.messages import Snapshot as SnapshotMessage
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.text.samples import samples_in
 from runs import timeline
 from runs.ledger.audit import audit
@@ -305,6 +307,11 @@ class TestLoad:
         assert store.load(store.run_named(example.run.run_id), 1).goal == store.directed(example.run).goal == "paused"
         resume_run(run=example.run)
         assert store.load(store.run_named(example.run.run_id), 1).goal == store.directed(example.run).goal == "running"
+
+    def test_of_how_sources_are_mixed(self, example: Example) -> None:
+        mixed = replace(example.run.parsed_recipe, mix=(1.0, 3.0))
+        Run.objects.filter(pk=example.run.pk).update(recipe=encode_recipe(mixed).decode())
+        assert store.directed(example.run).mix == (1.0, 3.0)
 
     def test_of_the_newest_snapshot(self, example: Example) -> None:
         facts = {"step": 2, "digest": "d" * 64, "state_digest": "5" * 16, "file": "f" * 64, "size": 3}

@@ -89,9 +89,11 @@ def test_another_run_under_the_same_name_is_the_end(change: dict[str, Any]) -> N
     assert stage.last(e.Quit).fault.code == "E128"  # type: ignore[union-attr]
 
 
-def test_a_run_that_is_made_longer_is_the_same() -> None:
+def test_a_run_that_is_made_longer_or_mixed_anew_is_the_same() -> None:
     stage = ready()
-    stage.hears(REHELLO, greeting(recipe=encode_recipe(replace(RECIPE, target_steps=RECIPE.target_steps + 1))))
+    stage.hears(
+        REHELLO, greeting(recipe=encode_recipe(replace(RECIPE, target_steps=RECIPE.target_steps + 1, mix=(1.0, 2.0))))
+    )
     assert not stage.did(e.Quit)
 
 

@@ -1,5 +1,6 @@
 """Preparing a text: from real English to a single letter."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.text import prepare as module
 from peer_agent.publishing.text import shards
 from peer_agent.publishing.text.prepare import PreparedText, prepare
+from peer_agent.publishing.text.tokenizer import train_tokenizer
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import load_shard
 from tests.publishing.texts import docstrings, written
@@ -71,6 +74,23 @@ def test_further_texts_are_sources_of_their_own_under_one_tokenizer(tmp_path: Pa
     assert len(made.pieces) == 3
     assert {word for piece in made.pieces for word in piece.split()} >= {"apples", "berries"}
     assert made.ready.startswith("2 texts are ready: ")
+
+
+def test_the_tokenizer_learns_from_as_much_of_each_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[str] = []
+
+    def train(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
+        learned.extend(documents)
+        return train_tokenizer(learned, preparation)
+
+    monkeypatch.setattr(module, "TRAINED_ON", 200_000)
+    monkeypatch.setattr(module, "train_tokenizer", train)
+    for name in ("apples", "berries"):
+        (tmp_path / name).mkdir()
+    texts = [written(tmp_path / name, f"{name} " * 60_000) for name in ("apples", "berries")]
+    prepare(texts[0], tmp_path / "out", TextPreparation(300), texts[1:])
+    for name in ("apples", "berries"):
+        assert 95_000 < sum(len(document) for document in learned if name in document) <= 100_000
 
 
 def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
