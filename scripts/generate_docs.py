@@ -20,6 +20,7 @@ from peer_agent.protocol.errors.entry import SAYS, Entry
 from peer_agent.protocol.errors.links import LINKS
 from peer_agent.protocol.errors.operating import OPERATING
 from peer_agent.protocol.errors.site import SITE
+from peer_agent.protocol.log import records
 from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE
@@ -39,7 +40,8 @@ GROUPS = {
 }
 PARTS = (
     *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.Listener),
-    *(m.Plan, m.Slot, m.PlannedSpan, Unit, Included, Signed),
+    *(m.Plan, m.Slot, m.PlannedSpan, Unit, Included, Signed, m.Arrival, m.Departure),
+    *(records.Entry, records.RecordHead, records.SpanEntry, records.Scalars, records.Contribution, records.ChunkRange),
 )
 
 PROTOCOL = """# The protocol, version {version}

@@ -1,5 +1,6 @@
 """The generated pages say what the code says."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import get_args
@@ -37,3 +38,9 @@ def test_every_message_has_its_entry() -> None:
 
 def test_complaints_of_the_setup_script_are_listed() -> None:
     assert {f"E90{i}" for i in range(1, 10)} <= set(generate_docs.setup_errors())
+
+
+def test_every_part_that_is_linked_is_described() -> None:
+    page = generate_docs.protocol_page()
+    described = {title.lower() for title in re.findall(r"^#+ (\w+)$", page, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#(\w+)\)", page)) <= described
