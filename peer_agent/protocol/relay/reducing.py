@@ -200,7 +200,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
         return False
     plan = attempt.plan.plan
-    if not plan.sigma:
+    if not plan.sigma or not plan.duration_s:
         return False
     two_batches = 2 * batch_chunks({each.codec for each in attempt.plan.slots}, plan.chunk_elements)
     part = two_batches / len(attempt.coverage.chunks)

@@ -318,7 +318,11 @@ def test_who_is_ahead_is_read_no_further_while_others_move() -> None:
 
 
 def test_without_a_plan_in_time_nobody_is_ahead() -> None:
-    for plan in (plan_of(duration_s=0.4), plan_of(duration_s=0.4, sigma=0.5, reducer=OTHER)):
+    for plan in (
+        plan_of(duration_s=0.4),
+        plan_of(duration_s=0.0, sigma=0.5),
+        plan_of(duration_s=0.4, sigma=0.5, reducer=OTHER),
+    ):
         relay = fast_first(plan)
         relay.add(plan, 0, 3)
         assert ahead(relay) == []
