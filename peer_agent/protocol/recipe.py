@@ -67,6 +67,7 @@ class Material(NamedTuple):
     shown: tuple[str, str]  # above what people are shown of it: a title, and what to look for
     suffixes: tuple[str, ...]  # that its file has one of …
     or_text: bool = False  # … or it is a text, whatever it is called
+    mixes: bool = False  # whether several files may be sources of one run
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):

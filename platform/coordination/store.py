@@ -41,7 +41,7 @@ def load(run: Run, fence: int) -> RunState:
     recipe = run.parsed_recipe
     head, snapshot = run.head, run.snapshots.order_by("-index").first()
     assert snapshot is not None
-    shards = tuple(m.Shard(shard.digest, shard.tokens) for shard in run.dataset.shards.order_by("position"))
+    shards = list(run.dataset.shards.order_by("position"))
     newest = with_records(run).filter(index__lte=head.index, sealed__isnull=False).order_by("-index")[:RECORDS_WALKED]
     facts = StoredFacts(
         run=run.run_id,
@@ -51,7 +51,8 @@ def load(run: Run, fence: int) -> RunState:
         recipe=recipe,
         recipe_bytes=run.recipe.encode(),
         elements=run.elements,
-        shards=shards,
+        shards=tuple(m.Shard(shard.digest, shard.tokens) for shard in shards),
+        sources=tuple(shard.source for shard in shards),
         site_key=public_bytes(site_key()),
         snapshot=as_message(snapshot),
         verified=verified_up_to(run),

@@ -6,7 +6,18 @@ from django.views.decorators.http import require_http_methods
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
 from web.pages.accounts import account, approve_machine, external_login, first_operator, login, machines
-from web.pages.runs import curve_table, drafts, invitations, leaderboard, manage, notebook, preview, publish, uploads
+from web.pages.runs import (
+    curve_table,
+    drafts,
+    invitations,
+    leaderboard,
+    manage,
+    notebook,
+    preview,
+    publish,
+    sources,
+    uploads,
+)
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
 from web.pages.site import health, help_pages, install
@@ -23,6 +34,9 @@ urlpatterns = [
     path("runs/<slug:slug>/edit/", drafts.edit_run, name="edit"),
     path("runs/<slug:slug>/delete/", manage.delete_run, name="delete"),
     path("runs/<slug:slug>/extend/", manage.extend_run, name="extend"),
+    path("runs/<slug:slug>/texts/", sources.add_source, name="add_source"),
+    path("runs/<slug:slug>/texts/<uuid:source>/", sources.remove_source, name="remove_source"),
+    path("runs/<slug:slug>/mix/", sources.mix_sources, name="mix"),
     path("runs/<slug:slug>/finish/", manage.end_run, name="finish"),
     path("runs/<slug:slug>/members/", manage.add_member, name="members"),
     path("runs/<slug:slug>/members/<int:member_id>/", manage.remove_member, name="member"),

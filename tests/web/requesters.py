@@ -37,6 +37,7 @@ MEANT = {  # where a gap of the same name stands for something else
     ("name", "/tokenizer/"): "tokenizer_file",
     ("secret", "/join/"): "invitation_secret",
     ("slug", "/delete/"): "draft",
+    ("slug", "/texts/"): "draft",
     ("member_id", "/removed/"): "removed_id",
 }
 
@@ -104,6 +105,7 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "tokenizer_file": tokenizer_of(run.dataset),
         **addresses_of(run, member),
     }
+    world.names["source"] = str(Run.objects.get(slug="draft").dataset_id)
     membership.add_member(run=Run.objects.get(slug="draft"), name=member.username)
     return world
 
@@ -248,6 +250,13 @@ def post_new_run(requester: Requester, _: World, address: str) -> Any:
     )
 
 
+def add_text(requester: Requester, _: World, address: str) -> Any:
+    """The form with one more text for a draft."""
+    text = SimpleUploadedFile("text.txt", b"Many hands make light work. " * 200)
+    fields = {"licence": "CC0", "may_share": "on", "text": text}
+    return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
+
+
 def requested(key: Ed25519PrivateKey) -> devices.Asked:
     """A machine that asks to be approved."""
     return devices.request_approval(
@@ -324,6 +333,9 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/join/<secret>/": posting(),
     "POST /runs/<slug>/edit/": posting(title="Another title", purpose="", visibility="unlisted"),
     "POST /runs/<slug>/delete/": posting(),
+    "POST /runs/<slug>/texts/": add_text,
+    "POST /runs/<slug>/texts/<source>/": posting(),
+    "POST /runs/<slug>/mix/": posting(weight_0="2"),
     "POST /runs/<slug>/extend/": posting(target_steps="200"),
     "POST /runs/<slug>/finish/": posting(),
     "POST /runs/<slug>/members/": posting(name="Noor"),

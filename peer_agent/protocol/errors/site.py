@@ -490,4 +490,23 @@ SITE: dict[str, Entry] = {
         "Look whether the Hub is up and whether your token still writes, then publish again.",
         means=NOTHING_LOST,
     ),
+    "E384": Entry(
+        "One file alone",
+        Severity.MEDIUM,
+        "A recipe of this kind learns from one file, and this run has {count}.",
+        "Take the further files off the run first, or choose a kind of recipe that learns from several texts.",
+    ),
+    "E385": Entry(
+        "Too many texts",
+        Severity.LOW,
+        "A run mixes at most {most} texts.",
+        "Put small texts together into one file, or take one off the run first.",
+    ),
+    "E386": Entry(
+        "Weights do not fit",
+        Severity.LOW,
+        "{weights} weights were given for {texts} texts.",
+        "Give each text a weight, or none of them. The page shows the texts as they are now.",
+        means=NOTHING_CHANGED,
+    ),
 }

@@ -4,6 +4,7 @@ An open run becomes a draft again while its log is empty.
 """
 
 import shutil
+from functools import partial
 
 from django.db import transaction
 from django.db.models import F
@@ -51,17 +52,22 @@ def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
 
 @transaction.atomic
 def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None) -> None:
-    """Another recipe or licence, and another text where one is given. Raises Problem.
+    """Another recipe or licence, and another first text where one is given; further ones stay. Raises Problem.
 
-    E315, E301, E307, E317, E366, E377.
+    E315, E301, E307, E317, E366, E377, E384.
     """
     draft = require_draft(run)
     checked(recipe)
     quotas.require_model(run.organizer, recipe)
-    text = dataset or draft.dataset
-    require_batch(recipe, size=text.size)  # a token or an image is at least one byte
+    text, further = dataset or draft.dataset, list(draft.dataset.further.all())
+    require_batch(
+        recipe, size=text.size + sum(each.size for each in further)
+    )  # a token or an image is at least one byte
     require_suited(recipe, text.filename)
+    if further and not recipe.material.mixes:
+        raise Problem.of("E384", count=1 + len(further))
     old = draft.parsed_recipe
+    recipe = replace(recipe, mix=old.mix)
     is_same = type(recipe) is type(old) and preparation_of(recipe) == text.preparation
     is_known = is_same and text.state != Dataset.State.FAILED
     if is_known:
@@ -71,6 +77,7 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     Dataset.objects.filter(pk=text.pk).update(licence=licence)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode(), dataset=text, waiting_for="")
     if dataset is not None:
+        draft.dataset.further.update(first=dataset)
         forget_text(draft.dataset)
     if not is_known:
         prepare_anew(text, recipe)
@@ -113,12 +120,13 @@ def take_back(*, run: Run) -> None:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, with its files once that is certain."""
+    """Delete a text that no run uses, and those it is mixed with; their files once that is certain."""
     if dataset.runs.exists():
         return
-    folder = storage.text_path(dataset).parent
-    dataset.delete()
-    transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+    for text in reversed(dataset.sources()):
+        folder = storage.text_path(text).parent
+        text.delete()
+        transaction.on_commit(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 def require_draft(run: Run) -> Run:

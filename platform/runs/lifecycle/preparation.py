@@ -4,6 +4,7 @@ Every function takes an id, may be done twice, and writes its outcome, good or b
 workspace and moved when they are whole; rows follow in one transaction.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
 from runs.datasets.batches import require_data, require_sample
 from runs.datasets.services import preparation_of
+from runs.lifecycle.sources import state_weights
 from runs.models import Dataset, Run, Shard, Snapshot
 from runs.processes.child import run_child
 from runs.processes.faults import faults_to
@@ -35,25 +37,36 @@ def prepare_dataset(dataset_id: UUID) -> None:
     dataset = Dataset.objects.get(pk=dataset_id)
     with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"), storage.workspace() as work:
         out = work / "out"
-        made = run_child(["prepare", str(storage.text_path(dataset)), str(out), "--preparation", dataset.preparation])
+        text, *further = map(str, map(storage.text_path, sources := dataset.sources()))
+        also = [word for path in further for word in ("--also", path)]
+        made = run_child(["prepare", text, str(out), "--preparation", dataset.preparation, *also])
         for run in dataset.runs.filter(state__in=NOT_OPEN):
             require_sample(run.parsed_recipe, size=made["size"])
         target = storage.text_path(dataset).parent / work.name
         storage.put(out, target)
-        if not _keep_dataset(dataset, made, target):
+        if not _keep_dataset(sources, made, target):
             storage.discard(target)
 
 
 @transaction.atomic
-def _keep_dataset(dataset: Dataset, made: dict[str, Any], folder: Path) -> bool:
-    """Whether it is wanted still: another worker was faster, or it was deleted, or cut into other pieces meanwhile."""
+def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
+    """Whether it is wanted still: another worker was faster, or it was deleted, or is prepared anew meanwhile."""
+    dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation)
-    if not wanted.update(state=Dataset.State.READY, folder=storage.relative(folder), **facts):
+    # The row is held first, as whoever adds a text or takes one off does too.
+    if not wanted.select_for_update().exists() or dataset.sources() != list(sources):
         return False
+    wanted.update(state=Dataset.State.READY, folder=storage.relative(folder), **facts)
     Shard.objects.bulk_create(
-        Shard(dataset=dataset, position=position, digest=shard["digest"], tokens=shard["size"])
+        Shard(
+            dataset=dataset,
+            position=position,
+            digest=shard["digest"],
+            tokens=shard["size"],
+            source=shard.get("source", 0),
+        )
         for position, shard in enumerate(made["shards"])
     )
     dataset.refresh_from_db()
@@ -98,6 +111,7 @@ def prepare_run(run_id: UUID) -> None:
 
 @transaction.atomic
 def _open(run: Run, made: dict[str, Any]) -> None:
+    state_weights(run)
     if not move(run, Why.PREPARED, opened_at=timezone.now(), elements=made["elements"], waiting_for=""):
         return
     Snapshot.objects.create(

@@ -38,12 +38,23 @@ class Dataset(models.Model):
     pieces = models.JSONField(null=True, blank=True)
     heldout = models.JSONField(null=True, blank=True)  # {digest, size}
     folder = models.CharField(max_length=200)  # relative to the storage folder
+    # Where this is a further source of another's runs: that one, which also has all that is prepared.
+    first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
     vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
         return self.title
+
+    def sources(self) -> list["Dataset"]:
+        """All texts that its runs learn from: itself, then the further ones as they came."""
+        return [self, *self.further.order_by("created_at", "id")]
+
+    def source_tokens(self, count: int) -> list[int]:
+        """How much is learned of each of the `count` sources, once they are prepared."""
+        found = dict(self.shards.order_by().values_list("source").annotate(models.Sum("tokens")))
+        return [found.get(place, 0) for place in range(count)]
 
     @property
     def fault(self) -> Fault | None:
@@ -58,6 +69,7 @@ class Shard(models.Model):
     position = models.IntegerField()
     digest = models.CharField(max_length=64, db_index=True)
     tokens = models.BigIntegerField()
+    source = models.PositiveSmallIntegerField(default=0)  # of which of the dataset's sources it is made
 
     class Meta:
         ordering = ("position",)

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db.models import QuerySet, Sum
 
 from peer_agent.publishing.card import CardFacts, Person, unfinished
+from runs.datasets.sources import percent, shares_used, source_lines
 from runs.models import Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
 from runs.selectors import LONG, Measured, heldout_points, loss_points
 
@@ -79,10 +80,24 @@ def facts_at(run: Run, step: int) -> CardFacts:
         unnamed_share=sum(person.share for person in others),
         unnamed_samples=sum(person.samples for person in others),
         points=tuple((point.step, point.loss) for point in loss_points(run, most=LONG) if point.step <= step),
-        data_title=run.dataset.filename,
-        data_licence=run.dataset.licence,
-        data_vouched=vouched(run.dataset),
+        **_data_facts(run),
     )
+
+
+def _data_facts(run: Run) -> dict[str, Any]:
+    """What was learned from; of several texts, how much of each, and whose licence is whose."""
+    lines = source_lines(run)
+    texts = [line.dataset for line in lines]
+    vouchers = dict.fromkeys(filter(None, map(vouched, texts)))
+    licences = dict.fromkeys(text.licence for text in texts)
+    if len(lines) == 1:
+        title, licence = texts[0].filename, texts[0].licence
+    else:
+        used = [percent(share) for share in shares_used(run, len(lines))]
+        title = ", ".join(f"{text.filename} ({part} of the samples)" for text, part in zip(texts, used, strict=True))
+        of_each = "; ".join(f"{text.licence} ({text.filename})" for text in texts)
+        licence = next(iter(licences)) if len(licences) == 1 else of_each
+    return {"data_title": title, "data_licence": licence, "data_vouched": "; ".join(vouchers)}
 
 
 def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ninja import Router
 
 from peer_agent.protocol.recipe import as_values
 from runs import selectors
+from runs.datasets.sources import SourceLine, source_lines
 from runs.ledger import standings
 from runs.ledger.averaged import averaged_lines
 from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
@@ -27,7 +28,7 @@ from web.api.schemas import (
     Limit,
     Offset,
     RunList,
-    RunOut,
+    RunWithSourcesOut,
     SnapshotList,
     StepList,
 )
@@ -49,11 +50,12 @@ def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict
     return {"items": facts, "next": str(cursor + limit) if len(lines) > limit else None}
 
 
-@router.get("runs/{slug:slug}", response={200: RunOut, **READING})
+@router.get("runs/{slug:slug}", response={200: RunWithSourcesOut, **READING})
 def run(request: HttpRequest, slug: str) -> dict[str, Any]:
     """One run: its state, figures and recipe."""
     found = run_for(request, slug)
-    return _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
+    facts = _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
+    return facts | {"sources": [_source_facts(line) for line in source_lines(found)]}
 
 
 @router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
@@ -132,6 +134,11 @@ def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:
         "recipe": as_values(recipe),
         "data_bytes": recipe.shard_bytes(run.dataset.tokens or 0),
     }
+
+
+def _source_facts(line: SourceLine) -> dict[str, Any]:
+    names = ("filename", "size", "licence", "sha256")
+    return {**{name: getattr(line.dataset, name) for name in names}, "tokens": line.tokens, "share": line.share}
 
 
 def _step_facts(entry: LogEntry) -> dict[str, Any]:

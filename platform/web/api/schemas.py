@@ -53,6 +53,23 @@ class RunOut(Schema):
     data_bytes: int
 
 
+class SourceOut(Schema):
+    """A file that a run learns from. `share` (0 to 1) is its part of what is dealt; `tokens` once prepared."""
+
+    filename: str
+    size: int
+    licence: str
+    sha256: str
+    tokens: int | None
+    share: float
+
+
+class RunWithSourcesOut(RunOut):
+    """A run, and the files that it learns from."""
+
+    sources: list[SourceOut]
+
+
 class StepOut(Schema):
     """A committed update. `update_digest` is the sha256 of its signed record."""
 

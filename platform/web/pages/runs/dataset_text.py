@@ -1,7 +1,8 @@
 """The text that a form brings: in the form itself, or in pieces before it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from django import forms
 from django.conf import settings
 
 from accounts.models import Person
@@ -11,8 +12,10 @@ from runs.datasets.batches import require_batch, require_suited
 from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.datasets.text_upload import upload_limit
-from runs.models import Dataset, Upload
+from runs.lifecycle.sources import require_source
+from runs.models import Dataset, Run, Upload
 from web.pages.runs.forms.new_run import NewRunForm
+from web.pages.runs.forms.sources import SourceForm
 
 
 def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
@@ -22,18 +25,50 @@ def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
     """
     given, recipe = form.cleaned_data, form.recipe()
     quotas.require_model(person, recipe)
-    upload = upload_of(person, given["upload"]) if given["upload"] and not given["text"] else None
-    if (bringing := given["text"] or upload) and bringing.size:
-        require_batch(recipe, size=bringing.size)  # a token or an image is at least one byte
-    if name := upload.filename if upload else given["text"] and given["text"].name:
-        require_suited(recipe, name)
-    facts = {"organizer": person, "title": given["title"], "licence": given["licence"]}
+    brought = _brought(person, form)
+    if brought.size:
+        require_batch(recipe, size=brought.size)  # a token or an image is at least one byte
+    if brought.filename:
+        require_suited(recipe, brought.filename)
+    return _kept(person, form, brought, title=given["title"])
+
+
+def stored_source(person: Person, form: SourceForm, run: Run) -> Dataset:
+    """A further text of a draft, kept. Raises Problem E377, E384, E385 before it is, and as `stored_text`."""
+    brought = _brought(person, form)
+    require_source(run, brought.filename)
+    dataset = _kept(person, form, brought, title=run.title)
+    assert dataset is not None, "the form wants a text"
+    return dataset
+
+
+class _Brought(NamedTuple):
+    """A file that came with the form, or an upload in pieces; nothing of it where neither did."""
+
+    filename: str = ""
+    size: int = 0
+    upload: Upload | None = None
+
+
+def _brought(person: Person, form: forms.Form) -> _Brought:
+    """Raises Problem E318."""
+    given = form.cleaned_data
     if text := given["text"]:
+        return _Brought(text.name, text.size)
+    if not given["upload"]:
+        return _Brought()
+    upload = upload_of(person, given["upload"])
+    return _Brought(upload.filename, upload.size, upload)
+
+
+def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) -> Dataset | None:
+    facts = {"organizer": person, "title": title, "licence": form.cleaned_data["licence"]}
+    if text := form.cleaned_data["text"]:
         return store_upload(**facts, filename=text.name, size=text.size, chunks=text.chunks())
-    return store_pieces(**facts, upload=upload) if upload else None
+    return store_pieces(**facts, upload=brought.upload) if brought.upload else None
 
 
-def upload_facts(person: Person, form: NewRunForm) -> dict[str, Any]:
+def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
     """What a page with such a form needs: the limits, their use, and the upload of a form with faults."""
     return {
         "form": form,
@@ -48,7 +83,7 @@ def upload_facts(person: Person, form: NewRunForm) -> dict[str, Any]:
     }
 
 
-def kept_upload(person: Person, form: NewRunForm) -> Upload | None:
+def kept_upload(person: Person, form: forms.Form) -> Upload | None:
     """A whole upload that a form named; it need not be sent again."""
     upload_id = getattr(form, "cleaned_data", {}).get("upload")
     try:

@@ -1,6 +1,6 @@
 """What an organizer does to a run: who sees it, its length, its people. Drafts are changed in `drafts`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django import forms
@@ -13,11 +13,13 @@ from django.views.decorators.http import require_http_methods, require_POST
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.access import access_managed_run
+from runs.datasets.sources import SourceLine
 from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Run
 from runs.states import LIVE
 from web.http.access import run_or_404
 from web.pages.runs.forms.organizer import ExtendForm, InvitationForm, MemberForm
+from web.pages.runs.forms.sources import WeightsForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, run_facts, standing_facts
 from web.run_picture.loading import troubled_rows
 from web.run_picture.troubles import run_troubles
@@ -193,11 +195,22 @@ def manage_page(
         "removed": membership.removed_from(run),
         "invitations": membership.open_invitations(run),
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
+        **source_facts(run, facts["sources"]),
         "use": quotas.use_of(run.organizer),
         **possible(run),
         **(wrong or {}),
     }
     return render(request, "web/runs/manage.html", facts, status=400 if fault or wrong else 200)
+
+
+def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
+    """What can be changed of the texts that it mixes."""
+    recipe = run.parsed_recipe
+    can_change = run.state == Run.State.DRAFT and not is_getting_ready(run)
+    facts: dict[str, Any] = {"can_add_source": can_change and recipe.material.mixes}
+    if len(lines) > 1 and (can_change or possible(run)["is_live"]):
+        facts["weights_form"] = WeightsForm(lines=lines, mix=recipe.mix)
+    return facts
 
 
 def possible(run: Run) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from peer_agent.protocol.errors import Problem
 from runs import quotas, selectors
 from runs.access import access_run, may_manage
+from runs.datasets.sources import source_lines
 from runs.lifecycle import services
 from runs.models import Run
 from runs.states import LIVE, MOVING
@@ -91,6 +92,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "seen": seen,
         "picture": picture,
         "recipe": run.parsed_recipe,
+        "sources": source_lines(run),
         "live": live,
         **{name: live[name] for name in ("sentence", "trend", "summary")},
         "state_word": live["word"],

@@ -1,0 +1,98 @@
+"""The texts that a run mixes: its first one and further ones, in the order of the recipe's weights.
+
+Texts come and go while the run is a draft. Weights change at any time; every record of the log says by which of them
+its samples were dealt.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from django.db import transaction
+from msgspec.structs import replace
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import MOST_SOURCES, Recipe, checked, encode_recipe
+from runs.datasets.batches import require_suited
+from runs.datasets.services import prepare_anew
+from runs.datasets.sources import source_lines
+from runs.lifecycle.drafts import forget_text, require_draft
+from runs.lifecycle.ending import ending_word
+from runs.models import Dataset, Run
+from runs.states import EXTENDABLE
+from runs.timeline import add_line, quoted
+
+USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
+
+
+def require_source(run: Run, filename: str) -> None:
+    """A further file of this name may become a source of a draft. Raises Problem E377, E384, E385."""
+    recipe = run.parsed_recipe
+    if not recipe.material.mixes:
+        raise Problem.of("E384", count=2)
+    if len(run.dataset.sources()) >= MOST_SOURCES:
+        raise Problem.of("E385", most=MOST_SOURCES)
+    require_suited(recipe, filename)
+
+
+@transaction.atomic
+def add_source(*, run: Run, source: Dataset) -> None:
+    """A further text of a draft; all of them are prepared again, with one tokenizer. Raises E315, E377, E384, E385."""
+    draft = require_draft(run)
+    require_source(draft, source.filename)
+    recipe = draft.parsed_recipe
+    Dataset.objects.filter(pk=source.pk).update(first=draft.dataset)
+    _change(draft, replace(recipe, mix=(*recipe.mix, USUAL_WEIGHT) if recipe.mix else ()))
+    add_line(run=run, kind="edited", text=f"{run.organizer.username} added {quoted(source.filename)}.")
+    run.refresh_from_db()
+
+
+@transaction.atomic
+def remove_source(*, run: Run, source: UUID) -> None:
+    """Take a further text off a draft again; one that is gone already is nothing. Raises Problem E315."""
+    draft = require_draft(run)
+    sources, recipe = draft.dataset.sources(), draft.parsed_recipe
+    place = next((place for place, each in enumerate(sources) if place and each.pk == source), None)
+    if place is None:
+        return
+    forget_text(sources[place])
+    mix = tuple(weight for at, weight in enumerate(recipe.mix) if at != place)
+    _change(draft, replace(recipe, mix=mix if len(mix) > 1 and any(mix) else ()))
+    add_line(run=run, kind="edited", text=f"{run.organizer.username} took {quoted(sources[place].filename)} off.")
+    run.refresh_from_db()
+
+
+def _change(draft: Run, recipe: Recipe) -> None:
+    Run.objects.filter(pk=draft.pk).update(recipe=encode_recipe(recipe).decode(), waiting_for="")
+    prepare_anew(draft.dataset, recipe)
+
+
+@transaction.atomic
+def mix_sources(*, run: Run, weights: Sequence[float]) -> None:
+    """From now on samples are dealt by these weights, a number for each text; of a draft also by size, with none.
+
+    The run's host tells the coordinator within a second. Raises Problem E301, E315, E386.
+    """
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state != Run.State.DRAFT and (now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED):
+        raise Problem.of("E315", state=ending_word(now))
+    sources = now.dataset.sources()
+    is_by_size = not weights and now.state == Run.State.DRAFT
+    if len(weights) != len(sources) and not is_by_size:
+        raise Problem.of("E386", weights=len(weights), texts=len(sources))
+    recipe = now.parsed_recipe
+    mixed = checked(replace(recipe, mix=tuple(weights)))
+    if mixed.mix == recipe.mix:
+        return
+    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(mixed).decode())
+    run.refresh_from_db()
+    told = ", ".join(f"{line.percent} of {quoted(line.dataset.filename)}" for line in source_lines(run))
+    add_line(run=run, kind="mixed", text=f"{run.organizer.username} mixes the texts anew: {told}.")
+
+
+def state_weights(run: Run) -> None:
+    """Before a run opens: texts that are mixed by their sizes get weights: none could be changed while it goes."""
+    lines, recipe = source_lines(run), run.parsed_recipe
+    if len(lines) > 1 and not recipe.mix:
+        weights = tuple(round(line.share, 6) for line in lines)
+        stated = encode_recipe(replace(recipe, mix=weights)).decode()
+        Run.objects.filter(pk=run.pk, state=Run.State.PREPARING).update(recipe=stated)

@@ -1,0 +1,75 @@
+"""Forms for the texts that a run mixes: one more, and the weights of all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+from django.conf import settings
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Material
+from runs.datasets.sources import SourceLine
+from web.pages.runs.forms.new_run import ABOUT, TEXTS, NewRunForm, sentence
+
+MOST_WEIGHT = 1e6
+
+
+class SourceForm(forms.Form):
+    """One more text, and whose word it is that it may be shared."""
+
+    text = NewRunForm.base_fields["text"]
+    upload = NewRunForm.base_fields["upload"]
+    licence = NewRunForm.base_fields["licence"]
+    may_share = NewRunForm.base_fields["may_share"]
+
+    def __init__(self, *args: Any, material: Material, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        text = self.fields["text"]
+        text.label = f"Another {material.name}"
+        text.help_text = f"{sentence(material.file)}, up to {settings.UPLOAD_LIMIT_MB:,} MB."
+        text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
+        self.fields["may_share"].label = f"I may share this {material.name}"
+        self.fields["may_share"].required = True
+
+    def clean(self) -> dict[str, Any]:
+        """It needs a file, in the form or in pieces before it."""
+        values = super().clean() or self.cleaned_data
+        if values.get("text") is None and values.get("upload") is None and "text" not in self.errors:
+            self.add_error("text", "This field is required.")
+        return values
+
+    def blame(self, problem: Problem) -> None:
+        """Put a numbered error beside the field it is about."""
+        self.add_error(ABOUT.get(problem.fault.code), problem.fault.titled)
+
+
+class WeightsForm(forms.Form):
+    """A weight for each text, or none at all."""
+
+    def __init__(self, *args: Any, lines: Sequence[SourceLine], mix: Sequence[float], **kwargs: Any) -> None:
+        """`mix`: the weights as they are, empty where each text is taken by its size."""
+        super().__init__(*args, **kwargs)
+        for place, line in enumerate(lines):
+            self.fields[f"weight_{place}"] = forms.FloatField(
+                min_value=0,
+                max_value=MOST_WEIGHT,
+                required=False,
+                initial=mix[place] if mix else None,
+                label=line.dataset.filename,
+                help_text=f"{line.percent} of all samples now",
+                widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
+            )
+
+    def clean(self) -> dict[str, Any]:
+        """All or none."""
+        values = super().clean() or self.cleaned_data
+        left_out = [name for name in self.fields if values.get(name) is None and name not in self.errors]
+        for name in left_out if len(left_out) < len(self.fields) else ():
+            self.add_error(name, "This field is required.")
+        return values
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of a valid form, in the order of the texts; empty where none was given."""
+        given = [self.cleaned_data[name] for name in self.fields]
+        return () if None in given else tuple(given)

@@ -1,0 +1,161 @@
+"""The organizer's pages for several texts, and what others read of them."""
+
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from accounts.models import Person
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.recipes.image_classification import ImageClassification
+from runs.datasets.resumable_upload import begin_upload, take_piece
+from runs.models import Dataset, Run, Shard
+from tests.runs.factories import draft
+from tests.web.browsing import as_, page
+
+MANAGE = "/runs/proverbs/manage/"
+TEXTS = "/runs/proverbs/texts/"
+RIDDLES = b"What has hands and cannot clap? " * 40
+
+
+@pytest.fixture
+def proverbs(organizer: Person) -> Run:
+    return draft(organizer)
+
+
+def filled(**changes: Any) -> dict[str, Any]:
+    """The form for one more text."""
+    return {"text": SimpleUploadedFile("riddles.txt", RIDDLES), "licence": "MIT", "may_share": "on"} | changes
+
+
+def make_ready(run: Run) -> None:
+    """As though both texts were prepared: 300 and 700 tokens."""
+    Shard.objects.all().delete()
+    for source, tokens in enumerate((300, 700)):
+        Shard.objects.create(
+            dataset=run.dataset, position=source, digest=f"{source}" * 64, tokens=tokens, source=source
+        )
+    Dataset.objects.filter(pk=run.dataset_id).update(state=Dataset.State.READY)
+
+
+@pytest.fixture
+def mixed(proverbs: Run) -> Run:
+    """A draft with two texts."""
+    Dataset.objects.create(
+        organizer=proverbs.organizer,
+        title="R",
+        licence="MIT",
+        filename="riddles.txt",
+        size=1280,
+        first=proverbs.dataset,
+    )
+    make_ready(proverbs)
+    return proverbs
+
+
+class TestTexts:
+    def test_one_is_added_and_prepared_with_the_first(self, proverbs: Run, organizer: Person) -> None:
+        client = as_(organizer)
+        assert f'href="{TEXTS}"' in page(client.get(MANAGE))
+        assert "Another text" in page(client.get(TEXTS))
+        assert client.post(TEXTS, filled())["Location"] == MANAGE
+        further = Dataset.objects.get(first=proverbs.dataset)
+        assert (further.filename, further.licence, further.vouched_by) == ("riddles.txt", "MIT", organizer)
+        text = page(client.get(MANAGE))
+        assert "The files are being prepared" in text
+        assert "weight_0" not in text, "the page is fetched anew until they are, and would empty the form"
+        make_ready(proverbs)
+        text = page(client.get(MANAGE))
+        assert "<dd>700</dd>" in text
+        assert "70 % of all samples now" in text
+
+    def test_one_may_come_in_pieces(self, proverbs: Run, organizer: Person) -> None:
+        upload = begin_upload(person=organizer, filename="riddles.txt", size=len(RIDDLES))
+        take_piece(upload=upload, offset=0, piece=RIDDLES)
+        assert as_(organizer).post(TEXTS, filled(text="", upload=str(upload.pk)))["Location"] == MANAGE
+        assert Dataset.objects.get(first=proverbs.dataset).size == len(RIDDLES)
+
+    def test_what_is_missing_is_said_at_its_field(self, proverbs: Run, organizer: Person) -> None:
+        for changes in ({"text": ""}, {"may_share": ""}, {"licence": ""}):
+            answer = as_(organizer).post(TEXTS, filled(**changes))
+            assert answer.status_code == 400
+            assert "This field is required." in page(answer)
+        answer = as_(organizer).post(TEXTS, filled(text=SimpleUploadedFile("digits.tar", b"x" * 99)))
+        assert "E377" in page(answer)
+        answer = as_(organizer).post(TEXTS, filled(text=SimpleUploadedFile("bytes.txt", b"\xff" * 99)))
+        assert "E302" in page(answer)
+        assert not Dataset.objects.exclude(pk=proverbs.dataset_id).exists(), "nothing is kept"
+
+    def test_one_is_taken_off(self, mixed: Run, organizer: Person) -> None:
+        further = Dataset.objects.get(first=mixed.dataset)
+        assert f'action="{TEXTS}{further.pk}/"' in page(as_(organizer).get(MANAGE))
+        assert as_(organizer).post(f"{TEXTS}{further.pk}/")["Location"] == MANAGE
+        assert not Dataset.objects.filter(pk=further.pk).exists()
+
+    def test_images_are_one_file(self, proverbs: Run, organizer: Person) -> None:
+        images = encode_recipe(ImageClassification(target_batch=4, micro_batch=2)).decode()
+        Run.objects.update(recipe=images)
+        assert TEXTS not in page(as_(organizer).get(MANAGE))
+        answer = as_(organizer).post(TEXTS, filled())
+        assert "E384" in page(answer)
+
+    def test_a_run_that_was_opened_takes_no_more(self, mixed: Run, organizer: Person) -> None:
+        Run.objects.update(state=Run.State.OPEN)
+        assert "E315" in page(as_(organizer).post(TEXTS, filled()))
+        assert Dataset.objects.count() == 2
+
+
+class TestWeights:
+    def test_they_are_given_and_taken_back(self, mixed: Run, organizer: Person) -> None:
+        client = as_(organizer)
+        client.post("/runs/proverbs/mix/", {"weight_0": "0.23", "weight_1": "0.77"})
+        assert Run.objects.get().parsed_recipe.mix == (0.23, 0.77)
+        assert 'value="0.23"' in page(client.get(MANAGE))
+        client.post("/runs/proverbs/mix/", {"weight_0": "", "weight_1": ""})
+        assert Run.objects.get().parsed_recipe.mix == ()
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"weight_0": "1"}, "This field is required."),
+            ({"weight_0": "-1", "weight_1": "1"}, "greater than or equal to 0"),
+            ({"weight_0": "nan", "weight_1": "1"}, "Enter a number."),
+            ({"weight_0": "1e9", "weight_1": "1"}, "less than or equal to"),
+            ({"weight_0": "0", "weight_1": "0"}, "E301"),
+        ],
+    )
+    def test_what_cannot_be_is_said(self, mixed: Run, organizer: Person, given: dict[str, str], said: str) -> None:
+        answer = as_(organizer).post("/runs/proverbs/mix/", given)
+        assert answer.status_code == 400
+        assert said in page(answer)
+        assert Run.objects.get().parsed_recipe.mix == ()
+
+    def test_they_change_while_the_run_goes(self, mixed: Run, organizer: Person) -> None:
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as it opens
+        Run.objects.update(state=Run.State.OPEN)
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
+        text = page(as_(organizer).get(MANAGE))
+        assert "stands in the log" in text
+        assert "75 % of all samples now" in text
+        assert "Amina mixes the texts anew" in page(Client().get("/runs/proverbs/"))
+
+    def test_everyone_reads_what_is_mixed(self, mixed: Run, organizer: Person) -> None:
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as it opens
+        Run.objects.update(state=Run.State.OPEN)
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
+        text = page(Client().get("/runs/proverbs/"))
+        assert "75 %: <bdi>riddles.txt</bdi>" in text
+        sources = Client().get("/api/v1/runs/proverbs").json()["sources"]
+        assert [(each["filename"], each["tokens"], each["share"]) for each in sources] == [
+            ("proverbs.txt", 300, 0.25),
+            ("riddles.txt", 700, 0.75),
+        ]
+
+
+def test_a_run_of_one_file_is_shown_as_ever(proverbs: Run, organizer: Person) -> None:
+    text = page(as_(organizer).get(MANAGE))
+    assert "Of all samples" not in text
+    assert "weight_0" not in text
+    (only,) = Client().get("/api/v1/runs/proverbs").json()["sources"]
+    assert (only["filename"], only["share"]) == ("proverbs.txt", 1.0)
