@@ -62,8 +62,11 @@ def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
     return dataset
 
 
+@transaction.atomic
 def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
     """Have it prepared again, for another recipe or because the site failed."""
+    # Held, so that whoever keeps what was prepared before is done with it, or comes too late.
+    Dataset.objects.select_for_update().get(pk=dataset.pk)
     dataset.shards.all().delete()
     dataset.preparation, dataset.state = preparation_of(recipe), Dataset.State.UPLOADED
     dataset.fault_code, dataset.fault_text = "", ""
