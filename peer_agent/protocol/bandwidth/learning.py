@@ -12,7 +12,7 @@ two peers is told apart first (`pairs`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from peer_agent.protocol.bandwidth.flows import (
@@ -41,6 +41,7 @@ from peer_agent.protocol.plan import Pair
 
 BUSY = 0.5  # of the estimate: a direction that carried so much had its turn to show that it carries more
 MOST = 0.5  # of a peer's bytes
+NEARLY_FULL = 0.7  # of the estimate: what is shared by bursts and steady flows carries no more
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 HOPE_OF_REDUCERS = 4.0  # the same where a peer reduces alone: those that measured it were, as a rule, slower
 
@@ -150,7 +151,8 @@ def _slowing(
 ) -> set[Direction]:
     """The fewest directions that explain why flows were slower than what is known of their ways.
 
-    Each time the one with most of these bytes, and of several the one that was used most; O(directions x flows).
+    Each time the one with most of these bytes, and of several the one that was used most; O(directions x flows). Where
+    the other ends were nearly full, and fuller, it was they, each for itself: links that many flows share lose a part.
     """
     slow = {flow for flow in held_up if has_room(capacities, loads, flow)}
     found: set[Direction] = set()
@@ -160,9 +162,28 @@ def _slowing(
             for direction in directions_of(flow):
                 size[direction] += flow.received
         worst = max(size, key=lambda each: (size[each], use(capacities, loads, each), each))
-        found.add(worst)
+        if not _others_are_fuller(capacities, loads, worst, slow):
+            found.add(worst)
         slow = {flow for flow in slow if worst not in directions_of(flow)}
     return found
+
+
+def _others_are_fuller(
+    capacities: Mapping[Direction, Capacity],
+    loads: Mapping[Direction, Load],
+    direction: Direction,
+    slow: AbstractSet[Flow],
+) -> bool:
+    """Whether most of these bytes had ends elsewhere that were nearly full, and fuller than this one."""
+    known = max(use(capacities, loads, direction), NEARLY_FULL)
+    its = {flow: other for flow, other in _other_ends(loads[direction], direction) if flow in slow}
+    fuller = sum(flow.received for flow, other in its.items() if use(capacities, loads, other) > known)
+    return fuller > MOST * sum(flow.received for flow in its)
+
+
+def _other_ends(load: Load, direction: Direction) -> Iterator[tuple[Flow, Direction]]:
+    """Each flow of a direction, and the other one that it goes through."""
+    return ((flow, next(each for each in directions_of(flow) if each != direction)) for flow in load.flows)
 
 
 def _others_have_room(
@@ -170,8 +191,7 @@ def _others_have_room(
 ) -> bool:
     """Whether most of what a direction carried had room at its other ends: it is not theirs that was full."""
     load = loads[direction]
-    others = ((flow, next(each for each in directions_of(flow) if each != direction)) for flow in load.flows)
-    free = sum(flow.received for flow, other in others if use(capacities, loads, other) < FULL)
+    free = sum(flow.received for flow, other in _other_ends(load, direction) if use(capacities, loads, other) < FULL)
     return free >= STEADY * load.received
 
 

@@ -101,6 +101,41 @@ def test_the_relay_that_all_were_slowed_by_is_found_and_not_its_senders() -> Non
         assert mbps(known, name) == 100
 
 
+def crowded(senders: int, took_s: float) -> list[Flow]:
+    """Each sends most of its bytes to the auxiliary, slower than asked, and the rest to the next one, in time."""
+    names = [f"t{number}" for number in range(senders)]
+    to_all = [paced(name, "auxiliary", took_s, 10.0) for name in names]
+    shared = zip(names, [*names[1:], names[0]], strict=True)
+    return to_all + [
+        replace(paced(one, other, took_s, 0.0, VECTOR // 4), full_s=0.0, in_step=True) for one, other in shared
+    ]
+
+
+def test_an_auxiliary_is_not_slower_because_its_senders_are_nearly_full() -> None:
+    """16 of 20 Mb/s is what bursts and a steady flow make of a link; its 205 of 300 were nobody's limit."""
+    true = links(auxiliary=(300, 300), **{f"t{number}": (20.0, 20.0) for number in range(16)})
+    known = believed(true)
+    learn(known, crowded(16, 12.5), 0)
+    assert mbps(known, "auxiliary", "down") == 300
+    assert mbps(known, "t0") == 20
+
+
+def test_an_auxiliary_that_is_fuller_than_its_senders_is_slower() -> None:
+    true = links(auxiliary=(270, 270), **{f"t{number}": (24.0, 24.0) for number in range(16)})
+    known = believed(true)
+    learn(known, crowded(16, 11.7), 0)  # 17 of 24, 219 of 270
+    assert mbps(known, "auxiliary", "down") < 240
+    assert mbps(known, "t0") == 24
+
+
+def test_an_auxiliary_that_became_slower_is_found() -> None:
+    true = links(auxiliary=(300, 300), **{f"t{number}": (20.0, 20.0) for number in range(16)})
+    known = believed(true)
+    learn(known, crowded(16, 17.0), 0)
+    assert mbps(known, "auxiliary", "down") == pytest.approx(150 + 0.3 * 150, rel=0.02)
+    assert mbps(known, "t0") == 20
+
+
 def test_an_uplink_is_found_and_not_the_reducers_that_waited_for_it() -> None:
     true = links(a=(10, 100), b=(100, 100), r=(1000, 1000), s=(1000, 1000), t=(1000, 1000))
     known = believed(true, a=4)
