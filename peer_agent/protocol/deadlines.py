@@ -7,12 +7,14 @@ late chunks came in the rounds before. Where all are late, by a slow reducer or 
 counted from when the plan came.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
@@ -21,6 +23,7 @@ LEAST_SIGMA = 0.05
 MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
 DEVIATIONS = 4.0  # medians of what differs from the median
 SET_ASIDE = 10  # one of so many is not asked how late it was
+GROWS, MOST_GROWN = 1.25, 0.25  # times sigma, and a part of the plan's time, where it was too short for somebody
 SHORTEST_S = 2.0  # a plan of less is over before anybody could be called late
 BATCH_BYTES = 128 * 1024  # of chunks that go to one reducer at once: two of the smallest in float32
 LEAST_S = 0.75  # in which machines and home networks may pause
@@ -28,11 +31,24 @@ LEAST_S = 0.75  # in which machines and home networks may pause
 Seconds = NDArray[np.float64]
 
 
-def round_lateness(latenesses: Collection[float]) -> float:
-    """The greatest of one round's latenesses, but for those of the latest tenth, one at least: who is always late lets
-    nobody wait, and the few whom a plan asks for most are not lost among all who had time to spare."""
-    late = sorted(latenesses)
-    return late[max(len(late) - 1 - max(1, len(late) // SET_ASIDE), 0)] if late else 0.0
+def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
+    """The greatest lateness of each round, without the tenth of machines that are latest on the whole, one at least.
+
+    Who is always late lets nobody wait. Somebody is the last in every round: were that one set aside, whoever it is,
+    equal machines would lose one of them each time.
+    """
+    of_each: dict[PeerId, list[float]] = defaultdict(list)
+    for by in rounds:
+        for peer, late in by.items():
+            of_each[peer].append(late)
+    by_lateness = sorted(of_each, key=lambda peer: (float(np.median(of_each[peer])), peer))
+    aside = set(by_lateness[len(by_lateness) - max(1, len(by_lateness) // SET_ASIDE) :] if len(of_each) > 1 else ())
+    return [max((late for peer, late in by.items() if peer not in aside), default=0.0) for by in rounds]
+
+
+def unknown_lateness(sigma: float) -> float:
+    """What counts for a machine whose chunks were waited for in vain: more than that, or nobody would wait longer."""
+    return max(sigma, min(GROWS * sigma, MOST_GROWN))
 
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:

@@ -19,10 +19,12 @@ from peer_agent.protocol.deadlines import (
     coming_s,
     due_s,
     lateness,
-    round_lateness,
+    round_latenesses,
     sigma_of,
+    unknown_lateness,
     waiting_s,
 )
+from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.relay.stage import plan_of
 
 PLAN = plan_of(duration_s=100.0, sigma=0.1).plan
@@ -69,13 +71,32 @@ def test_where_half_were_dropped_sigma_does_not_shrink() -> None:
     assert sigma_of([0.0] * 5 + [0.1] * 5, 10.0) == pytest.approx(0.25)
 
 
-def test_of_a_round_the_latest_tenth_is_set_aside_one_at_least() -> None:
-    """One that is always late lets nobody wait; a few of whom the plan asks most are not lost among the others."""
-    assert round_lateness([0.0] * 15 + [0.5]) == 0.0
-    assert round_lateness([0.0] * 12 + [0.1, 0.12, 0.14, 0.5]) == 0.14
-    assert round_lateness([0.5, 0.3] + [0.2] + [0.0] * 17) == 0.2, "two of twenty"
-    assert round_lateness([0.5, 0.3] + [0.2] + [0.0] * 16) == 0.3, "one of nineteen"
-    assert (round_lateness([]), round_lateness([0.2]), round_lateness([0.3, 0.1])) == (0.0, 0.2, 0.1)
+def of(*latenesses: float) -> dict[PeerId, float]:
+    """One round's, of machines in their order."""
+    return {PeerId(f"{number:032x}"): late for number, late in enumerate(latenesses)}
+
+
+def test_whoever_is_always_late_lets_nobody_wait() -> None:
+    assert round_latenesses([of(0.0, 0.1, 0.5), of(0.05, 0.0, 0.4), of(0.0, 0.0, 0.5)]) == [0.1, 0.05, 0.0]
+    assert round_latenesses([of(0.5, 0.3, 0.2, *[0.0] * 17)]) == [0.2], "two of twenty"
+    assert round_latenesses([of(0.5, 0.3, 0.2, *[0.0] * 16)]) == [0.3], "one of nineteen"
+    assert round_latenesses([of(0.0, 0.3, 0.9), of(0.1, 0.3, 0.0), of(0.0, 0.3, 0.0)]) == [0.9, 0.1, 0.0], (
+        "not once late"
+    )
+    assert round_latenesses([of(0.2), {}]) == [0.2, 0.0], "a machine that is alone counts"
+
+
+def test_whoever_happens_to_be_the_last_is_waited_for() -> None:
+    """Of equal machines another one is late in each round; the one that is late on the whole is set aside."""
+    rounds = [of(*(0.2 if number == late else 0.0 for number in range(8)), 0.3) for late in range(8)]
+    assert round_latenesses(rounds) == [0.2] * 8
+    assert sigma_of(round_latenesses(rounds), 10.0) == pytest.approx(0.2)
+
+
+def test_who_was_waited_for_in_vain_counts_as_somewhat_later() -> None:
+    assert [unknown_lateness(sigma) for sigma in (0.05, 0.1, 0.2, 0.24, 0.5)] == pytest.approx(
+        [0.0625, 0.125, 0.25, 0.25, 0.5]
+    )
 
 
 # Deadlines

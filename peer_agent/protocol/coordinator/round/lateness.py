@@ -21,7 +21,7 @@ WHOLE = 0.95  # of its chunks: who sent less was dropped or gone, and its last o
 
 def sigma_of(state: RunState, duration_s: float) -> float:
     """The part of a plan's time for which its chunks are waited for."""
-    return deadlines.sigma_of([deadlines.round_lateness(late.by.values()) for late in state.latenesses], duration_s)
+    return deadlines.sigma_of(deadlines.round_latenesses([late.by for late in state.latenesses]), duration_s)
 
 
 # --- who is late
@@ -119,8 +119,8 @@ def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
 def _latenesses(
     plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
 ) -> Iterator[tuple[PeerId, float]]:
-    """Of the first chunk, the last or what the reducer says of those between, whichever was later. Who did not send all
-    counts as late as chunks are waited for: how much later it would have come, nobody knows."""
+    """Of the first chunk, the last or what the reducer says of those between, whichever was later. Of whom a chunk was
+    waited for in vain counts as somewhat later than that: how much later it would have come, nobody knows."""
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]
     first = [each.first_s if each is not None else float("inf") for each in came]
@@ -130,7 +130,8 @@ def _latenesses(
     begun = deadlines.lateness(plan, whole_s * batch / count, first, tokens)
     ended = deadlines.lateness(plan, whole_s, last, tokens)
     for share, arrival, *late in zip(shares, came, begun, ended, strict=True):
+        latest = plan.sigma
         if arrival is not None and arrival.size >= share.bytes:
-            yield share.peer, min(max(*late, arrival.late), deadlines.MOST_SIGMA)
-        else:
-            yield share.peer, plan.sigma
+            latest = min(max(*late, arrival.late), deadlines.MOST_SIGMA)
+        was_in_time = latest < plan.sigma
+        yield share.peer, latest if was_in_time else max(latest, deadlines.unknown_lateness(plan.sigma))

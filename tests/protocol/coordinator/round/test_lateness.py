@@ -230,7 +230,7 @@ def test_what_a_reducer_says_of_the_chunks_between_counts_too() -> None:
     assert late(stage, *trainers) == [0.5] * 4, "no later than anybody is waited for"
 
 
-def test_who_was_dropped_counts_as_late_as_chunks_were_waited_for() -> None:
+def test_who_was_dropped_counts_as_somewhat_later_than_chunks_were_waited_for() -> None:
     stage, trainers, relay = timed()
     assert stage.round.plan is not None
     assert stage.round.plan.sigma == 0.5
@@ -240,7 +240,19 @@ def test_who_was_dropped_counts_as_late_as_chunks_were_waited_for() -> None:
     stage.state.latenesses.append(Late((0, 0, 0), dict.fromkeys((t.peer for t in trainers), 0.0)))
     stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, sigma=0.05)  # type: ignore[union-attr,type-var]
     tell(stage, relay, 10.0, 10.0, 10.0, 2.0, size=HALF // 2)
-    assert late(stage, trainers[3]) == [0.05], "its last chunk came early, as it was not its last"
+    assert late(stage, trainers[3]) == [0.0625], "its last chunk came early, as it was not its last"
+
+
+def test_one_chunk_that_was_waited_for_in_vain_counts_as_much() -> None:
+    stage, trainers, relay = timed()
+    stage.state.latenesses.append(Late((0, 0, 0), dict.fromkeys((t.peer for t in trainers), 0.0)))
+    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, sigma=0.08)  # type: ignore[union-attr,type-var]
+    size, waited = HALF + CHUNKS * 60, (0.0, 0.07, 0.08, 0.0)
+    told = tuple(
+        m.Arrival(trainer.peer, size, 1.0, 10.0, late=late) for trainer, late in zip(trainers, waited, strict=True)
+    )
+    stage.say(relay, m.Arrivals(**stage.place(), arrivals=told))
+    assert late(stage, *trainers) == pytest.approx([0, 0.07, 0.1, 0], abs=1e-3)
 
 
 def test_what_a_reducer_says_of_seconds_is_bounded_and_taken_once() -> None:
