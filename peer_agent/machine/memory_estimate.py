@@ -13,6 +13,7 @@ REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand
 OF_A_ROUND = 3  # what is offered, what comes back, and one of them on its way into the other
 HANDED_IN = 3  # a copy of parameters and moments, while the site takes it
 KEPT_FREE = 1  # of a snapshot that was read, and of updates: free again, and kept by the allocator
+READ = 2  # of parameters that stay as they are: as they were read, and in the model
 
 
 class Needs(Struct, frozen=True):
@@ -31,6 +32,7 @@ def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, rec
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
     kept = recipe.recomputed_floats(at_once) if recomputes else recipe.kept_floats(at_once)
     compute = (REPLICA + TRAINER) * vector + int(ELEMENT * kept)
+    fixed = ELEMENT * recipe.fixed_parameters()
     if on_gpu:
-        return Needs(CUDA_HOST_BYTES + beside, CUDA_BYTES + vector + compute)
-    return Needs(PROGRAM_BYTES + beside + compute, 0)
+        return Needs(CUDA_HOST_BYTES + beside + READ * fixed, CUDA_BYTES + vector + compute + fixed)
+    return Needs(PROGRAM_BYTES + beside + compute + READ * fixed, 0)

@@ -19,6 +19,7 @@ Codec = Literal["fp32", "fp16", "int8", "int4"]
 LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
+MOST_FILE_BYTES = 1 << 40
 MOST_SOURCES = 16  # of one run's data
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
@@ -68,6 +69,14 @@ class Material(NamedTuple):
     suffixes: tuple[str, ...]  # that its file has one of …
     or_text: bool = False  # … or it is a text, whatever it is called
     mixes: bool = False  # whether several files may be sources of one run
+    adapts: "Material | None" = None  # the model that has to be brought too, where one is adapted
+
+
+class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model is built from beside its recipe's values: a file by its sha256 in hexadecimal, and its bytes."""
+
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    size: Annotated[int, Meta(ge=1, le=MOST_FILE_BYTES)]
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
@@ -158,6 +167,14 @@ class Recipe(
     @abstractmethod
     def parameters(self) -> int:
         """About how many parameters the model has."""
+
+    def files(self) -> tuple[ModelFile, ...]:
+        """What its model is built from beside its values; nothing where it is drawn from the seed alone."""
+        return ()
+
+    def fixed_parameters(self) -> int:
+        """About how many more parameters the model has, which the run does not change and nobody sends."""
+        return 0
 
     @abstractmethod
     def kept_floats(self, samples: int) -> float:

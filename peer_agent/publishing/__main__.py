@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -47,14 +47,15 @@ LOW, LOWEST = 10, 19  # of the priorities that a process may have
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
     preparation = parse_preparation(given.preparation)
     prepare = importlib.import_module(preparation.module).prepare
-    made: msgspec.Struct = prepare(given.file, given.out, preparation, *([given.also] if given.also else []))
+    more: dict[str, Any] = {"base": given.base} if given.base is not None else {}
+    made: msgspec.Struct = prepare(given.file, given.out, preparation, *([given.also] if given.also else []), **more)
     return made
 
 
 def run_initial(given: argparse.Namespace) -> msgspec.Struct:
     from peer_agent.publishing.initial import make_initial
 
-    return make_initial(_recipe(given.recipe), given.out)
+    return make_initial(_recipe(given.recipe), given.out, given.files)
 
 
 def run_release(given: argparse.Namespace) -> msgspec.Struct:
@@ -91,6 +92,7 @@ def run_replay(given: argparse.Namespace) -> msgspec.Struct:
             begins=given.begins,
             expected=given.expected,
             tell=telling(given.progress),
+            files=given.files,
         )
 
 
@@ -103,7 +105,7 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
     from peer_agent.publishing.evaluate import evaluate
 
     torch.set_num_threads(1)
-    return evaluate(recipe=_recipe(given.recipe), snapshot=given.snapshot, heldout=given.heldout)
+    return evaluate(recipe=_recipe(given.recipe), snapshot=given.snapshot, heldout=given.heldout, files=given.files)
 
 
 def run_hub_check(given: argparse.Namespace) -> msgspec.Struct:
@@ -160,11 +162,12 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True)
     prepare = _command(commands, "prepare", run_prepare, "file", "out")
     prepare.add_argument("--preparation", required=True)
+    prepare.add_argument("--base", type=Path, help="a zip of the model that the recipe adapts")
     prepare.add_argument("--also", type=Path, action="append", default=[], help="further sources of the data")
-    _command(commands, "initial", run_initial, "recipe", "out")
+    initial = _command(commands, "initial", run_initial, "recipe", "out")
     release = _command(commands, "release", run_release, "recipe", "snapshot", "data", "out")
     release.add_argument("--facts", type=Path, required=True)
-    _command(commands, "evaluate", run_evaluate, "recipe", "snapshot", "heldout")
+    evaluate = _command(commands, "evaluate", run_evaluate, "recipe", "snapshot", "heldout")
     replay = _command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")
     replay.add_argument("--log", type=Path, action="append", default=[])
     replay.add_argument("--site-key", type=bytes.fromhex, required=True)
@@ -172,6 +175,8 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("--expected", default="", help="sha256 of a state that needs not be written")
     replay.add_argument("--reach", type=Path, help="how relays are reached; the key is on standard input")
     replay.add_argument("--progress", type=Path)
+    for command in (initial, evaluate, replay):
+        command.add_argument("--files", type=Path, default=Path(), help="where those lie that the model is built from")
     _hub_commands(commands)
     return whole
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.release import model_from
-from peer_agent.recipes.training import training_of
+from peer_agent.recipes.training import NO_FILES, training_of
 from peer_agent.training.loop import memory_or_problem
 from peer_agent.training.objective import mean_loss
 
@@ -24,11 +24,13 @@ class Evaluated(Struct, frozen=True, kw_only=True):
     figures: dict[str, float]
 
 
-def evaluate(*, recipe: Recipe, snapshot: Path, heldout: Path, most: int = MOST_UNITS) -> Evaluated:
+def evaluate(
+    *, recipe: Recipe, snapshot: Path, heldout: Path, most: int = MOST_UNITS, files: Path = NO_FILES
+) -> Evaluated:
     """The held-out loss, with the objective of training. Raises Problem E107, E111, E310, E360, E361."""
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
-        model = model_from(recipe, snapshot)
+        model = model_from(recipe, snapshot, files)
         try:
             mean = mean_loss(model, recipe, shard, torch.device("cpu"), most=most)
         except ValueError as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.training import NO_FILES
 from peer_agent.training.replica import Replica
 
 
@@ -18,10 +19,10 @@ class Initial(Struct, frozen=True, kw_only=True):
     state_digest: str
 
 
-def make_initial(recipe: Recipe, out: Path) -> Initial:
-    """Write the step-0 snapshot of a recipe into a folder. Raises Problem E106."""
+def make_initial(recipe: Recipe, out: Path, files: Path = NO_FILES) -> Initial:
+    """Write the step-0 snapshot of a recipe into a folder. Raises Problem E106, E111."""
     out.mkdir(parents=True, exist_ok=True)
-    replica = Replica(recipe)
+    replica = Replica(recipe, files=files)
     part = out / "initial.safetensors"
     digest = replica.save(part)
     path = part.replace(out / f"{digest}.safetensors")

@@ -13,10 +13,11 @@ from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CURVE, CardFacts, write_card
 from peer_agent.publishing.curve import loss_curve
-from peer_agent.recipes.training import training_of
+from peer_agent.recipes.training import NO_FILES, model_of, training_of
 from peer_agent.training.model import layout_of, parameters_of
 from peer_agent.training.snapshots import read_state
 
+MODEL_FILES = "model"  # the folder of what was prepared, in which the files lie that a model is built from
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date an archive knows, so that its bytes depend on its files alone
 
 
@@ -43,7 +44,7 @@ def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts
     """
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        model = model_from(recipe, snapshot)
+        model = model_from(recipe, snapshot, data / MODEL_FILES)
         names = _write_files(model, recipe, data, out, facts)
         sample = training_of(recipe).sample_of(out)
         files = _with_sums(out, names)
@@ -51,9 +52,9 @@ def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts
     return Released(files=[*files, _described(archive)], archive=archive.name, sample=sample)
 
 
-def model_from(recipe: Recipe, snapshot: Path) -> torch.nn.Module:
+def model_from(recipe: Recipe, snapshot: Path, files: Path = NO_FILES) -> torch.nn.Module:
     """The model of a recipe with a snapshot's parameters. Raises Problem E310 for a snapshot of another model."""
-    model, state = training_of(recipe).build_model(recipe), read_state(snapshot)
+    model, state = model_of(recipe, files), read_state(snapshot)
     layout = layout_of(model)
     if state.layout != layout:
         raise Problem.of("E310", step=state.step)

@@ -19,6 +19,7 @@ from peer_agent.protocol.log.reading import open_head
 from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of, from_lines
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.relay_logs import RelayLogs
+from peer_agent.recipes.training import NO_FILES
 from peer_agent.training.replica import OutOfOrder, Replica
 
 Tell = Callable[[int], None]
@@ -53,13 +54,14 @@ def replay(
     begins: str = "",
     expected: str = "",
     tell: Tell = lambda _: None,
+    files: Path = NO_FILES,
 ) -> Replayed:
     """Apply the sealed records in a folder, in the order of their names, to a snapshot whose sha256 is `begins`.
 
     Written to `<out>/<file>.safetensors`, unless its sha256 is `expected`: then it is there already. `tell` is told
     each step. Raises Problem E341 where bytes are nowhere, E342 where records do not follow, E218, E310, E106.
     """
-    replica = Replica(recipe)
+    replica = Replica(recipe, files=files)
     replica.load(snapshot)
     if begins and replica.state_hash()[0] != begins:
         raise Problem.of("E342", step=replica.step, reason="the snapshot it begins with has changed on the disk")

@@ -8,9 +8,18 @@ import importlib
 import os
 
 from peer_agent.protocol.recipe import KINDS, parse_recipe, recipe_of
-from peer_agent.recipes import causal_lm, image_classification, image_ssl, masked_lm
+from peer_agent.recipes import causal_lm, finetune_lora, image_classification, image_ssl, masked_lm
 
-__all__ = ["KINDS", "causal_lm", "image_classification", "image_ssl", "masked_lm", "parse_recipe", "recipe_of"]
+__all__ = [
+    "KINDS",
+    "causal_lm",
+    "finetune_lora",
+    "image_classification",
+    "image_ssl",
+    "masked_lm",
+    "parse_recipe",
+    "recipe_of",
+]
 
 VARIABLE = "MANYHANDS_RECIPES"  # further modules, parted by commas
 

@@ -16,6 +16,7 @@ from peer_agent.protocol.recipe import Recipe
 if TYPE_CHECKING:  # whoever loads a recipe's module loads torch
     import torch
 
+NO_FILES = Path()  # of a recipe that names none
 Shard = Any  # what a recipe's own `load_shard` made of a file
 Samples = NDArray[np.int64]  # numbers of samples of a shard
 Batch = tuple[NDArray[Any], ...]  # arrays with a row for each sample
@@ -35,8 +36,12 @@ HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the same chance for every snapshot of
 class Training(Protocol):
     """What the module `Recipe.training` of a kind of recipe defines. The recipe given is always of that kind."""
 
-    def build_model(self, recipe: Any) -> "torch.nn.Module":
-        """A freshly initialised model in fp32, the same on every machine. No download, no remote code, no dropout."""
+    def build_model(self, recipe: Any, *files: Path) -> "torch.nn.Module":
+        """A fresh model in fp32, the same on every machine. No download, no remote code, no dropout.
+
+        `files`: of a recipe that names some, the folder in which each lies as `<digest>.safetensors`; else nothing.
+        Parameters that do not learn have no `requires_grad`, and stay as they are.
+        """
 
     def load_shard(self, path: Path) -> Shard:
         """What a file of data holds. Raises Problem E111 where it is not one."""
@@ -71,6 +76,11 @@ class Training(Protocol):
 def training_of(recipe: Recipe) -> Training:
     """The rest of a kind of recipe."""
     return cast("Training", importlib.import_module(recipe.training))
+
+
+def model_of(recipe: Recipe, files: Path = NO_FILES) -> "torch.nn.Module":
+    """A fresh model. `files`: the folder of those that its recipe names."""
+    return training_of(recipe).build_model(recipe, *([files] if recipe.files() else ()))
 
 
 def heldout_batches(recipe: Recipe, heldout: Shard, *, most: float = math.inf) -> Iterator[Batch]:

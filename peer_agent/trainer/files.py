@@ -35,6 +35,19 @@ async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Sh
     return path
 
 
+async def fetch_model_files(home: Home, access: RunAccess, recipe: Recipe) -> Path:
+    """The folder of those that the recipe's model is built from; others leave the cache."""
+    folder, names = home.cache / "models", set[str]()
+    for file in recipe.files():
+        path = folder / f"{file.digest}.safetensors"
+        await _fetch(access, f"models/{file.digest}", path, file.digest, file.size)
+        names.add(path.name)
+    for other in folder.iterdir() if folder.exists() else ():
+        if other.name not in names:
+            other.unlink(missing_ok=True)
+    return folder
+
+
 async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) -> Path:
     """The file of a snapshot; older ones leave the cache, and what was fetched of them."""
     path = home.cache / "snapshots" / f"{snapshot.file}.safetensors"

@@ -24,7 +24,7 @@ from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
-from peer_agent.trainer.files import hand_in
+from peer_agent.trainer.files import fetch_model_files, hand_in
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.round import OpenRound
 from peer_agent.trainer.shard_cache import Shards
@@ -107,7 +107,8 @@ class Jobs:
 
         agent = self.agent
         recipe = parse_recipe(greeting.recipe)
-        replica = await asyncio.to_thread(Replica, recipe, pick_device())
+        files = await fetch_model_files(agent.home, agent.access, recipe)
+        replica = await asyncio.to_thread(Replica, recipe, pick_device(), files)
         if replica.layout.elements != greeting.elements:
             raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
         if agent.publisher is not None:

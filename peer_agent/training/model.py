@@ -25,16 +25,18 @@ class Piece(Struct, frozen=True, array_like=True):
 
 
 class Layout(Struct, frozen=True):
-    """`named_parameters()` laid end to end, tied ones once."""
+    """`named_parameters()` that learn, laid end to end, tied ones once."""
 
     pieces: tuple[Piece, ...]
     elements: int
 
 
 def layout_of(model: torch.nn.Module) -> Layout:
-    """The layout of a model's parameters."""
+    """The layout of a model's parameters, without those that a run does not change."""
     pieces, start = [], 0
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         pieces.append(Piece(name, tuple(parameter.shape), start))
         start = pieces[-1].stop
     return Layout(tuple(pieces), start)
@@ -42,4 +44,5 @@ def layout_of(model: torch.nn.Module) -> Layout:
 
 def parameters_of(model: torch.nn.Module, layout: Layout) -> Iterator[tuple[Piece, torch.nn.Parameter]]:
     """Each piece of the layout with the parameter it stands for."""
-    return zip(layout.pieces, model.parameters(), strict=True)
+    learning = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    return zip(layout.pieces, learning, strict=True)

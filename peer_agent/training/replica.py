@@ -11,7 +11,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.protocol.log.records import GENESIS, RecordHead
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.recipes.training import training_of
+from peer_agent.recipes.training import NO_FILES, model_of
 from peer_agent.training.digests import state_digest
 from peer_agent.training.model import layout_of, parameters_of
 from peer_agent.training.optimizers import Moving, update
@@ -28,11 +28,11 @@ class Replica:
     `step` and `index` count committed updates and log entries, `log_digest` is the digest of the last record.
     """
 
-    def __init__(self, recipe: Recipe, device: torch.device | str = "cpu") -> None:
-        """The state at step 0 of this recipe."""
+    def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", files: Path = NO_FILES) -> None:
+        """The state at step 0 of this recipe. `files`: where those lie that its model is built from, by digest."""
         self.recipe = recipe
         self.device = torch.device(device)
-        self.model = training_of(recipe).build_model(recipe).to(self.device)
+        self.model = model_of(recipe, files).to(self.device)
         self.layout = layout_of(self.model)
         self.parameters = torch.zeros(self.layout.elements, dtype=torch.float32, device=self.device)
         self.moment1 = torch.zeros_like(self.parameters)

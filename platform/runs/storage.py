@@ -38,6 +38,11 @@ def shard_path(dataset: Dataset, digest: str) -> Path:
     return prepared_folder(dataset) / "shards" / f"{digest}.safetensors"
 
 
+def model_folder(dataset: Dataset) -> Path:
+    """Where those files lie that a model is built from, each by its digest."""
+    return prepared_folder(dataset) / "model"
+
+
 def heldout_path(dataset: Dataset) -> Path:
     """The tokens that nobody trains on."""
     return prepared_folder(dataset) / "heldout.safetensors"
@@ -105,6 +110,11 @@ def clear_workspaces() -> None:
 
 def _workspaces() -> Path:
     return root() / "work"
+
+
+def model_files(run: Run) -> list[str]:
+    """What a child is told where the recipe's model is built from files."""
+    return ["--files", str(model_folder(run.dataset))] if run.parsed_recipe.files() else []
 
 
 def recipe_file(run: Run, work: Path) -> Path:

@@ -34,7 +34,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LARGE_AT_ONCE = 4  # longer bodies of one person
 BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
-WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/edit)/\Z")  # forms that may carry a whole text
+WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/(edit|texts|model))/\Z")  # forms that may carry a whole file
 SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/(?P<step>\d{1,15})\Z")
 
 

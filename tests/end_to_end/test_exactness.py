@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from demo.digits import digits_tar
 from demo.visitor import Visitor
 from peer_agent.protocol.log.records import from_lines, to_json
-from tests.end_to_end.rig import image_reference, masked_reference
+from tests.end_to_end.rig import image_reference, lora_reference, masked_reference
 from tests.end_to_end.rig.reference import main, weights_of
 from tests.end_to_end.rig.swarm import Swarm, Uploaded, slowed
+from tests.recipes.finetune_lora.small_base import model_folder, zipped
 
 STEPS, LOSSY_STEPS = 20, 6
 TRIES = 3  # of a run: a machine that a busy computer stops for a second is left out of a step, which is not exact then
@@ -58,6 +60,16 @@ IMAGES = {
 }
 # Small steps, large units: else a ReLU that rounding turns over is a difference that grows threefold with each step.
 # One machine that begins with parameters times 1 ± 1e-7 shows as much.
+ADAPTERS = {
+    "objective": "finetune_lora",
+    "rank": "4",
+    "alpha": "8",
+    "matrices": "all",
+    "context": "32",
+    "optimizer": "adamw",
+    "learning_rate": "0.001",
+    "beta2": "0.999",
+}
 OF_IMAGES = {"family": "resnet10", "width": "8", "side": "32", "micro_batch": "32", "target_batch": "160"}
 # A turn is rare then, and costs up to 2e-4: 1e-8 to 1e-7 without one.
 IMAGE_STEPS, IMAGE_BOUND = 5, {"image_classification": 1e-4, "image_ssl": 1e-3}
@@ -75,11 +87,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visi
 
 
 def train(
-    site: tuple[Swarm, Visitor], target: Path, data: str | Uploaded, *, steps: int, **recipe: str
+    site: tuple[Swarm, Visitor],
+    target: Path,
+    data: str | Uploaded,
+    model: Uploaded | None = None,
+    /,
+    *,
+    steps: int,
+    **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
     """A run from which no machine was left out in any step: its final snapshot, and every machine's digests."""
     for _ in range(TRIES):
-        final, digests = train_once(site, target, data, steps=steps, **recipe)
+        final, digests = train_once(site, target, data, model, steps=steps, **recipe)
         records = [to_json(from_lines(path.read_bytes())) for path in (target / "records").iterdir()]
         left_out = [r for r in records if not r["exact"] and not any("stale" in part for part in r["contributions"])]
         if not left_out:
@@ -90,11 +109,18 @@ def train(
 
 
 def train_once(
-    site: tuple[Swarm, Visitor], target: Path, data: str | Uploaded, *, steps: int, **recipe: str
+    site: tuple[Swarm, Visitor],
+    target: Path,
+    data: str | Uploaded,
+    model: Uploaded | None,
+    /,
+    *,
+    steps: int,
+    **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
     """Three processes of unequal speed; the final snapshot, and every machine's digests. The run goes to `target`."""
     swarm, organizer = site
-    swarm.open_run(organizer, data, trainers=3, steps=steps, **recipe)
+    swarm.open_run(organizer, data, model, trainers=3, steps=steps, **recipe)
     names = {name: f"{name}-{swarm.slug}" for name, _, _ in MACHINES}
     for name, capability, threads in MACHINES:
         more = {"ATEN_CPU_CAPABILITY": capability} if capability else {}
@@ -186,6 +212,33 @@ def test_a_model_of_images_is_what_one_machine_would_make(
     other_weights, other_losses = image_reference.replayed(unweighted(export, tmp_path / "unweighted"))
     assert furthest(other_weights, final) > moved
     assert loss_apart(export, other_losses) > 10 * LOSS_BOUND
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about a name in transformers
+def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tmp_path: Path, english: str) -> None:
+    """Nothing but adapters is sent, kept in the log and in the states; the release is a plain model with them in it."""
+    torch.set_num_threads(1)
+    brought, export = model_folder(tmp_path / "base"), tmp_path / "export"
+    archive = zipped(brought)
+    model = (archive.name, archive.read_bytes())
+    final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], model, steps=STEPS, **ADAPTERS)
+    weights, losses = lora_reference.replayed(export, brought)
+    moved, apart = furthest(weights, final), loss_apart(export, losses)
+    print(f"finetune_lora: max |dw| = {moved:.2e}, losses {apart:.1e} apart, after {STEPS} steps")
+    assert moved <= BOUNDS["adamw"]
+    assert apart <= LOSS_BOUND
+    assert losses[-1] < losses[0]
+    agree(digests, STEPS)
+    adapters = sum(weight.numel() for weight in weights.values())
+    heads = [from_lines(path.read_bytes()) for path in (export / "records").iterdir()]
+    assert {to_json(head)["elements"] for head in heads} == {adapters}
+    assert adapters < (brought / "model.safetensors").stat().st_size / 4 / 3
+    assert final.stat().st_size < 3 * 4 * adapters + 64 * 1024
+    other, _ = lora_reference.replayed(unweighted(export, tmp_path / "unweighted"), brought)
+    assert furthest(other, final) > 10 * BOUNDS["adamw"]
+    released = site[0].released(tmp_path / "released")
+    plain = AutoModelForCausalLM.from_pretrained(released)
+    assert not any("lora" in name for name, _ in plain.named_parameters())
 
 
 def agree(digests: dict[str, dict[int, str]], steps: int) -> None:

@@ -16,22 +16,24 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CardFacts
 from peer_agent.publishing.evaluate import evaluate
-from peer_agent.publishing.release import make_release
+from peer_agent.publishing.release import MODEL_FILES, make_release
 from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.causal_lm import Model as CausalModel
+from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.image_ssl import ImageSSL
 from peer_agent.recipes.images.trunk import Trunk
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as MaskedModel
 from peer_agent.recipes.preparation import parse_preparation
-from peer_agent.recipes.training import Place, training_of
+from peer_agent.recipes.training import Place, model_of, training_of
 from peer_agent.training.model import layout_of
 from peer_agent.training.replica import Replica
 from runs.datasets.services import preparation_of
 from tests.publishing.texts import docstrings
 from tests.recipes.bigram import Bigram
+from tests.recipes.finetune_lora.small_base import model_folder, zipped
 
 HERE = Place(RunId("ab" * 16), 1, 0)
 CPU = torch.device("cpu")
@@ -40,6 +42,7 @@ SMALL: list[Recipe] = [
     MaskedLM(model=MaskedModel(layers=2, width=32, heads=2, context=32, embedding=16), vocab=400),
     ImageClassification(trunk=Trunk(family="resnet10", width=8), micro_batch=5),
     ImageSSL(trunk=Trunk(family="resnet10", width=8), micro_batch=5, queue=2),
+    FinetuneLoRA(rank=2, context=32),
     Bigram(context=32, vocab=400),
 ]
 NAMES = [recipe.objective for recipe in SMALL]
@@ -58,7 +61,8 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     (folder / "file").write_bytes(content)
     preparation = parse_preparation(preparation_of(recipe))
     assert preparation == recipe.preparation()
-    made = importlib.import_module(preparation.module).prepare(folder / "file", folder, preparation)
+    base = {"base": zipped(model_folder(folder / "brought"))} if preparation.material.adapts else {}
+    made = importlib.import_module(preparation.module).prepare(folder / "file", folder, preparation, **base)
     fitted = recipe.fitted(msgspec.to_builtins(made))
     assert fitted.preparation() == preparation, "what was found is no reason to prepare anew"
     assert all(getattr(fitted, name) for name in recipe.from_data)
@@ -70,7 +74,7 @@ def test_a_batch_is_its_rows(prepared: tuple[Recipe, Path]) -> None:
     kind = training_of(recipe)
     shard = kind.load_shard(next((folder / "shards").iterdir()))
     samples = np.arange(recipe.samples_in(kind.size_of(shard)))[-5:]
-    batch, model = kind.batch_of(recipe, shard, samples, HERE), kind.build_model(recipe)
+    batch, model = kind.batch_of(recipe, shard, samples, HERE), model_of(recipe, folder / MODEL_FILES)
     rows = [kind.batch_of(recipe, shard, samples[at : at + 1], HERE) for at in range(5)]
     for at, row in enumerate(rows):
         assert all(np.array_equal(part[at : at + 1], alone) for part, alone in zip(batch, row, strict=True))
@@ -92,10 +96,10 @@ def test_a_shard_is_as_large_as_is_said(prepared: tuple[Recipe, Path]) -> None:
 
 
 def test_a_fresh_model_is_the_same_twice_and_about_as_large_as_is_said(prepared: tuple[Recipe, Path]) -> None:
-    recipe, _ = prepared
-    first = Replica(recipe)
+    recipe, folder = prepared
+    first = Replica(recipe, files=folder / MODEL_FILES)
     torch.manual_seed(1)
-    assert Replica(recipe).digest() == first.digest()
+    assert Replica(recipe, files=folder / MODEL_FILES).digest() == first.digest()
     assert recipe.parameters() == pytest.approx(layout_of(first.model).elements, rel=0.1)
 
 
@@ -103,9 +107,9 @@ def test_a_release_says_what_it_is_and_held_out_data_are_measured(
     prepared: tuple[Recipe, Path], tmp_path: Path
 ) -> None:
     recipe, folder = prepared
-    Replica(recipe).save(tmp_path / "state.safetensors")
-    heldout = folder / "heldout.safetensors"
-    measured = evaluate(recipe=recipe, snapshot=tmp_path / "state.safetensors", heldout=heldout)
+    files, heldout = folder / MODEL_FILES, folder / "heldout.safetensors"
+    Replica(recipe, files=files).save(tmp_path / "state.safetensors")
+    measured = evaluate(recipe=recipe, snapshot=tmp_path / "state.safetensors", heldout=heldout, files=files)
     assert measured.units > 100
     facts = CardFacts(slug="a-run", title="A run", steps=1, loss=5.5, heldout_loss=measured.loss)
     snapshot, out = tmp_path / "state.safetensors", tmp_path / "out"

@@ -63,6 +63,8 @@ def test_an_upload_is_bounded_by_the_site(settings: Any, volunteer: Person, leng
     ("method", "path", "status"),
     [
         ("POST", "/runs/proverbs/edit/", 299),
+        ("POST", "/runs/proverbs/texts/", 299),
+        ("POST", "/runs/proverbs/model/", 299),
         ("POST", "/runs/proverbs/manage/", 413),
         ("POST", "/runs/proverbs/edit/more/", 413),
         ("PATCH", "/uploads/1/", 413),

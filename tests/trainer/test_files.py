@@ -11,9 +11,11 @@ from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import ModelFile
+from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer import files as site_files
-from peer_agent.trainer.files import STRANGE_TRIES, fetch_snapshot, hand_in
+from peer_agent.trainer.files import STRANGE_TRIES, fetch_model_files, fetch_snapshot, hand_in
 from peer_agent.training.replica import Replica
 from tests.agent.scripted_site import RECIPE, TRAINER, OwnAccess
 
@@ -50,6 +52,25 @@ def downloads(monkeypatch: pytest.MonkeyPatch, *refusals: str) -> list[str]:
 
     monkeypatch.setattr(site_files, "download", download)
     return left
+
+
+async def test_what_a_model_is_built_from_is_fetched_and_what_another_was_goes(
+    home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not (await fetch_model_files(home, access, RECIPE)).exists(), "one that begins from nothing"
+    asked: list[tuple[str, str, int]] = []
+
+    async def download(url: str, path: Path, *, sha256: str, size_limit: int, **_: Any) -> None:
+        asked.append((url.rpartition("/api/")[2], sha256, size_limit))
+        place(path)
+
+    monkeypatch.setattr(site_files, "download", download)
+    for letter in "ab":
+        recipe = FinetuneLoRA(base=Base(file=ModelFile(letter * 64, 7)))
+        for _ in range(2):
+            folder = await fetch_model_files(home, access, recipe)
+            assert [path.name for path in folder.iterdir()] == [f"{letter * 64}.safetensors"]
+    assert asked == [(f"v1/files/models/{letter * 64}", letter * 64, 7) for letter in "ab"]
 
 
 async def test_a_site_that_is_restarted_is_waited_for(

@@ -87,6 +87,12 @@ POST  /runs/<slug>/texts/                            private   login  404      4
 POST  /runs/<slug>/texts/<source>/                   public    login  403      403    done      403      login
 POST  /runs/<slug>/texts/<source>/                   unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/texts/<source>/                   private   login  404      403    done      404      login
+GET   /runs/<slug>/model/                            public    login  403      403    200       403      login
+GET   /runs/<slug>/model/                            unlisted  login  403      403    200       403      login
+GET   /runs/<slug>/model/                            private   login  404      403    200       404      login
+POST  /runs/<slug>/model/                            public    login  403      403    400       403      login
+POST  /runs/<slug>/model/                            unlisted  login  403      403    400       403      login
+POST  /runs/<slug>/model/                            private   login  404      403    400       404      login
 POST  /runs/<slug>/mix/                              public    login  403      403    done      403      login
 POST  /runs/<slug>/mix/                              unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/mix/                              private   login  404      403    done      404      login
@@ -202,6 +208,9 @@ POST  /api/v1/runs/<slug>/credential                 public    401    200      2
 POST  /api/v1/runs/<slug>/credential                 unlisted  401    200      200    200       200      403
 POST  /api/v1/runs/<slug>/credential                 private   401    404      200    200       404      403
 POST  /api/v1/relays/credential                      *         401    403      403    403       200      403
+GET   /api/v1/files/models/<digest>                  public    401    404      404    404       404      403
+GET   /api/v1/files/models/<digest>                  unlisted  401    404      404    404       404      403
+GET   /api/v1/files/models/<digest>                  private   401    404      404    404       404      403
 GET   /api/v1/files/shards/<digest>                  public    401    200      200    200       200      403
 GET   /api/v1/files/shards/<digest>                  unlisted  401    200      200    200       200      403
 GET   /api/v1/files/shards/<digest>                  private   401    404      200    200       404      403

@@ -38,6 +38,7 @@ MEANT = {  # where a gap of the same name stands for something else
     ("secret", "/join/"): "invitation_secret",
     ("slug", "/delete/"): "draft",
     ("slug", "/texts/"): "draft",
+    ("slug", "/model/"): "draft",
     ("member_id", "/removed/"): "removed_id",
 }
 
@@ -334,6 +335,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/edit/": posting(title="Another title", purpose="", visibility="unlisted"),
     "POST /runs/<slug>/delete/": posting(),
     "POST /runs/<slug>/texts/": add_text,
+    "POST /runs/<slug>/model/": add_text,
     "POST /runs/<slug>/texts/<source>/": posting(),
     "POST /runs/<slug>/mix/": posting(weight_0="2"),
     "POST /runs/<slug>/extend/": posting(target_steps="200"),
@@ -366,6 +368,7 @@ WAYS: dict[str, Ask] = {
     "POST /api/v1/machines": enrol,
     "POST /api/v1/runs/<slug>/credential": signed(Role.TRAINER),
     "POST /api/v1/relays/credential": signed(Role.RELAY),
+    "GET /api/v1/files/models/<digest>": fetch,
     "GET /api/v1/files/shards/<digest>": fetch,
     "GET /api/v1/files/snapshots/<digest>": fetch,
     "GET /api/v1/files/tokenizer": fetch_of_run,

@@ -509,4 +509,40 @@ SITE: dict[str, Entry] = {
         "Give each text a weight, or none of them. The page shows the texts as they are now.",
         means=NOTHING_CHANGED,
     ),
+    "E387": Entry(
+        "No model to adapt",
+        Severity.MEDIUM,
+        "A recipe of this kind adapts a model that is there already, and none was given.",
+        "Add the model: a zip of its folder, as a release of this site or the Hub has it.",
+    ),
+    "E388": Entry(
+        "No model in it",
+        Severity.MEDIUM,
+        "The file is no zip of a model's folder that can be read ({reason}).",
+        "Zip the folder with config.json, tokenizer.json and model.safetensors (or its parts with their index).",
+    ),
+    "E389": Entry(
+        "Pickled parameters",
+        Severity.MEDIUM,
+        "The model's parameters are pickled, and a pickle may run anything.",
+        "Save the model as safetensors (`model.save_pretrained(folder)` does), and bring that folder.",
+    ),
+    "E390": Entry(
+        "Not a known model",
+        Severity.MEDIUM,
+        "This model cannot be adapted here: {reason}.",
+        "Take one of these kinds, in 16 or 32 bits, that needs no code of its own: {known}.",
+    ),
+    "E391": Entry(
+        "Model does not fit",
+        Severity.MEDIUM,
+        "What is in the model's folder does not fit together ({reason}).",
+        "Look whether the model loads with transformers, save it again, and bring the new folder.",
+    ),
+    "E392": Entry(
+        "No model wanted",
+        Severity.LOW,
+        "A recipe of this kind begins with fresh parameters; it adapts no model.",
+        "Choose the recipe “Fine-tune a language model” for that.",
+    ),
 }

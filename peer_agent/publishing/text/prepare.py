@@ -7,12 +7,19 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.documents import Documents, open_documents
 from peer_agent.publishing.text.shards import entropy_of, in_shards, write_heldout, write_shard
-from peer_agent.publishing.text.tokenizer import Encoded, encode_documents, save_tokenizer, train_tokenizer
+from peer_agent.publishing.text.tokenizer import (
+    END_OF_TEXT_ID,
+    Encoded,
+    encode_documents,
+    save_tokenizer,
+    train_tokenizer,
+)
 from peer_agent.recipes.preparation import DataFile, Prepared
 from peer_agent.recipes.text.preparation import TextPreparation
 
@@ -51,10 +58,18 @@ def _prepare(texts: Sequence[Documents], out: Path, preparation: TextPreparation
     learned = [_learned_from(*each, TRAINED_ON // len(texts)) for each in zip(texts, orders, strict=True)]
     tokenizer = train_tokenizer(chain.from_iterable(learned), preparation)
     save_tokenizer(tokenizer, out / "tokenizer", sentences=sentences)
+    return cut(texts, out, tokenizer, sentences=sentences)
+
+
+def cut(
+    texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
+) -> PreparedText:
+    """Write shards and the held-out part of texts. `end`: the token that follows each document that is no sentences."""
+    orders = [documents.order() for documents in texts]
     pieces, held = tokenizer.get_vocab_size(), list[Encoded]()
     counts, shards = np.zeros(pieces, dtype=np.int64), list[DataFile]()
     for source, (documents, order) in enumerate(zip(texts, orders, strict=True)):
-        encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences)
+        encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences, end=end)
         held += _set_aside(documents, order, encoded)
         shards += _write_shards(encoded, out / "shards", counts, source)
     tokens = sum(shard.size for shard in shards)

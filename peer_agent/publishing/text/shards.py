@@ -1,4 +1,7 @@
-"""Token files: content-addressed safetensors with a uint16 tensor `tokens`, and where sentences begin in `starts`."""
+"""Token files: content-addressed safetensors with `tokens`, and where sentences begin in `starts`.
+
+Tokens are uint16, or uint32 where a tokenizer has more than 65,536.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -32,7 +35,9 @@ def in_shards(documents: Iterable[Encoded]) -> Iterator[Sentences]:
 
 
 def _as_arrays(tokens: list[int], starts: list[int]) -> Sentences:
-    return Sentences(np.array(tokens, dtype=np.uint16), np.array(starts, dtype=np.uint32))
+    narrow = max(tokens) <= np.iinfo(np.uint16).max
+    laid = np.array(tokens, dtype=np.uint16) if narrow else np.array(tokens, dtype=np.uint32)
+    return Sentences(laid, np.array(starts, dtype=np.uint32))
 
 
 def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:

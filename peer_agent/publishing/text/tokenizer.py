@@ -98,14 +98,16 @@ def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenize
     return tokenizer
 
 
-def encode_documents(tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False) -> Iterator[Encoded]:
+def encode_documents(
+    tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
+) -> Iterator[Encoded]:
     """Tokens of each document: with the end of the text after it, or as sentences."""
     for batch in _batches(documents):
         if sentences:
             yield from _sentences(tokenizer, batch)
         else:
-            for encoding in tokenizer.encode_batch_fast(batch):
-                yield Encoded([*encoding.ids, END_OF_TEXT_ID], [])
+            for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                yield Encoded([*encoding.ids, end], [])
 
 
 def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:

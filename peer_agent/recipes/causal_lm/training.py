@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch.nn import functional
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -22,18 +20,18 @@ from transformers import (
 
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.initial import draw_normal
+from peer_agent.recipes.text.next_token import loss_units_in, perplexity, size_of, summed_loss
 from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
-from peer_agent.recipes.text.tokens import IGNORED, Tokens, load_shard, rows_of
+from peer_agent.recipes.text.tokens import Tokens, load_shard, rows_of
 from peer_agent.recipes.training import Batch, Place, Samples
 
-__all__ = ["load_shard"]
+__all__ = ["load_shard", "loss_units_in", "size_of", "summed_loss"]
 
 END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the tokenizer's first token; also begins a text
 SPREAD = 0.02  # standard deviation of fresh matrices, as in GPT-2
 INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled by depth, as in GPT-2
 SAMPLE_TOKENS = 120
 SAMPLE_SEED = 0
-LARGEST_LOSS = 700.0  # above it, a perplexity is no number
 
 # The model
 
@@ -97,37 +95,16 @@ def _gated(recipe: CausalLM) -> dict[str, Any]:
 # Data and loss
 
 
-def size_of(shard: Tokens) -> int:
-    """In tokens."""
-    return len(shard)
-
-
 def batch_of(recipe: CausalLM, shard: Tokens, samples: Samples, place: Place) -> Batch:
     """Ids and labels, both [samples, context]."""
     del place  # nothing here is left to chance
     return rows_of(samples, tokens=shard, context=recipe.model.context)
 
 
-def loss_units_in(batch: Batch) -> int:
-    """All labelled tokens but the first of a sample, which nothing predicts."""
-    _, labels = batch
-    return int(np.count_nonzero(labels[:, 1:] != IGNORED))
-
-
-def summed_loss(recipe: CausalLM, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Every token but a sample's first is predicted from those before it."""
-    del recipe
-    ids, labels = (torch.from_numpy(part).to(device) for part in batch)
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    return functional.cross_entropy(
-        logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-
-
 def figures_of(recipe: CausalLM, model: torch.nn.Module, heldout: Tokens, loss: float) -> Mapping[str, float]:
-    """Perplexity: among how many words it chooses, as it were."""
+    """What people say instead of a loss."""
     del recipe, model, heldout
-    return {"perplexity": math.exp(min(loss, LARGEST_LOSS))}
+    return {"perplexity": perplexity(loss)}
 
 
 # The release

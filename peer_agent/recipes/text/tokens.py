@@ -11,7 +11,7 @@ from peer_agent.protocol.errors import Problem
 
 IGNORED = -100  # label of a position that has no loss
 
-Tokens = NDArray[np.uint16]
+Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # ids and labels, both [samples, context]
 
 
@@ -26,6 +26,15 @@ def load_shard(path: Path) -> Tokens:
     """The tokens of a shard file. Raises Problem E111 where it is not one."""
     tokens: Tokens = _vectors(path, tokens=np.uint16)[0]
     return tokens
+
+
+def load_wide_shard(path: Path) -> Tokens:
+    """The same of a file that may have more than 65,536 kinds of tokens. Raises Problem E111."""
+    try:
+        return load_shard(path)
+    except Problem:
+        tokens: Tokens = _vectors(path, tokens=np.uint32)[0]
+        return tokens
 
 
 def load_sentences(path: Path) -> Sentences:

@@ -8,7 +8,9 @@ from runs.models import Dataset
 
 def is_text(filename: str) -> bool:
     """Whether a file is read as text on its way in: all that no recipe takes for something else."""
-    suffixes = {suffix for kind in KINDS.values() for suffix in kind.prepares.material.suffixes}
+    materials = [kind.prepares.material for kind in KINDS.values()]
+    brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
+    suffixes = {suffix for material in brought for suffix in material.suffixes}
     return not filename.lower().endswith(tuple(suffixes))
 
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.preparation import parse_preparation
 from runs import queue, quotas
 from runs.datasets.batches import is_text
 from runs.datasets.resumable_upload import keep_upload
@@ -77,6 +78,15 @@ def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
 def preparation_of(recipe: Recipe) -> str:
     """How data are prepared for a recipe, as rows and children have it."""
     return msgspec.json.encode(recipe.preparation()).decode()
+
+
+def lacks_base(dataset: Dataset) -> bool:
+    """Whether it cannot be prepared before a model is brought that is adapted with it."""
+    return (
+        bool(dataset.preparation)
+        and dataset.base_id is None
+        and parse_preparation(dataset.preparation).material.adapts is not None
+    )
 
 
 def enqueue_preparation(dataset: Dataset) -> None:

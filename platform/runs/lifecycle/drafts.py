@@ -68,17 +68,22 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
         raise Problem.of("E384", count=1 + len(further))
     old = draft.parsed_recipe
     recipe = replace(recipe, mix=old.mix)
+    base = draft.dataset.base if recipe.material.adapts else None
     is_same = type(recipe) is type(old) and preparation_of(recipe) == text.preparation
     is_known = is_same and text.state != Dataset.State.FAILED
     if is_known:
         recipe = replace(recipe, **{name: getattr(old, name) for name in recipe.from_data})
     if is_known and text.state == Dataset.State.READY:
         require_data(recipe, text)
-    Dataset.objects.filter(pk=text.pk).update(licence=licence)
+    left, text.base = draft.dataset.base if base is None else None, base
+    Dataset.objects.filter(pk=text.pk).update(licence=licence, base=base)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode(), dataset=text, waiting_for="")
     if dataset is not None:
         draft.dataset.further.update(first=dataset)
-        forget_text(draft.dataset)
+        Dataset.objects.filter(pk=draft.dataset_id).update(base=None)
+        forget_text(Dataset.objects.get(pk=draft.dataset_id))
+    if left is not None:
+        forget_text(left)
     if not is_known:
         prepare_anew(text, recipe)
     if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
@@ -120,10 +125,10 @@ def take_back(*, run: Run) -> None:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, and those it is mixed with; their files once that is certain."""
+    """Delete a text that no run uses, and what belongs to it alone; the files once that is certain."""
     if dataset.runs.exists():
         return
-    for text in reversed(dataset.sources()):
+    for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
         folder = storage.text_path(text).parent
         text.delete()
         transaction.on_commit(partial(shutil.rmtree, folder, ignore_errors=True))

@@ -17,7 +17,7 @@ from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
 from runs.datasets.batches import require_data, require_sample
-from runs.datasets.services import preparation_of
+from runs.datasets.services import lacks_base, preparation_of
 from runs.lifecycle.sources import state_weights
 from runs.models import Dataset, Run, Shard, Snapshot
 from runs.processes.child import run_child
@@ -32,14 +32,16 @@ from runs.timeline import add_line
 def prepare_dataset(dataset_id: UUID) -> None:
     """Make shards of the data, and whatever else their recipe wants of them."""
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
-    if not Dataset.objects.filter(pk=dataset_id, state__in=unprepared).update(state=Dataset.State.PREPARING):
+    waiting = Dataset.objects.filter(pk=dataset_id, state__in=unprepared)
+    if any(lacks_base(each) for each in waiting) or not waiting.update(state=Dataset.State.PREPARING):
         return
-    dataset = Dataset.objects.get(pk=dataset_id)
+    dataset = Dataset.objects.select_related("base").get(pk=dataset_id)
     with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"), storage.workspace() as work:
         out = work / "out"
         text, *further = map(str, map(storage.text_path, sources := dataset.sources()))
-        also = [word for path in further for word in ("--also", path)]
-        made = run_child(["prepare", text, str(out), "--preparation", dataset.preparation, *also])
+        more = [word for path in further for word in ("--also", path)]
+        more += ["--base", str(storage.text_path(dataset.base))] if dataset.base is not None else []
+        made = run_child(["prepare", text, str(out), "--preparation", dataset.preparation, *more])
         for run in dataset.runs.filter(state__in=NOT_OPEN):
             require_sample(run.parsed_recipe, size=made["size"])
         target = storage.text_path(dataset).parent / work.name
@@ -54,7 +56,9 @@ def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path
     dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
-    wanted = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation)
+    wanted = Dataset.objects.filter(
+        pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base
+    )
     # The row is held first, as whoever adds a text or takes one off does too.
     if not wanted.select_for_update().exists() or dataset.sources() != list(sources):
         return False
@@ -104,7 +108,7 @@ def prepare_run(run_id: UUID) -> None:
     with faults_to(lambda fault: _back_to_draft(run, fault), "E309"), storage.workspace() as work:
         recipe = run.parsed_recipe
         require_data(recipe, run.dataset)
-        made = run_child(["initial", str(recipe_file(run, work)), str(work)])
+        made = run_child(["initial", str(recipe_file(run, work)), str(work), *storage.model_files(run)])
         storage.put(work / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
         _open(run, made)
 

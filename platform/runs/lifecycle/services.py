@@ -10,7 +10,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import queue, quotas
 from runs.datasets.batches import require_batch, require_data, require_suited
-from runs.datasets.services import enqueue_preparation, preparation_of, prepare_anew
+from runs.datasets.services import enqueue_preparation, lacks_base, preparation_of, prepare_anew
 from runs.models import Dataset, Head, Release, Run
 from runs.queue import TaskName
 from runs.states import Why, move
@@ -61,8 +61,8 @@ def create_run(
 def open_run(*, run: Run) -> None:
     """Let people in as soon as the first parameters exist. Does nothing where the run is open or on its way there.
 
-    A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, E307, or
-    E366 and E367, since bounds may be lower by now.
+    A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, E307,
+    E387, or E366 and E367, since bounds may be lower by now.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run)
@@ -71,6 +71,8 @@ def open_run(*, run: Run) -> None:
     quotas.held(run.organizer)
     quotas.require_run_left(run.organizer)
     quotas.require_model(run.organizer, run.parsed_recipe)
+    if lacks_base(run.dataset):
+        raise Problem.of("E387")
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault_code in OURS:
         prepare_anew(run.dataset, run.parsed_recipe)
     if run.dataset.state == Dataset.State.FAILED and run.dataset.fault is not None:

@@ -24,6 +24,33 @@ from runs.timeline import add_line, quoted
 USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
 
 
+def require_base(run: Run, filename: str) -> None:
+    """A file of this name may be the model that a draft adapts. Raises Problem E377, E392."""
+    wanted = run.parsed_recipe.material.adapts
+    if wanted is None:
+        raise Problem.of("E392")
+    if not filename.lower().endswith(wanted.suffixes):
+        raise Problem.of("E377", name=filename, file=wanted.file)
+
+
+@transaction.atomic
+def set_base(*, run: Run, base: Dataset) -> None:
+    """The model that a draft adapts, in the place of another one; the text is cut by its tokenizer.
+
+    Raises Problem E315, E377, E392.
+    """
+    draft = require_draft(run)
+    require_base(draft, base.filename)
+    before, recipe = draft.dataset.base, draft.parsed_recipe
+    Dataset.objects.filter(pk=draft.dataset_id).update(base=base)
+    draft.dataset.base = base
+    if before is not None:
+        forget_text(before)
+    _change(draft, recipe)
+    add_line(run=run, kind="edited", text=f"{run.organizer.username} brought the model {quoted(base.filename)}.")
+    run.refresh_from_db()
+
+
 def require_source(run: Run, filename: str) -> None:
     """A further file of this name may become a source of a draft. Raises Problem E377, E384, E385."""
     recipe = run.parsed_recipe

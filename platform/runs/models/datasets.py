@@ -40,6 +40,8 @@ class Dataset(models.Model):
     folder = models.CharField(max_length=200)  # relative to the storage folder
     # Where this is a further source of another's runs: that one, which also has all that is prepared.
     first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
+    # A model that is adapted with this text: a file of its own, prepared with it.
+    base = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="adapted")
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
     vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared
     created_at = models.DateTimeField(default=timezone.now)

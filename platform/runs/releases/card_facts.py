@@ -97,6 +97,8 @@ def _data_facts(run: Run) -> dict[str, Any]:
         title = ", ".join(f"{text.filename} ({part} of the samples)" for text, part in zip(texts, used, strict=True))
         of_each = "; ".join(f"{text.licence} ({text.filename})" for text in texts)
         licence = next(iter(licences)) if len(licences) == 1 else of_each
+    if (base := run.dataset.base) is not None:
+        title, licence = f"{title}; adapted: {base.filename}", f"{licence}; {base.licence} ({base.filename})"
     return {"data_title": title, "data_licence": licence, "data_vouched": "; ".join(vouchers)}
 
 

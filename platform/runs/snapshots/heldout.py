@@ -63,6 +63,7 @@ def _measure(snapshot: Snapshot) -> None:
                 str(recipe_file(run, work)),
                 str(storage.snapshot_path(run, snapshot.file)),
                 str(storage.heldout_path(run.dataset)),
+                *storage.model_files(run),
             ],
             timeout_s=TIMEOUT_S,
             more=ONE_THREAD,

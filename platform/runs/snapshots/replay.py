@@ -57,6 +57,7 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
         tell(_read_step(progress, start.step))
 
     command = [*_paths(run, start, index, work), *_options(run, start, expected, reader.path, progress)]
+    command += storage.model_files(run)
     made = run_child(["replay", *command], timeout_s=TIMEOUT_S, secret=reader.secret, beat=beat)
     return msgspec.convert(made, Made)
 

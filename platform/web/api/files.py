@@ -49,6 +49,18 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     return send_file(request, storage.shard_path(dataset, digest), sha256=digest, name=f"{digest}.safetensors")
 
 
+@router.get("files/models/{digest}", response=FETCHING)
+def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
+    """What the model of the run that the credential is for is built from."""
+    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
+    run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
+    if run is None:
+        raise Http404
+    path = storage.model_folder(run.dataset) / f"{digest}.safetensors"
+    return send_file(request, path, sha256=digest, name=path.name)
+
+
 @router.get("files/snapshots/{digest}", response=LOADING)
 def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """A verified state of the run that the credential is for."""

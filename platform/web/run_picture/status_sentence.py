@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
@@ -43,6 +44,8 @@ def draft_sentence(picture: RunPicture) -> str:
         return f"This run could not be opened. {picture.run.waiting_for}"
     if picture.dataset.state == Dataset.State.FAILED:
         return "The text could not be prepared."
+    if lacks_base(picture.dataset):
+        return "Not open yet: the model that it adapts is still to be brought."
     if picture.dataset.state != Dataset.State.READY:
         return "Not open yet: the text is being prepared. This takes seconds to minutes."
     return "Not open yet: everything is ready, and its organizer can open it."

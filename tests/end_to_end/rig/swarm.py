@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,9 +215,21 @@ class Swarm:
         """Its path, while nobody has followed it."""
         return next(link[0] for name in self.processes if (link := OPERATOR.search(self.log(name))))
 
-    def open_run(self, organizer: Visitor, data: str | Uploaded, *, trainers: int, steps: int, **recipe: str) -> None:
-        """A run on a text or on another file, opened."""
+    def open_run(
+        self,
+        organizer: Visitor,
+        data: str | Uploaded,
+        model: Uploaded | None = None,
+        /,
+        *,
+        trainers: int,
+        steps: int,
+        **recipe: str,
+    ) -> None:
+        """A run on a text or on another file, opened. `model`: what it adapts."""
         self.draft(organizer, data, trainers=trainers, steps=steps, **recipe)
+        if model is not None:
+            organizer.submit(f"/runs/{self.slug}/model/", {"licence": LICENCE, "may_share": "on"}, {"text": model})
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
         self.wait_for_state("open", 120)
 
@@ -340,6 +353,21 @@ class Swarm:
         """Peers of a role that the run's host sees."""
         rows = self.rows(f"select cast(members as text) from coordination_presence where {self.of_run()}")
         return [member for row in rows for member in json.loads(row[0]) if member["role"] == role]
+
+    def released(self, target: Path, limit_s: float = 120) -> Path:
+        """The folder of the released model, as anyone downloads and unpacks it."""
+        target.mkdir(parents=True)
+        self._poll(lambda: self._has_downloaded(target / "release.zip"), limit_s, "the release is there", ASK_S)
+        with zipfile.ZipFile(target / "release.zip") as packed:
+            packed.extractall(target)
+        return next(target.glob("*/config.json")).parent
+
+    def _has_downloaded(self, path: Path) -> bool:
+        try:
+            Visitor(self.url).download(f"/api/v1/runs/{self.slug}/release/{self.slug}.zip", path)
+        except Refused:
+            return False
+        return True
 
     def export(self, target: Path) -> Path:
         """What the reference replays: recipe, shards, first snapshot, commit records. The final snapshot's path."""

@@ -11,10 +11,11 @@ from accounts.models import Person
 from coordination import store
 from peer_agent.protocol.coordinator.facts import StoredFacts
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import MOST_SOURCES, encode_recipe
+from peer_agent.protocol.recipe import MOST_SOURCES, ModelFile, encode_recipe
+from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
 from runs import queue, quotas, storage
-from runs.datasets.services import store_upload
+from runs.datasets.services import lacks_base, store_upload
 from runs.datasets.sources import percent, source_lines
 from runs.lifecycle import drafts, preparation, services, sources
 from runs.models import Coverage, Dataset, Head, Run, Shard
@@ -51,7 +52,9 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
     Path(arguments[2]).mkdir(parents=True)
     count = 1 + arguments.count("--also")
     shards = [{"digest": f"{n}" * 64, "size": SIZES[n], "source": n} for n in range(count)]
-    return {"vocab": 300, "size": sum(SIZES[:count]), "shards": shards, "heldout": None, "ready": "Ready."}
+    made = {"vocab": 300, "size": sum(SIZES[:count]), "shards": shards, "heldout": None, "ready": "Ready."}
+    base = {"file": {"digest": "b" * 64, "size": 5}, "vocab": 300}
+    return made | ({"base": base} if "--base" in arguments else {})
 
 
 def initial(arguments: list[str]) -> dict[str, Any]:
@@ -289,3 +292,94 @@ def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
 
 def test_old_recipes_are_as_they_were(run: Run) -> None:
     assert b"mix" not in encode_recipe(opened(run).parsed_recipe)
+
+
+class TestBase:
+    """A model that is adapted with the text."""
+
+    @pytest.fixture
+    def adapting(self, run: Run, enqueued: list[str]) -> Run:
+        """A draft of that kind, whose model is not there yet."""
+        drafts.change_draft(run=run, recipe=FinetuneLoRA(target_batch=4, micro_batch=2, context=8), licence="CC0")
+        preparation.prepare_dataset(run.dataset_id)
+        return Run.objects.get()
+
+    def base(self, run: Run, name: str = "model.zip") -> Dataset:
+        return text(run.organizer, name, licence="MIT")
+
+    def test_nothing_is_prepared_without_it(self, adapting: Run, started: list[list[str]]) -> None:
+        assert lacks_base(adapting.dataset)
+        assert adapting.dataset.state == Dataset.State.UPLOADED
+        assert "--base" not in started[-1]
+        with pytest.raises(Problem, match="E387"):
+            services.open_run(run=adapting)
+
+    def test_then_the_text_is_cut_with_it(self, adapting: Run, started: list[list[str]]) -> None:
+        base = self.base(adapting)
+        sources.set_base(run=adapting, base=base)
+        preparation.prepare_dataset(adapting.dataset_id)
+        assert started[-1][-2:] == ["--base", str(storage.text_path(base))]
+        run = Run.objects.get()
+        assert run.dataset.state == Dataset.State.READY
+        assert run.parsed_recipe.files() == (ModelFile("b" * 64, 5),)
+        assert not lacks_base(run.dataset)
+        assert "model.zip" in run.activity.filter(kind="edited")[0].text
+        assert opened(run).parsed_recipe.files() == run.parsed_recipe.files()
+        assert started[-1][-2:] == ["--files", str(storage.model_folder(run.dataset))]
+
+    def test_another_one_takes_its_place(self, adapting: Run, django_capture_on_commit_callbacks: Any) -> None:
+        first = self.base(adapting)
+        sources.set_base(run=adapting, base=first)
+        preparation.prepare_dataset(adapting.dataset_id)
+        with django_capture_on_commit_callbacks(execute=True):
+            sources.set_base(run=Run.objects.get(), base=self.base(adapting, "other.ZIP"))
+        run = Run.objects.get()
+        assert run.dataset.base is not None
+        assert (run.dataset.base.filename, run.dataset.state) == ("other.ZIP", Dataset.State.UPLOADED)
+        assert not Dataset.objects.filter(pk=first.pk).exists()
+        assert not storage.text_path(first).exists()
+
+    def test_what_was_cut_for_another_model_is_not_kept(self, adapting: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        sources.set_base(run=adapting, base=self.base(adapting))
+
+        def interrupted(arguments: list[str]) -> dict[str, Any]:
+            sources.set_base(run=adapting, base=self.base(adapting, "other.zip"))
+            Dataset.objects.filter(pk=adapting.dataset_id).update(state=Dataset.State.PREPARING)
+            return prepared(arguments)
+
+        monkeypatch.setattr(preparation, "run_child", interrupted)
+        preparation.prepare_dataset(adapting.dataset_id)
+        assert not Shard.objects.exists()
+
+    def test_another_text_keeps_it(self, adapting: Run) -> None:
+        sources.set_base(run=adapting, base=self.base(adapting))
+        other = text(adapting.organizer, "songs.txt")
+        drafts.change_draft(run=adapting, recipe=adapting.parsed_recipe, licence="CC0", dataset=other)
+        run = Run.objects.get()
+        assert run.dataset.base is not None
+        assert (run.dataset.filename, run.dataset.base.filename) == ("songs.txt", "model.zip")
+
+    def test_another_kind_of_recipe_lets_it_go(self, adapting: Run) -> None:
+        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.change_draft(run=adapting, recipe=RECIPE, licence="CC0")
+        assert [each.filename for each in Dataset.objects.all()] == ["proverbs.txt"]
+        assert Run.objects.get().dataset.base is None
+
+    def test_a_draft_goes_with_it(self, adapting: Run) -> None:
+        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.delete_draft(run=Run.objects.get())
+        assert not Dataset.objects.exists()
+
+    def test_a_zip_for_a_kind_that_adapts_and_nothing_else(self, run: Run) -> None:
+        with pytest.raises(Problem, match="E392"):
+            sources.require_base(run, "model.zip")
+        drafts.change_draft(run=run, recipe=FinetuneLoRA(target_batch=4, micro_batch=2), licence="CC0")
+        with pytest.raises(Problem, match="E377"):
+            sources.require_base(Run.objects.get(), "model.txt")
+
+    def test_the_card_names_it_and_its_licence(self, adapting: Run) -> None:
+        sources.set_base(run=adapting, base=self.base(adapting))
+        preparation.prepare_dataset(adapting.dataset_id)
+        facts = facts_at(opened(Run.objects.get()), 0)
+        assert facts.data_title == "proverbs.txt; adapted: model.zip"
+        assert facts.data_licence == "CC0; MIT (model.zip)"

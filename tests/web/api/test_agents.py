@@ -25,10 +25,13 @@ from peer_agent.protocol.credentials import (
     verify,
 )
 from peer_agent.protocol.messages import PROTOCOL
+from peer_agent.protocol.recipe import ModelFile, encode_recipe
+from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
+from runs import storage
 from runs.access import shut_out
 from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
 from runs.models import Run, Shard, Snapshot
-from tests.runs.factories import Owned, opened, owned
+from tests.runs.factories import RECIPE, Owned, opened, owned
 from tests.web.api_client import API, body, get
 
 
@@ -222,6 +225,22 @@ class TestFiles:
     def test_ranges_so_that_a_fetch_can_go_on(self, run: Run, laptop: Owned) -> None:
         answer = get(f"files/shards/{Shard.objects.get().digest}", range="bytes=6-", **self.header(laptop, run))
         assert (answer.status_code, body(answer)) == (206, b" of a shard")
+
+    def test_what_a_model_is_built_from(self, run: Run, organizer: Person, laptop: Owned) -> None:
+        content = b"a base"
+        digest = hashlib.sha256(content).hexdigest()
+        recipe = FinetuneLoRA(context=32, base=Base(file=ModelFile(digest, len(content))))
+        Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode())
+        path = storage.model_folder(run.dataset) / f"{digest}.safetensors"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        answer = get(f"files/models/{digest}", **self.header(laptop, run))
+        assert (body(answer), answer["X-Sha256"]) == (content, digest)
+        assert get(f"files/models/{'a' * 64}", **self.header(laptop, run)).status_code == 404
+        other = opened(organizer, slug="other")
+        assert get(f"files/models/{digest}", **self.header(laptop, other)).status_code == 404
+        Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(RECIPE).decode(), purpose=digest)
+        assert get(f"files/models/{digest}", **self.header(laptop, run)).status_code == 404
 
     def test_a_relay_reads_every_run(self, run: Run, operator: Person) -> None:
         header = self.header(owned(operator, kind=Machine.Kind.RELAY), None, Role.RELAY)

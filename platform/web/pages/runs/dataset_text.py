@@ -1,5 +1,6 @@
 """The text that a form brings: in the form itself, or in pieces before it."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django import forms
@@ -12,7 +13,6 @@ from runs.datasets.batches import require_batch, require_suited
 from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.datasets.text_upload import upload_limit
-from runs.lifecycle.sources import require_source
 from runs.models import Dataset, Run, Upload
 from web.pages.runs.forms.new_run import NewRunForm
 from web.pages.runs.forms.sources import SourceForm
@@ -33,10 +33,10 @@ def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
     return _kept(person, form, brought, title=given["title"])
 
 
-def stored_source(person: Person, form: SourceForm, run: Run) -> Dataset:
-    """A further text of a draft, kept. Raises Problem E377, E384, E385 before it is, and as `stored_text`."""
+def stored_beside(person: Person, form: SourceForm, run: Run, require: Callable[[Run, str], None]) -> Dataset:
+    """A further file of a draft, kept. Raises Problem as `require` before it is, and as `stored_text`."""
     brought = _brought(person, form)
-    require_source(run, brought.filename)
+    require(run, brought.filename)
     dataset = _kept(person, form, brought, title=run.title)
     assert dataset is not None, "the form wants a text"
     return dataset

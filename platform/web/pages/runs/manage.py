@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.access import access_managed_run
+from runs.datasets.services import lacks_base
 from runs.datasets.sources import SourceLine
 from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Run
@@ -207,7 +208,11 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
     """What can be changed of the texts that it mixes."""
     recipe = run.parsed_recipe
     can_change = run.state == Run.State.DRAFT and not is_getting_ready(run)
-    facts: dict[str, Any] = {"can_add_source": can_change and recipe.material.mixes}
+    facts: dict[str, Any] = {
+        "can_add_source": can_change and recipe.material.mixes,
+        "can_set_base": can_change and recipe.material.adapts is not None,
+        "lacks_base": lacks_base(run.dataset),
+    }
     if len(lines) > 1 and (can_change or possible(run)["is_live"]):
         facts["weights_form"] = WeightsForm(lines=lines, mix=recipe.mix)
     return facts
@@ -228,5 +233,5 @@ def possible(run: Run) -> dict[str, Any]:
 
 def is_getting_ready(run: Run) -> bool:
     """Whether the page changes by itself soon. Until then it shows no form that a reload would empty."""
-    is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED)
+    is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)

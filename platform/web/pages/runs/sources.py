@@ -1,5 +1,7 @@
 """Pages on which an organizer mixes several texts: one more, one less, and their weights."""
 
+from collections.abc import Callable
+from typing import NamedTuple
 from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
@@ -9,43 +11,97 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import Material
 from runs.access import access_managed_run
 from runs.datasets.sources import source_lines
 from runs.lifecycle import sources
-from runs.models import Run
+from runs.models import Dataset, Run
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in
-from web.pages.runs.dataset_text import stored_source, upload_facts
+from web.pages.runs.dataset_text import stored_beside, upload_facts
 from web.pages.runs.forms.sources import SourceForm, WeightsForm
 from web.pages.runs.manage import manage_page, managed
+
+
+class Beside(NamedTuple):
+    """A file that is brought to a draft beside its text. `lead`: what it is for."""
+
+    title: str
+    lead: str
+    legend: str
+    material: Material
+    require: Callable[[Run, str], None]
+    add: Callable[[Run, Dataset], None]
+
+
+def text_of(run: Run) -> Beside:
+    """One more text."""
+    material = run.parsed_recipe.material
+    return Beside(
+        title=f"Add another {material.name}",
+        lead="The run then learns from all of them: of each as much as its size says, or as you say by weights on the "
+        "next page.",
+        legend="What it also learns from",
+        material=material,
+        require=sources.require_source,
+        add=lambda run, file: sources.add_source(run=run, source=file),
+    )
+
+
+def base_of(run: Run) -> Beside:
+    """The model that it adapts."""
+    own = run.parsed_recipe.material
+    return Beside(
+        title="Bring the model",
+        lead="The run adapts a model that is there already: a release of a run here, or one of the Hub. Zip its "
+        "folder, with config.json, tokenizer.json and the parameters as safetensors.",
+        legend="What it adapts",
+        material=own.adapts or own,
+        require=sources.require_base,
+        add=lambda run, file: sources.set_base(run=run, base=file),
+    )
 
 
 @login_required
 @require_http_methods(["GET", "POST"])
 def add_source(request: HttpRequest, slug: str) -> HttpResponse:
     """A form for one more text of a draft."""
-    run, person = run_or_404(access_managed_run, request, slug), person_in(request)
+    run = run_or_404(access_managed_run, request, slug)
+    return bring(request, run, text_of(run))
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def set_base(request: HttpRequest, slug: str) -> HttpResponse:
+    """A form for the model that a draft adapts."""
+    run = run_or_404(access_managed_run, request, slug)
+    return bring(request, run, base_of(run))
+
+
+def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
+    """The form; where it is filled in, the file is the draft's."""
+    person = person_in(request)
     if request.FILES:
         try:
             rate_limits.spend("uploads", rate_limits.person(request))
         except rate_limits.TooOften as problem:
             return rate_limits.refusal(request, problem)
-    form = SourceForm(request.POST or None, request.FILES or None, material=run.parsed_recipe.material)
+    form = SourceForm(request.POST or None, request.FILES or None, material=beside.material)
     if request.method == "POST" and form.is_valid():
         try:
-            _add(request, run, form)
+            _add(request, run, form, beside)
         except Problem as problem:
             form.blame(problem)
         else:
-            return redirect("web:manage", slug=slug)
-    facts = upload_facts(person, form) | {"run": run}
+            return redirect("web:manage", slug=run.slug)
+    facts = upload_facts(person, form) | {"run": run, "beside": beside}
     return render(request, "web/runs/add_source.html", facts, status=400 if form.errors else 200)
 
 
 @transaction.atomic
-def _add(request: HttpRequest, run: Run, form: SourceForm) -> None:
-    sources.add_source(run=run, source=stored_source(person_in(request), form, run))
+def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside) -> None:
+    beside.add(run, stored_beside(person_in(request), form, run, beside.require))
 
 
 @login_required

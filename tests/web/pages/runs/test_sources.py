@@ -8,10 +8,12 @@ from django.test import Client
 
 from accounts.models import Person
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
 from runs.datasets.resumable_upload import begin_upload, take_piece
+from runs.datasets.services import preparation_of
 from runs.models import Dataset, Run, Shard
-from tests.runs.factories import draft
+from tests.runs.factories import RECIPE, draft
 from tests.web.browsing import as_, page
 
 MANAGE = "/runs/proverbs/manage/"
@@ -58,7 +60,7 @@ class TestTexts:
     def test_one_is_added_and_prepared_with_the_first(self, proverbs: Run, organizer: Person) -> None:
         client = as_(organizer)
         assert f'href="{TEXTS}"' in page(client.get(MANAGE))
-        assert "Another text" in page(client.get(TEXTS))
+        assert "Add another text" in page(client.get(TEXTS))
         assert client.post(TEXTS, filled())["Location"] == MANAGE
         further = Dataset.objects.get(first=proverbs.dataset)
         assert (further.filename, further.licence, further.vouched_by) == ("riddles.txt", "MIT", organizer)
@@ -151,6 +153,41 @@ class TestWeights:
             ("proverbs.txt", 300, 0.25),
             ("riddles.txt", 700, 0.75),
         ]
+
+
+class TestModel:
+    """The page on which a model is brought that the run adapts."""
+
+    MODEL = "/runs/proverbs/model/"
+
+    @pytest.fixture
+    def adapting(self, proverbs: Run) -> Run:
+        recipe = FinetuneLoRA(target_batch=4, micro_batch=2, context=8)
+        Run.objects.update(recipe=encode_recipe(recipe).decode())
+        Dataset.objects.update(preparation=preparation_of(recipe), state=Dataset.State.UPLOADED)
+        return Run.objects.get()
+
+    def test_it_is_brought_and_shown(self, adapting: Run, organizer: Person) -> None:
+        client = as_(organizer)
+        text = page(client.get(MANAGE))
+        assert "still to be brought" in text
+        assert f'href="{self.MODEL}"' in text
+        assert "Zip its folder" in page(client.get(self.MODEL))
+        model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
+        assert client.post(self.MODEL, filled(text=model))["Location"] == MANAGE
+        base = Run.objects.get().dataset.base
+        assert base is not None
+        assert (base.filename, base.licence, base.vouched_by) == ("llama.zip", "MIT", organizer)
+        Dataset.objects.filter(pk=adapting.dataset_id).update(state=Dataset.State.READY)
+        assert "Bring another model" in page(client.get(MANAGE))
+        assert "Adapted model" in page(Client().get("/runs/proverbs/"))
+
+    def test_what_is_wrong_is_said(self, adapting: Run, organizer: Person) -> None:
+        assert "E377" in page(as_(organizer).post(self.MODEL, filled()))
+        Run.objects.update(recipe=encode_recipe(RECIPE).decode())
+        model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
+        assert "E392" in page(as_(organizer).post(self.MODEL, filled(text=model)))
+        assert Dataset.objects.count() == 1
 
 
 def test_a_run_of_one_file_is_shown_as_ever(proverbs: Run, organizer: Person) -> None:

@@ -25,7 +25,7 @@ class SourceForm(forms.Form):
     def __init__(self, *args: Any, material: Material, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         text = self.fields["text"]
-        text.label = f"Another {material.name}"
+        text.label = material.name.capitalize()
         text.help_text = f"{sentence(material.file)}, up to {settings.UPLOAD_LIMIT_MB:,} MB."
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         self.fields["may_share"].label = f"I may share this {material.name}"

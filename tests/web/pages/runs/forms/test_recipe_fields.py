@@ -25,7 +25,8 @@ def values(kind: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_value_has_its_words(kind: type[Recipe]) -> None:
     worded = {".".join(field.path) for field in fields_of(kind)}
-    assert set(values(kind)) - worded - NOT_CHOSEN - {*kind.from_data} == set()
+    chosen = {value for value in values(kind) if value.partition(".")[0] not in kind.from_data}
+    assert chosen - worded - NOT_CHOSEN == set()
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

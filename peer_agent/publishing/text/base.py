@@ -1,0 +1,237 @@
+"""A model that somebody brings: a zip of its transformers folder. What is read of it is bounded, and nothing is run."""
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from msgspec import ValidationError, convert
+from msgspec.structs import replace
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import ModelFile
+from peer_agent.recipes.finetune_lora import NAMES, Base
+from peer_agent.recipes.finetune_lora.training import CONFIG, empty_model
+from peer_agent.recipes.json_files import write_json
+
+CONFIG_FILE, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
+TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+MOST_JSON, MOST_TOKENIZER = 4 << 20, 256 << 20  # bytes
+MOST_LAYERS = 512
+# What transformers raises where a configuration is not what it takes.
+WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
+UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+# Of a tokenizer's settings what decides how text is cut, and no code: that is how transformers loads it.
+KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "chat_template", "add_bos_token", "add_eos_token")
+
+
+class Read(NamedTuple):
+    """A base, and the token that ends a text in its eyes."""
+
+    base: Base
+    end: int
+
+
+def read_base(archive: Path, out: Path) -> Read:
+    """Write `out`/model/<digest>.safetensors with parameters and configuration, and `out`/tokenizer.
+
+    Raises Problem E388 (no such archive), E389 (pickled), E390 (another kind, or code of its own), E391 (parameters or
+    tokenizer do not fit the configuration).
+    """
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            files = _Files(packed)
+            config = _config_of(files)
+            base = _base_of(config)
+            end = _write_tokenizer(files, out / "tokenizer", base, config)
+            (out / "model").mkdir(parents=True)
+            file = _write_parameters(files, config, out / "model")
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError) as error:
+        raise Problem.of("E388", reason=error) from error
+    return Read(replace(base, file=file), end)
+
+
+class _Files:
+    """The files beside config.json, wherever in the archive that lies."""
+
+    def __init__(self, packed: zipfile.ZipFile) -> None:
+        self._packed = packed
+        known = {PurePosixPath(entry.filename): entry for entry in packed.infolist() if not entry.is_dir()}
+        places = sorted((len(path.parts), path.parent) for path in known if path.name == CONFIG_FILE)
+        if not places:
+            raise Problem.of("E388", reason=f"there is no {CONFIG_FILE} in it")
+        self.entries = {path.name: entry for path, entry in known.items() if path.parent == places[0][1]}
+
+    def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
+        """A small file; None where there is none. Raises Problem E388 where it is no small one."""
+        entry = self.entries.get(name)
+        if entry is None:
+            return None
+        if entry.file_size > most:
+            raise Problem.of("E388", reason=f"{name} is larger than {most >> 20} MB")
+        return self._packed.read(entry)
+
+    def values(self, name: str) -> dict[str, Any]:
+        """Of a file of JSON; empty where there is none. Raises Problem E388 where it is something else."""
+        try:
+            found = json.loads(self.read(name) or b"{}")
+        except (UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise Problem.of("E388", reason=f"{name} is not JSON") from error
+        if not isinstance(found, dict):
+            raise Problem.of("E388", reason=f"{name} is not an object")
+        return found
+
+    def unpacked(self, names: list[str], folder: Path) -> Iterator[Path]:
+        """Each of these files for a while, under a name of its own."""
+        for number, name in enumerate(names):
+            if (entry := self.entries.get(PurePosixPath(name).name)) is None:
+                raise Problem.of("E388", reason=f"{name[:100]} is missing")
+            path = folder / f"part-{number}"
+            with self._packed.open(entry) as source, path.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            yield path
+            path.unlink()
+
+
+def _config_of(files: _Files) -> dict[str, Any]:
+    """What transformers is told of the model. Raises Problem E390."""
+    config = files.values(CONFIG_FILE)
+    kind = config.get("model_type")
+    if "auto_map" in config:
+        raise Problem.of("E390", reason="it brings code of its own", known=", ".join(NAMES))
+    if not isinstance(kind, str) or kind not in NAMES:
+        raise Problem.of("E390", reason=f"it is of the kind {str(kind)[:40]!r}", known=", ".join(NAMES))
+    if config.get("quantization_config"):
+        raise Problem.of("E390", reason="its parameters are quantized", known=", ".join(NAMES))
+    return {name: value for name, value in config.items() if name not in UNUSED}
+
+
+def _base_of(config: Mapping[str, Any]) -> Base:
+    """Raises Problem E391."""
+    kind = config["model_type"]
+    try:
+        read: Any = CONFIG_MAPPING[kind](**{name: value for name, value in config.items() if name != "model_type"})
+        heads = read.num_attention_heads
+        values = {
+            "family": kind,
+            "layers": read.num_hidden_layers,
+            "width": read.hidden_size,
+            "heads": heads,
+            "kv_heads": getattr(read, "num_key_value_heads", None) or heads,
+            "head": getattr(read, "head_dim", None) or read.hidden_size // heads,
+            "inside": (getattr(read, "n_inner", None) or 4 * read.hidden_size)
+            if kind == "gpt2"
+            else read.intermediate_size,
+            "context": read.max_position_embeddings,
+            "vocab": read.vocab_size,
+            "is_tied": bool(read.tie_word_embeddings),
+        }
+        base = convert(values, Base)
+    except (ValidationError, *WRONG) as error:
+        raise Problem.of("E391", reason=error) from error
+    if base.layers > MOST_LAYERS:
+        raise Problem.of("E391", reason=f"{base.layers:,} layers are more than {MOST_LAYERS}")
+    return base
+
+
+def _write_parameters(files: _Files, config: Mapping[str, Any], folder: Path) -> ModelFile:
+    """One file of all of them. Raises Problem E388, E389, E391."""
+    shapes = _shapes_of(config)
+    tensors: dict[str, torch.Tensor] = {}
+    for path in files.unpacked(_weights_in(files), folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - it is no dict
+                    if name in shapes.both and tuple(file.get_slice(name).get_shape()) == shapes.both[name]:
+                        tensors[name] = file.get_tensor(name)
+        except SafetensorError as error:
+            raise Problem.of("E388", reason=error) from error
+    if missing := sorted(shapes.needed - tensors.keys()):
+        raise Problem.of(
+            "E391", reason=f"{len(missing)} of its parameters are missing or of another shape, as {missing[0]}"
+        )
+    if not all(part.is_floating_point() for part in tensors.values()):
+        raise Problem.of("E391", reason="some of its parameters are not floats")
+    whole = folder / "whole"
+    save_file({name: part.contiguous() for name, part in tensors.items()}, whole, {CONFIG: json.dumps(dict(config))})
+    with whole.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    return ModelFile(digest, whole.replace(folder / f"{digest}.safetensors").stat().st_size)
+
+
+class _Shapes(NamedTuple):
+    """What a model of this configuration has: all its tensors, and those that no other one stands for."""
+
+    both: dict[str, tuple[int, ...]]
+    needed: set[str]
+
+
+def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
+    """Raises Problem E391."""
+    try:
+        with torch.device("meta"):
+            model = empty_model(config)
+    except WRONG as error:
+        raise Problem.of("E391", reason=error) from error
+    shapes = {name: tuple(part.shape) for name, part in model.state_dict().items()}
+    return _Shapes(shapes, {name for name, _ in model.named_parameters()})
+
+
+def _weights_in(files: _Files) -> list[str]:
+    """The names of the files with parameters. Raises Problem E388, E389."""
+    if WEIGHTS in files.entries:
+        return [WEIGHTS]
+    parts = files.values(INDEX).get("weight_map")
+    if isinstance(parts, dict) and parts and all(isinstance(part, str) for part in parts.values()):
+        return sorted(set(parts.values()))
+    if any(name.endswith(PICKLED) for name in files.entries):
+        raise Problem.of("E389")
+    raise Problem.of("E388", reason=f"there is no {WEIGHTS} in it")
+
+
+def _write_tokenizer(files: _Files, folder: Path, base: Base, config: Mapping[str, Any]) -> int:
+    """Its three files, and the token that ends a text. Raises Problem E388, E391."""
+    content = files.read(TOKENIZER, MOST_TOKENIZER)
+    if content is None:
+        raise Problem.of("E388", reason=f"there is no {TOKENIZER} in it")
+    folder.mkdir(parents=True)
+    (folder / TOKENIZER).write_bytes(content)
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:
+        raise Problem.of("E391", reason=f"{TOKENIZER}: {error}") from error
+    if tokenizer.get_vocab_size() > base.vocab:
+        reason = f"its tokenizer has {tokenizer.get_vocab_size():,} tokens, it takes {base.vocab:,}"
+        raise Problem.of("E391", reason=reason)
+    settings = files.values(TOKENIZER_CONFIG)
+    special = {name: _text_of(settings[name]) for name in KEPT if settings.get(name) is not None}
+    write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast", **special})
+    write_json(folder / SPECIAL, {name: special[name] for name in KEPT[:4] if name in special})
+    return _end_of(tokenizer, special, config)
+
+
+def _text_of(setting: Any) -> Any:
+    """A token as its text: older files have an object with more of it."""
+    return setting.get("content") if isinstance(setting, dict) else setting
+
+
+def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """The token that ends a text, by the tokenizer or by the model. Raises Problem E391."""
+    named = special.get("eos_token")
+    found = tokenizer.token_to_id(named) if isinstance(named, str) else None
+    told = config.get("eos_token_id")
+    ids = [found, *(told if isinstance(told, list) else [told])]
+    end = next((each for each in ids if isinstance(each, int) and 0 <= each < tokenizer.get_vocab_size()), None)
+    if end is None:
+        raise Problem.of("E391", reason="no token of its tokenizer ends a text")
+    return end

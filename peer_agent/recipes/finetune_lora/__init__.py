@@ -1,0 +1,167 @@
+"""Adapters for a language model that is there already: low-rank additions to its matrices (LoRA, arXiv 2106.09685).
+
+The base stays as it is on every machine; adapters alone learn, travel and are averaged. A release has them added in.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from msgspec import Meta, Struct, convert
+from msgspec.structs import replace
+
+from peer_agent.protocol.recipe import ModelFile, Optimizer, Preparation, Recipe, Rule, Words, register
+from peer_agent.recipes.finetune_lora.preparation import AdaptedText
+from peer_agent.recipes.text.samples import samples_in, shard_bytes
+from peer_agent.recipes.text.transformer import kept_floats, recomputed_floats
+
+Family = Literal["gpt2", "llama", "mistral", "qwen2", "qwen3"]
+KEPT = {"gpt2": 39.0, "llama": 27.0, "mistral": 27.0, "qwen2": 28.0, "qwen3": 32.0}  # as of causal_lm
+NAMES = {"gpt2": "GPT-2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen 2", "qwen3": "Qwen 3"}
+MOST_VOCAB = 1 << 20
+Size = Annotated[int, Meta(ge=1, le=1 << 20)]
+Shape = tuple[int, int]  # of a matrix: numbers in, numbers out
+
+
+class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the base is: read from the files that were brought, never chosen. `file` None: nothing is there yet."""
+
+    file: ModelFile | None = None
+    name: Annotated[str, Meta(max_length=120)] = ""  # for people
+    family: Family = "llama"
+    layers: Size = 2
+    width: Size = 64
+    heads: Size = 4
+    kv_heads: Size = 4
+    head: Size = 16  # width of one
+    inside: Size = 172  # width within the second half of a layer
+    context: Size = 64  # the most tokens that it takes
+    vocab: Annotated[int, Meta(ge=2, le=MOST_VOCAB)] = 512
+    is_tied: bool = True  # one matrix of embeddings leads in and out
+
+    @property
+    def attention(self) -> dict[str, Shape]:
+        """The matrices of a layer's first half, by the ends of their names."""
+        queries, keys = self.heads * self.head, self.kv_heads * self.head
+        if self.family == "gpt2":
+            return {"attn.c_attn": (self.width, 3 * self.width), "attn.c_proj": (self.width, self.width)}
+        into = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+        return {**{name: (self.width, size) for name, size in into.items()}, "o_proj": (queries, self.width)}
+
+    @property
+    def rest(self) -> dict[str, Shape]:
+        """The matrices of its second half."""
+        into, out = (self.width, self.inside), (self.inside, self.width)
+        if self.family == "gpt2":
+            return {"mlp.c_fc": into, "mlp.c_proj": out}
+        return {"gate_proj": into, "up_proj": into, "down_proj": out}
+
+
+class _Read(Struct, frozen=True):
+    """What the recipe takes of what was prepared."""
+
+    base: Base
+
+
+@register
+class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
+    """Adapters of `rank` beside a base's matrices, on a text. A sample is `context` tokens of it."""
+
+    title = "Fine-tune a language model"
+    training = "peer_agent.recipes.finetune_lora.training"
+    prepares: ClassVar[type[Preparation]] = AdaptedText
+    task = "text-generation"
+    largest = "rank"
+    from_data = ("base",)
+    words = (
+        Words("rank", "rank", "Rank", "How much adapters can learn, and how much is sent. 8 to 32 are usual."),
+        Words("alpha", "alpha", "Alpha", "How strongly adapters act, by rank; often twice the rank."),
+        Words("matrices", "matrices", "Matrices", "Those of attention, or all; all learn more and are sent too."),
+        Words("context", "context", "Context", "Tokens in a sample; no more than the base takes."),
+    )
+
+    optimizer: Optimizer = Optimizer(name="adamw", learning_rate=2e-4, beta2=0.999, epsilon=1e-8, weight_decay=0.0)
+    rank: Annotated[int, Meta(ge=1, le=512)] = 8
+    alpha: Annotated[float, Meta(gt=0, le=4096)] = 16.0
+    matrices: Literal["attention", "all"] = "attention"
+    context: Annotated[int, Meta(ge=8, le=8192)] = 256
+    base: Base = Base()
+
+    @property
+    def adapted(self) -> dict[str, Shape]:
+        """The matrices of a layer that have adapters."""
+        return self.base.attention | (self.base.rest if self.matrices == "all" else {})
+
+    def files(self) -> tuple[ModelFile, ...]:
+        """The base."""
+        return () if self.base.file is None else (self.base.file,)
+
+    def samples_in(self, size: int) -> int:
+        """Of a shard of so many tokens."""
+        return samples_in(size, self.context)
+
+    def least_size(self) -> int:
+        """Of the tokens that one whole sample takes."""
+        return self.context
+
+    def loss_units_in(self, samples: int) -> tuple[int, int]:
+        """As of a causal language model."""
+        return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
+
+    def parameters(self) -> int:
+        """Two narrow matrices beside each that is adapted."""
+        return self.base.layers * sum(self.rank * (into + out) for into, out in self.adapted.values())
+
+    def fixed_parameters(self) -> int:
+        """The base's: embeddings, matrices, norms and biases."""
+        base, both = self.base, {**self.base.attention, **self.base.rest}
+        is_gpt2 = base.family == "gpt2"
+        embeddings = base.vocab * (1 if base.is_tied else 2) + (base.context if is_gpt2 else 0)
+        narrow = (13 if is_gpt2 else 2) * base.width
+        return embeddings * base.width + base.layers * (narrow + sum(into * out for into, out in both.values()))
+
+    def kept_floats(self, samples: int) -> float:
+        """As of every transformer."""
+        return kept_floats(self._shape, vocab=self.base.vocab, samples=samples, a_layer=KEPT[self.base.family])
+
+    def recomputed_floats(self, samples: int) -> float:
+        """As of every transformer."""
+        return recomputed_floats(self._shape, vocab=self.base.vocab, samples=samples, a_layer=KEPT[self.base.family])
+
+    @property
+    def _shape(self) -> Base:
+        return replace(self.base, context=self.context)
+
+    def rules(self) -> Iterable[Rule]:
+        """What the base can take."""
+        longer = f"the base takes {self.base.context} tokens at most"
+        yield Rule("context", longer, self.base.file is not None and self.context > self.base.context)
+
+    def preparation(self) -> AdaptedText:
+        """By the base's own tokenizer."""
+        return AdaptedText()
+
+    def fitted(self, data: Mapping[str, Any]) -> Self:
+        """With the base that was read, and a context that it takes."""
+        base = convert(data, _Read).base
+        return replace(self, base=base, context=min(self.context, base.context))
+
+    def shard_bytes(self, size: int) -> int:
+        """Of a shard of so many tokens, at most: four bytes each where there are many kinds."""
+        return 2 * shard_bytes(size)
+
+    def usage(self, model: str) -> str:
+        """It writes."""
+        return (
+            "from transformers import pipeline\n"
+            f'write = pipeline("text-generation", model={model})\n'
+            'print(write("Once")[0]["generated_text"])'
+        )
+
+    def summary(self) -> str:
+        """As in `adapters of rank 8 for a Llama of 16 layers of width 2,048`."""
+        base = self.base
+        named = f" ({base.name})" if base.name else ""
+        return (
+            f"adapters of rank {self.rank} for a {NAMES[base.family]} language model{named} of {base.layers} layers of "
+            f"width {base.width:,}, context {self.context:,}"
+        )

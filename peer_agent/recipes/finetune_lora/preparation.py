@@ -1,0 +1,16 @@
+"""How a text is prepared for a model that is there already: with that model's own tokenizer."""
+
+from typing import ClassVar, Literal
+
+from peer_agent.protocol.recipe import Material, Preparation
+from peer_agent.recipes.text.preparation import TextPreparation
+
+
+class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
+    """Shards of the base's tokens; its tokenizer and its parameters lie beside them."""
+
+    material: ClassVar[Material] = TextPreparation.material._replace(
+        adapts=Material("model", "parameters", "one zip of a model's folder, with safetensors", ("", ""), (".zip",))
+    )
+    beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
+    module: ClassVar[str] = "peer_agent.publishing.text.adapted"

@@ -1,0 +1,120 @@
+"""Adapters in torch: peft's, on a transformers model whose parameters are read from one file and stay as they are."""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.recipes.finetune_lora import FinetuneLoRA
+from peer_agent.recipes.initial import draw_normal
+from peer_agent.recipes.text.next_token import loss_units_in, perplexity, size_of, summed_loss
+from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
+from peer_agent.recipes.text.tokens import Tokens, load_wide_shard, rows_of
+from peer_agent.recipes.training import Batch, Place, Samples
+
+__all__ = ["load_shard", "loss_units_in", "size_of", "summed_loss"]
+
+load_shard = load_wide_shard
+CONFIG = "config"  # the entry of the base's file that says what it is, as transformers writes it
+ADAPTER = "default"  # peft's name of the only one
+DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout")
+SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
+
+# The model
+
+
+def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
+    """The base, whose parameters do not learn, and fresh adapters, which change nothing yet."""
+    settings = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=recipe.rank,
+        lora_alpha=recipe.alpha,  # type: ignore[arg-type] # a number; peft says a whole one
+        lora_dropout=0.0,  # a dropped unit cannot be keyed by sample (rule 33)
+        target_modules=list(recipe.adapted),
+        fan_in_fan_out=recipe.base.family == "gpt2",
+    )
+    base = base_model(recipe, files)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft reads a name that transformers has given up
+        model: PeftModel = get_peft_model(base, settings)
+    for name, parameter in model.named_parameters():
+        if f"lora_A.{ADAPTER}" in name:
+            # The spread of peft's own, which are uniform.
+            draw_normal(parameter, seed=recipe.seed, name=name, spread=(3 * parameter.shape[1]) ** -0.5)
+    return model
+
+
+def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
+    """The base in fp32. Raises Problem E111 where the file is not what the recipe says."""
+    assert recipe.base.file is not None
+    path = files / f"{recipe.base.file.digest}.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file:
+            config = json.loads((file.metadata() or {})[CONFIG])
+            tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - it is no dict
+        model = empty_model(config)
+        missing, unexpected = model.load_state_dict(tensors, strict=False)
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise Problem.of("E111", name=path.name, url=files) from error
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    if unexpected or not set(missing) <= tied:
+        raise Problem.of("E111", name=path.name, url=files)
+    model.tie_weights()
+    return model
+
+
+def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
+    """A model of transformers' own classes by its configuration, without dropout. Raises KeyError, ValueError."""
+    settings = {**config, **{name: 0.0 for name in DROPOUTS if name in config}}
+    kind = CONFIG_MAPPING[settings.pop("model_type")]
+    made: Any = AutoModelForCausalLM
+    model: PreTrainedModel = made.from_config(kind(**settings), attn_implementation="sdpa").float()
+    return model
+
+
+# Data
+
+
+def batch_of(recipe: FinetuneLoRA, shard: Tokens, samples: Samples, place: Place) -> Batch:
+    """Ids and labels, both [samples, context]."""
+    del place  # nothing here is left to chance
+    return rows_of(samples, tokens=shard, context=recipe.context)
+
+
+def figures_of(recipe: FinetuneLoRA, model: torch.nn.Module, heldout: Tokens, loss: float) -> Mapping[str, float]:
+    """What people say instead of a loss."""
+    del recipe, model, heldout
+    return {"perplexity": perplexity(loss)}
+
+
+# The release
+
+
+def save_model(recipe: FinetuneLoRA, model: PeftModel, data: Path, out: Path) -> tuple[str, ...]:
+    """The folder of a transformers model: the base with its adapters added in."""
+    whole: Any = model.merge_and_unload()
+    whole.save_pretrained(out)
+    copy_tokenizer(data / "tokenizer", out, context=recipe.base.context)
+    weights = sorted(path.name for path in out.glob("model*.safetensors*"))
+    return ("config.json", "generation_config.json", *weights, *TOKENIZER_FILES)
+
+
+def sample_of(folder: Path) -> str:
+    """A short text that begins from nothing, the same each time."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    start = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id_ is not None), 0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SAMPLE_SEED)
+        length = min(SAMPLE_TOKENS, model.config.max_position_embeddings)
+        tokens = model.generate(torch.tensor([[start]]), do_sample=True, temperature=0.8, top_k=50, max_length=length)
+    text: str = tokenizer.decode(tokens[0], skip_special_tokens=True)
+    return text.strip()

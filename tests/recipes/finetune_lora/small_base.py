@@ -1,0 +1,53 @@
+"""A small model made here, as somebody would bring it: a zip of its transformers folder."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from peer_agent.publishing.text.prepare import prepare
+from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.recipes.causal_lm.training import build_model, save_model
+from tests.publishing.texts import docstrings
+
+FAMILIES = {
+    "llama": Model(family="llama", layers=2, width=32, heads=4, kv_heads=2, context=48),
+    "gpt2": Model(family="gpt2", layers=2, width=32, heads=4, context=48),
+    "qwen3": Model(family="qwen3", layers=2, width=32, heads=4, context=48),
+}
+
+
+def text_of(folder: Path) -> Path:
+    """Some real prose."""
+    path = folder / "text.txt"
+    path.write_text(docstrings()[:60_000])
+    return path
+
+
+def model_folder(folder: Path, family: str = "llama", **changes: Any) -> Path:
+    """A fresh model with its tokenizer. `changes`: of its config.json."""
+    folder.mkdir(exist_ok=True)
+    recipe = CausalLM(model=FAMILIES[family], vocab=400, seed=11)
+    made = prepare(text_of(folder), folder / "prepared", recipe.preparation())
+    recipe = recipe.fitted({"vocab": made.vocab})
+    out = folder / "released"
+    save_model(recipe, build_model(recipe), folder / "prepared", out)
+    change(out / "config.json", changes)
+    return out
+
+
+def change(path: Path, changes: Mapping[str, Any]) -> None:
+    """Of a file of JSON; None takes a value away."""
+    values = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+
+
+def zipped(folder: Path, *, inside: str = "model/", without: str = "") -> Path:
+    """The folder as an archive of it."""
+    target = folder.with_suffix(".zip")
+    with zipfile.ZipFile(target, "w") as packed:
+        for path in sorted(folder.iterdir()):
+            if path.name != without:
+                packed.write(path, f"{inside}{path.name}")
+    return target

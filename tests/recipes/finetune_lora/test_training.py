@@ -1,0 +1,224 @@
+"""Adapters: what learns and what stays, beside peft alone, and what a release of them is."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import peft
+import pytest
+import torch
+from msgspec.structs import replace
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from peer_agent.machine.memory_estimate import needs_of
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.recipe import ModelFile, Optimizer, OutOfBounds, checked
+from peer_agent.protocol.sampling import order_of
+from peer_agent.publishing.card import CardFacts
+from peer_agent.publishing.evaluate import evaluate
+from peer_agent.publishing.initial import make_initial
+from peer_agent.publishing.release import make_release, model_from
+from peer_agent.publishing.replay import Logs, replay
+from peer_agent.publishing.text.adapted import prepare
+from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
+from peer_agent.recipes.finetune_lora.preparation import AdaptedText
+from peer_agent.recipes.finetune_lora.training import base_model, load_shard
+from peer_agent.training.loop import Trainer
+from peer_agent.training.replica import Replica
+from tests.recipes.finetune_lora.small_base import model_folder, text_of, zipped
+from tests.training.commits import RUN, commit, take_units, weighted_mean
+
+STEPS, BATCH = 6, 8
+RECIPE = FinetuneLoRA(
+    rank=4,
+    alpha=8.0,
+    matrices="all",
+    context=32,
+    target_batch=BATCH,
+    micro_batch=4,
+    target_steps=STEPS,
+    optimizer=Optimizer(
+        name="adamw", learning_rate=0.01, beta2=0.999, epsilon=1e-8, weight_decay=0.0, clip_norm=0.0,
+        warmup_steps=0, decay="constant",
+    ),
+)  # fmt: skip
+
+
+class Adapted:
+    """A base of one family, a text that was prepared for it, and the recipe that fits both."""
+
+    def __init__(self, folder: Path, family: str) -> None:
+        self.folder, self.released = folder, model_folder(folder, family)
+        self.out = folder / "out"
+        made = prepare(text_of(folder), self.out, AdaptedText(), base=zipped(self.released))
+        self.recipe = RECIPE.fitted(msgspec.to_builtins(made))
+        self.files = self.out / "model"
+        (digest, *_) = [shard.digest for shard in made.shards]
+        self.shard = load_shard(self.out / "shards" / f"{digest}.safetensors")
+
+    def replica(self) -> Replica:
+        return Replica(self.recipe, files=self.files)
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "qwen3"])
+def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Adapted:
+    return Adapted(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
+    return Adapted(tmp_path_factory.mktemp("llama"), "llama")
+
+
+def units(step: int) -> list[Unit]:
+    """Two of four samples in each step."""
+    return [Unit(0, 0, start, start + 4) for start in range(step * BATCH, (step + 1) * BATCH, 4)]
+
+
+def trained(adapted: Adapted) -> Replica:
+    trainer = Trainer(adapted.replica(), RUN, [adapted.shard])
+    for step in range(STEPS):
+        takings = [take_units(trainer, [unit]) for unit in units(step)]
+        commit(trainer.replica, weighted_mean(takings), takings)
+    return trainer.replica
+
+
+def test_adapters_alone_are_in_the_state(adapted: Adapted) -> None:
+    replica = adapted.replica()
+    assert all(".lora_" in piece.name for piece in replica.layout.pieces)
+    assert replica.layout.elements == adapted.recipe.parameters()
+    whole = sum(parameter.numel() for parameter in replica.model.parameters())
+    assert adapted.recipe.fixed_parameters() == pytest.approx(whole - replica.layout.elements, rel=0.02)
+
+
+def test_only_attention_is_adapted_where_that_is_asked(llama: Adapted) -> None:
+    recipe = replace(llama.recipe, matrices="attention")
+    replica = Replica(recipe, files=llama.files)
+    assert replica.layout.elements == recipe.parameters() < llama.recipe.parameters()
+    assert not any("mlp" in piece.name for piece in replica.layout.pieces)
+
+
+def test_fresh_adapters_change_nothing(adapted: Adapted) -> None:
+    ids = torch.arange(20)[None]
+    ours = adapted.replica().model(input_ids=ids).logits
+    plain: Any = AutoModelForCausalLM.from_pretrained(adapted.released)
+    theirs = plain(input_ids=ids).logits
+    assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_fresh_state_is_the_same_twice_and_another_seed_is_another(llama: Adapted) -> None:
+    assert llama.replica().digest() == llama.replica().digest()
+    other = Replica(replace(llama.recipe, seed=5), files=llama.files)
+    assert other.digest() != llama.replica().digest()
+
+
+def test_the_base_stays_as_it_is(adapted: Adapted) -> None:
+    replica = trained(adapted)
+    assert float((replica.parameters - adapted.replica().parameters).abs().max()) > 0.01
+    before = dict(base_model(adapted.recipe, adapted.files).named_parameters())
+    kept = {name: part for name, part in replica.model.named_parameters() if ".lora_" not in name}
+    assert len(kept) == len(before)
+    for name, part in kept.items():
+        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        assert torch.equal(part, before[plain]), name
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_beside_peft_alone(adapted: Adapted) -> None:
+    """The same samples in as many steps by torch's own AdamW on peft's own model: losses and parameters."""
+    model: Any = AutoModelForCausalLM.from_pretrained(adapted.released)
+    names = list(adapted.recipe.adapted)
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM", r=4, lora_alpha=8, lora_dropout=0.0, target_modules=names,
+        fan_in_fan_out=adapted.recipe.base.family == "gpt2",
+    )  # fmt: skip
+    model = peft.get_peft_model(model, settings)
+    fresh = dict(adapted.replica().model.named_parameters())
+    learning = {name: part for name, part in model.named_parameters() if part.requires_grad}
+    with torch.no_grad():
+        for name, part in learning.items():
+            part.copy_(fresh[name])
+    optimizer = torch.optim.AdamW(learning.values(), lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    losses, order = [], order_of(RUN, 0, 0, adapted.recipe.samples_in(len(adapted.shard)))
+    for step in range(STEPS):
+        at = order[step * BATCH : (step + 1) * BATCH]
+        rows = [adapted.shard[32 * sample : 32 * (sample + 1)] for sample in at]
+        assert all(len(row) == 32 for row in rows)
+        ids = torch.from_numpy(np.stack(rows).astype(np.int64))
+        loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    ours = {piece.name: piece.of(trained(adapted).parameters) for piece in adapted.replica().layout.pieces}
+    assert losses[-1] < losses[0]
+    assert ours.keys() == learning.keys()
+    for name, part in learning.items():
+        assert float((ours[name] - part.detach()).abs().max()) < 1e-4, name
+
+
+def test_a_release_is_a_plain_model_with_the_adapters_in_it(adapted: Adapted, tmp_path: Path) -> None:
+    replica = trained(adapted)
+    replica.save(tmp_path / "state.safetensors")
+    facts = CardFacts(slug="adapted", title="Adapted", steps=STEPS, loss=1.0)
+    released = make_release(
+        recipe=adapted.recipe,
+        snapshot=tmp_path / "state.safetensors",
+        data=adapted.out,
+        out=tmp_path / "out",
+        facts=facts,
+    )
+    assert released.sample
+    ids = torch.arange(20)[None]
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert not any("lora" in name for name, _ in plain.named_parameters())
+    theirs, ours = plain(input_ids=ids).logits, model_from(
+        adapted.recipe, tmp_path / "state.safetensors", adapted.files
+    )(input_ids=ids).logits  # fmt: skip
+    assert torch.allclose(theirs, ours, atol=1e-4)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("Many hands")["input_ids"]
+
+
+def test_what_the_site_does_with_it_finds_the_base(llama: Adapted, tmp_path: Path) -> None:
+    made = make_initial(llama.recipe, tmp_path, llama.files)
+    assert (made.elements, made.state_digest) == (llama.recipe.parameters(), llama.replica().digest())
+    snapshot, heldout = tmp_path / f"{made.file}.safetensors", llama.out / "heldout.safetensors"
+    found = evaluate(recipe=llama.recipe, snapshot=snapshot, heldout=heldout, files=llama.files)
+    assert found.loss == pytest.approx(math.log(llama.recipe.base.vocab), rel=0.05), "nobody has trained it"
+    (tmp_path / "records").mkdir()
+    logs = Logs()
+    again = replay(
+        recipe=llama.recipe, snapshot=snapshot, records=tmp_path / "records", logs=logs, site_key=b"", out=tmp_path,
+        begins=made.file, files=llama.files,
+    )  # fmt: skip
+    assert again.file == made.file
+
+
+def test_a_machine_needs_room_for_the_base(llama: Adapted) -> None:
+    with_base, without = (
+        needs_of(recipe, recipe.parameters(), at_once=1, on_gpu=False).memory
+        for recipe in (llama.recipe, replace(llama.recipe, base=replace(llama.recipe.base, vocab=2)))
+    )
+    assert with_base - without >= 2 * 4 * 2 * (llama.recipe.base.vocab - 2) * llama.recipe.base.width
+
+
+def test_what_the_recipe_says_of_the_base_binds(llama: Adapted, tmp_path: Path) -> None:
+    with pytest.raises(OutOfBounds, match="the base takes 48 tokens"):
+        checked(replace(llama.recipe, context=64))
+    other = replace(llama.recipe, base=replace(llama.recipe.base, file=ModelFile("a" * 64, 5)))
+    with pytest.raises(Problem, match="E111"):
+        Replica(other, files=llama.files)
+    (tmp_path / f"{'a' * 64}.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(Problem, match="E111"):
+        Replica(other, files=tmp_path)
+
+
+def test_a_draft_without_a_base_has_numbers_all_the_same() -> None:
+    recipe = FinetuneLoRA()
+    assert recipe.files() == ()
+    assert recipe.base == Base()
+    assert recipe.parameters() > 0
+    assert "Llama" in recipe.summary()
