@@ -18,6 +18,16 @@ def python_text() -> str:
     return "\n\n".join([*_reference(), *_docstrings()])
 
 
+def reference_text() -> str:
+    """The part of it that is about the language, half a megabyte."""
+    return "\n\n".join(_reference())
+
+
+def docstring_text() -> str:
+    """The part of it that is about the library."""
+    return "\n\n".join(_docstrings())
+
+
 def _reference() -> Iterator[str]:
     for name in sorted(topics.topics):
         yield inspect.cleandoc(topics.topics[name])

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -35,6 +36,12 @@ class Children:
     def gone(self) -> list[str]:
         """Names of those that have ended."""
         return [name for name, child in self.running.items() if child.poll() is not None]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Those that have ended and are not missed."""
+        for name in names:
+            if (stdin := self.running.pop(name).stdin) is not None:
+                stdin.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -18,6 +18,12 @@ class Material(NamedTuple):
 TEXT = Material(
     "python.txt", lambda: corpus.python_text().encode(), corpus.LICENCE, "English: what Python says about itself"
 )
+REFERENCE = Material(
+    "reference.txt", lambda: corpus.reference_text().encode(), corpus.LICENCE, "English: what Python is, by itself"
+)
+DOCSTRINGS = Material(
+    "docstrings.txt", lambda: corpus.docstring_text().encode(), corpus.LICENCE, "English: what Python's library is for"
+)
 DIGITS = Material("digits.tar", digits.digits_tar, digits.LICENCE, "images: handwritten digits")
 
 
@@ -30,6 +36,7 @@ class Small(NamedTuple):
     learning_rate: float
     in_few_steps: float  # the same where there are few: a short run can take larger steps
     material: Material = TEXT
+    adapts: "Small | None" = None  # what is trained first, as a causal language model, and then brought
 
 
 USUAL = {
@@ -46,6 +53,25 @@ USUAL = {
     "codec_down": "fp16",
     "seed": "0",
 }
+BASE = Small(
+    title="A small model of what Python is",
+    purpose="It learns how Python's reference speaks; then it is adapted to how its library does.",
+    fields={
+        **USUAL,
+        "family": "llama",
+        "layers": "2",
+        "width": "96",
+        "heads": "4",
+        "kv_heads": "2",
+        "context": "64",
+        "vocab": "2048",
+        "target_batch": "64",
+        "micro_batch": "4",
+    },
+    learning_rate=0.03,
+    in_few_steps=0.03,
+    material=REFERENCE,
+)
 RECIPES: dict[str, Small] = {
     "causal_lm": Small(
         title="A small model of Python's own words",
@@ -82,6 +108,26 @@ RECIPES: dict[str, Small] = {
         },
         learning_rate=0.01,
         in_few_steps=0.02,
+    ),
+    "finetune_lora": Small(
+        title="A small model that learns Python's library",
+        purpose="Adapters for a model of Python's reference, which learn how the library's own words differ.",
+        fields={
+            **USUAL,
+            "optimizer": "adamw",
+            "beta2": "0.999",
+            "weight_decay": "0",
+            "rank": "8",
+            "alpha": "16",
+            "matrices": "all",
+            "context": "64",
+            "target_batch": "64",
+            "micro_batch": "4",
+        },
+        learning_rate=0.003,
+        in_few_steps=0.005,
+        material=DOCSTRINGS,
+        adapts=BASE,
     ),
     "image_classification": Small(
         title="A small reader of handwritten digits",

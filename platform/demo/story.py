@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from demo.processes import Children, agent_command, bare_environment, serve_command
-from demo.recipes import RECIPES
+from demo.recipes import RECIPES, Small
 from demo.visitor import TOKEN, Refused, Visitor
 from peer_agent.protocol.errors import Problem
 from peer_agent.site.login_token import VARIABLE
@@ -18,6 +18,7 @@ from peer_agent.site.login_token import VARIABLE
 PASSWORD = "many hands make light work"  # noqa: S105 (of accounts that live in the demo's own folder)
 NAMES = ("Amina", "Teo", "Noor", "Ines", "Bao", "Lena", "Kofi", "Yuki")
 SHORT = 100  # steps
+STEPS_BEFORE = 60  # of a run whose model is adapted
 START_S, RELEASE_S = 60.0, 240.0
 
 
@@ -38,12 +39,15 @@ class Demo:
         self.folder = self.root / stamp
         self.data, self.site = self.folder / "site", ""
         self.slug, self.step = "", 0
+        self.people: dict[str, Visitor] = {}
+        self.committed_before = 0  # samples in the relay's log of a run that was made first
 
     def run(self, children: Children, environment: dict[str, str], *, forever: bool) -> dict[str, Any] | None:
         """Tell the story. With `forever` it stays until interrupted. Raises Problem E403."""
         self._start_site(children, environment)
-        organizer = self._sign_up(NAMES[0])
-        self._open_run(organizer)
+        organizer, small = self._sign_up(NAMES[0]), RECIPES[self.recipe]
+        model = self._trained_before(children, organizer, small.adapts) if small.adapts is not None else None
+        self._open_run(organizer, self.recipe, small, self.steps, model)
         self._start_volunteers(children, organizer)
         self._watch(organizer, children, forever=forever)
         result = self._result(organizer)
@@ -73,42 +77,63 @@ class Demo:
         person.submit("/signup/", {"username": name, "password": PASSWORD})
         return person
 
-    def _open_run(self, organizer: Visitor) -> None:
-        small = RECIPES[self.recipe]
+    def _trained_before(self, children: Children, organizer: Visitor, small: Small) -> Path:
+        """The release of a run that is made first, for another one to adapt."""
+        self.say("First a small model is trained; what it learned is then adapted.")
+        self._open_run(organizer, "causal_lm", small, STEPS_BEFORE)
+        names = self._start_volunteers(children, organizer, "agents-before")
+        self._watch(organizer, children, forever=False)
+        archive = self._fetch_archive(organizer)
+        self._wait_for(lambda: set(names) <= set(children.gone()), RELEASE_S, "agents did not leave", None)
+        children.forget(names)
+        self.committed_before = committed_samples(self.data / "relay")
+        return archive
+
+    def _open_run(
+        self, organizer: Visitor, objective: str, small: Small, steps: int, model: Path | None = None
+    ) -> None:
         material, content = small.material, small.material.content()
         self.say(f"{NAMES[0]} uploads {len(content) / 1e6:.1f} MB of {material.words}.")
         fields = {
             **small.fields,
-            "objective": self.recipe,
+            "objective": objective,
             "title": small.title,
             "purpose": small.purpose,
             "visibility": "public",
             "licence": material.licence,
             "may_share": "on",
-            "target_steps": str(self.steps),
-            "learning_rate": str(small.in_few_steps if self.steps <= SHORT else small.learning_rate),
-            "warmup_steps": str(max(1, min(20, self.steps // 8))),
+            "target_steps": str(steps),
+            "learning_rate": str(small.in_few_steps if steps <= SHORT else small.learning_rate),
+            "warmup_steps": str(max(1, min(20, steps // 8))),
             "minimum_trainers": str(self.peers),
         }
         organizer.submit("/runs/new/", fields, {"text": (material.name, content)})
-        self.slug = organizer.slug
+        self.slug, self.step = organizer.slug, 0
+        if model is not None:
+            brought = {"text": (model.name, model.read_bytes())}
+            organizer.submit(f"/runs/{self.slug}/model/", {"licence": material.licence, "may_share": "on"}, brought)
         organizer.submit(f"/runs/{self.slug}/manage/", {"action": "open"})
         self.say(f"The run is at {self.site}/runs/{self.slug}/")
         ready = "the data could not be prepared"
         self._wait_for(lambda: self._state(organizer) in ("open", "finished"), RELEASE_S, ready, None)
 
-    def _start_volunteers(self, children: Children, organizer: Visitor) -> None:
+    def _start_volunteers(self, children: Children, organizer: Visitor, folder: str = "agents") -> list[str]:
+        """Their names among the children."""
+        started = []
         for number in range(self.peers):
             name = NAMES[number % len(NAMES)] + (str(number // len(NAMES) + 1) if number >= len(NAMES) else "")
-            person = organizer if number == 0 else self._sign_up(name)
+            person = organizer if number == 0 else self.people.get(name) or self._sign_up(name)
+            self.people[name] = person
             token = TOKEN.search(person.submit("/machines/", {}))
             if token is None:
                 raise Problem.of("E403", reason="the machines page gave no token", folder=self.folder)
-            home = self.folder / "agents" / name
+            home = self.folder / folder / name
             home.mkdir(parents=True)
             command = agent_command(f"{self.site}/runs/{self.slug}/")
-            children.start(f"agent-{name}", command, bare_environment(home) | {VARIABLE: token[0]}, home)
+            started.append(f"{folder.replace('agents', 'agent')}-{name}")
+            children.start(started[-1], command, bare_environment(home) | {VARIABLE: token[0]}, home)
         self.say(f"{self.peers} volunteers have started their agents.")
+        return started
 
     def _watch(self, organizer: Visitor, children: Children, *, forever: bool) -> None:
         told = -1
@@ -140,7 +165,7 @@ class Demo:
             "seconds": time.monotonic() - self.began,
             "peers": [{"name": line["name"], "samples": line["samples"], "rounds": line["rounds"]} for line in hands],
             "ledger_samples": sum(row["samples"] for row in ledger),
-            "committed_samples": committed_samples(self.data / "relay"),
+            "committed_samples": committed_samples(self.data / "relay") - self.committed_before,
             "model_path": str(model),
         }
         if result["ledger_samples"] != result["committed_samples"]:
@@ -151,7 +176,13 @@ class Demo:
         return result
 
     def _fetch_model(self, organizer: Visitor) -> Path:
-        archive, model = self.folder / f"{self.slug}.zip", self.folder / "model"
+        archive, model = self._fetch_archive(organizer), self.folder / "model"
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(model)
+        return next(model.rglob("config.json")).parent.resolve()
+
+    def _fetch_archive(self, organizer: Visitor) -> Path:
+        archive = self.folder / f"{self.slug}.zip"
         path = f"/api/v1/runs/{self.slug}/release/{self.slug}.zip"
 
         def fetched() -> bool:
@@ -162,9 +193,7 @@ class Demo:
             return True
 
         self._wait_for(fetched, RELEASE_S, "there is no release", None)
-        with zipfile.ZipFile(archive) as packed:
-            packed.extractall(model)
-        return next(model.rglob("config.json")).parent.resolve()
+        return archive
 
     def _state(self, visitor: Visitor) -> str:
         return str(visitor.read_json(f"runs/{self.slug}")["state"])
