@@ -1,0 +1,170 @@
+"""sahajBERT again, small: two Bengali texts, four agents, a release that learns names and topics (../README.md)."""
+
+import argparse
+import json
+import lzma
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from demo.processes import ROOT
+from demo.visitor import Visitor
+from peer_agent.recipes.masked_lm import SMALL
+from tests.benchmarks.rig.figures import Figures, publish, say
+from tests.end_to_end.rig.browser import Reader, chromium, sign_up
+from tests.end_to_end.rig.swarm import PASSWORD, Swarm
+from web.pages.runs.forms.recipe_fields import values_of
+
+TEXTS = {"poems.txt": 0.77, "essays.txt": 0.23}  # and their weights, as of sahajBERT's two sources
+LICENCE = "out of copyright"
+FAST, SLOW = ("taskset", "-c", "0"), ("taskset", "-c", "1")  # one agent has a core to itself, the others share one
+PREPARED_MS, READY_S, STEP_S, SCRIPT_S = 300_000, 300.0, 7200.0, 7200.0
+LEAVES_AT, JOINS_AT = (0.4, 0.6), 0.2  # parts of the steps: when two go, and when the fourth comes
+SCRIPTS = {"names": "token_classification.py", "topics": "sequence_classification.py"}
+
+
+def unpacked(data: Path, folder: Path) -> dict[str, Path]:
+    """The two texts as somebody has them."""
+    paths = {}
+    for name in TEXTS:
+        paths[name] = folder / name
+        paths[name].write_bytes(lzma.decompress((data / f"{name}.xz").read_bytes()))
+    return paths
+
+
+def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
+    """A run that mixes both, made in a browser from the sign-up on; its address."""
+    with chromium() as browser:
+        reader = Reader(browser)
+        page = reader.page
+        sign_up(reader, swarm.url, "organizer", PASSWORD)
+        page.goto(f"{swarm.url}/runs/new/?recipe=masked_lm&preset=sahajBERT%2C+small")
+        first, further = texts.values()
+        page.fill("input[name=title]", "A small model of Bengali")
+        page.set_input_files("input[name=text]", first)
+        page.fill("input[name=licence]", LICENCE)
+        page.check("input[name=may_share]")
+        page.evaluate("document.querySelectorAll('details').forEach((folded) => (folded.open = true))")
+        for name, value in recipe.items():
+            page.fill(f"input[name={name}]", value)
+        page.click("main button.main")
+        page.click("text=Add another text", timeout=PREPARED_MS)
+        page.set_input_files("input[name=text]", further)
+        page.fill("input[name=licence]", LICENCE)
+        page.check("input[name=may_share]")
+        page.click("main button.main")
+        page.wait_for_selector("input[name=weight_1]", timeout=PREPARED_MS)
+        for number, weight in enumerate(TEXTS.values()):
+            page.fill(f"input[name=weight_{number}]", str(weight))
+        page.click("text=Save the weights")
+        page.click("text=Open the run")
+        page.wait_for_selector("text=Pause the run", timeout=PREPARED_MS)
+        assert not reader.faults, reader.faults
+        return page.url.split("/runs/")[1].split("/")[0]
+
+
+def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
+    """All steps: three begin, a fourth comes late, and two of the first go. What happened, in words."""
+    began, happened = time.monotonic(), []
+
+    def join(name: str, place: tuple[str, ...]) -> None:
+        swarm.start_agent(name, token=token(), inside=place)
+
+    def tell(words: str) -> None:
+        happened.append(f"step {swarm.head()}: {words}")
+        say(f"{time.monotonic() - began:.0f} s, {happened[-1]}")
+
+    join("fast", FAST)
+    for name in ("slow-1", "slow-2"):
+        join(name, SLOW)
+    swarm.wait_for_step(int(JOINS_AT * steps), STEP_S)
+    join("late", SLOW)
+    tell("late joins")
+    for part, name in zip(LEAVES_AT, ("slow-1", "fast"), strict=True):
+        swarm.wait_for_step(int(part * steps), STEP_S)
+        swarm.processes[name].send_signal(signal.SIGINT)
+        tell(f"{name} leaves")
+    swarm.wait_finished(STEP_S)
+    tell("finished")
+    return happened
+
+
+def mixed(swarm: Swarm) -> list[float]:
+    """Which part of all samples in updates was of each text."""
+    sources = [row[0] for row in swarm.rows("select source from runs_shard order by position")]
+    used = [0] * len(TEXTS)
+    for shard, ranges in swarm.rows("select shard, cast(ranges as text) from runs_coverage"):
+        used[sources[shard]] += sum(stop - start for start, stop in json.loads(ranges))
+    return [part / max(sum(used), 1) for part in used]
+
+
+def tuned(script: str, model: Path, data: Path, what: str, seeds: int) -> dict[str, Any]:
+    """Figures of the released weights and of fresh ones, seed by seed."""
+    files = {
+        "names": ("--train", data / "ner-train.txt.xz", "--test", data / "ner-test.txt.xz"),
+        "topics": (
+            *("--train", data / "topic-train.tsv.xz", "--dev", data / "topic-dev.tsv.xz"),
+            *("--test", data / "topic-test.tsv.xz"),
+        ),
+    }[what]
+    command = [sys.executable, str(ROOT / "examples" / script), str(model), *map(str, files), "--seeds", str(seeds)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SCRIPT_S).stdout
+    say(said)
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def measured(data: Path, steps: int, batch: int, seeds: int) -> Figures:
+    """From the form to fine-tuned models."""
+    recipe = {name: str(value) for name, value in values_of(SMALL).items() if name in ("vocab", "width", "layers")}
+    recipe |= {"target_steps": str(steps), "target_batch": str(batch), "snapshot_every": str(max(steps // 20, 1))}
+    recipe |= {"warmup_steps": str(max(steps // 10, 1)), "minimum_trainers": "3"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Swarm(folder / "swarm") as swarm:
+            swarm.start_site()
+            swarm.slug = opened(swarm, unpacked(data, folder), recipe)
+            organizer = Visitor(swarm.url)
+            organizer.submit("/login/", {"username": "organizer", "password": PASSWORD})
+            began = time.monotonic()
+            happened = made_by_four(swarm, lambda: swarm.token_of(organizer), steps)
+            seconds = time.monotonic() - began
+            records = swarm.records()
+            parts = mixed(swarm)
+            model = swarm.released(folder / "model", READY_S)
+            snapshots = swarm.items("snapshots")
+        found = {what: tuned(script, model, data, what, seeds) for what, script in SCRIPTS.items()}
+    held = sorted((each["step"], each["heldout_loss"]) for each in snapshots if each["heldout_loss"] is not None)
+    last = max(snapshots, key=lambda each: each["step"])
+    losses = [record["loss"] for record in records]
+    return {
+        "steps": steps,
+        "batch": batch,
+        "seconds": seconds,
+        "happened": happened,
+        "mix": parts,
+        "losses": [sum(part) / len(part) for part in (losses[:5], losses[-5:])],
+        "heldout": held,
+        "figures": last["heldout_figures"],
+        "exact": sum(bool(record["exact"]) for record in records),
+        **found,
+    }
+
+
+def main() -> int:
+    """One JSON object on the last line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.bengali", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="a folder with poems, essays, names and topics")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--batch", type=int, default=SMALL.target_batch)
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    return publish("bengali", lambda: measured(given.data.resolve(), given.steps, given.batch, given.seeds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
