@@ -18,6 +18,7 @@ from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.errors.entry import SAYS, Entry
 from peer_agent.protocol.errors.links import LINKS
+from peer_agent.protocol.errors.material import MATERIAL
 from peer_agent.protocol.errors.operating import OPERATING
 from peer_agent.protocol.errors.site import SITE
 from peer_agent.protocol.log import records
@@ -110,6 +111,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "On a volunteer's machine": AGENT,
     "Credentials, links and messages": LINKS,
     "What people give the site": SITE,
+    "What runs are made of": MATERIAL,
     "Operating a site": OPERATING,
 }
 OF_SETUP = "Setting up a checkout"

@@ -88,8 +88,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "who was dropped is forgotten, and sigma shrinks",
         "round/lateness",
-        "yield share.peer, plan.sigma",
-        "yield share.peer, 0.0",
+        "latest = plan.sigma",
+        "latest = 0.0",
         "round/lateness",
     ),
     fault(

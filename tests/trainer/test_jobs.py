@@ -1,11 +1,13 @@
 """Updates are fetched beside other jobs and made in their order, unless they are not wanted any more."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import Snapshot
@@ -26,9 +28,9 @@ async def test_the_data_of_the_next_units_are_fetched_while_it_computes() -> Non
     started[0].close()
 
 
-async def test_as_many_data_are_kept_as_the_volunteer_says() -> None:
+async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> None:
     limits = Limits(threads=1, disk_gb=7)
-    agent = SimpleNamespace(home=None, access=None, limits=limits, links=None, publisher=None)
+    agent = SimpleNamespace(home=Home(tmp_path), access=None, limits=limits, links=None, publisher=None)
     jobs = Jobs(cast("Any", agent))
     snapshot = Snapshot(index=0, step=0, digest="", state_digest="", file="ab" * 32, size=1)
     _, accumulation = await jobs.become_replica(greeting(snapshot))

@@ -28,6 +28,7 @@ TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MOST_JSON, MOST_TOKENIZER = 4 << 20, 256 << 20  # bytes
 MOST_LAYERS = 512
+MOST_SHRUNK = 4  # times, by compression: parameters hardly shrink, and what is unpacked follows from what was uploaded
 # What transformers raises where a configuration is not what it takes.
 WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
 UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
@@ -96,6 +97,8 @@ class _Files:
         for number, name in enumerate(names):
             if (entry := self.entries.get(PurePosixPath(name).name)) is None:
                 raise Problem.of("E388", reason=f"{name[:100]} is missing")
+            if entry.file_size > MOST_SHRUNK * entry.compress_size:
+                raise Problem.of("E388", reason=f"{entry.filename[-100:]} is packed as parameters cannot be")
             path = folder / f"part-{number}"
             with self._packed.open(entry) as source, path.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)

@@ -41,7 +41,17 @@ def release(run: Run) -> Release:
 class TestReading:
     def test_a_run(self, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4), loss=5.5)
-        assert get("runs/proverbs").json() == {
+        facts = get("runs/proverbs").json()
+        (source,) = facts.pop("sources")
+        assert source == {
+            "filename": "proverbs.txt",
+            "size": 4000,
+            "licence": "CC0",
+            "sha256": "a" * 64,
+            "tokens": 1000,
+            "share": 1.0,
+        }
+        assert facts == {
             "slug": "proverbs",
             "title": "A model of proverbs",
             "state": "open",
@@ -59,7 +69,7 @@ class TestReading:
             "recipe": json.loads(run.recipe),
             "data_bytes": 2000 + HEADER_BYTES,
         }
-        assert get("runs").json() == {"items": [get("runs/proverbs").json()], "next": None}
+        assert get("runs").json() == {"items": [facts], "next": None}
 
     def test_a_step(self, run: Run, laptop: Owned) -> None:
         entry = committed(run, (laptop.machine, 4), state_digest="1" * 16)

@@ -1,0 +1,97 @@
+"""Errors about what organizers bring: texts, rows, images, and models that are adapted."""
+
+from peer_agent.protocol.errors.entry import NOTHING_CHANGED, Entry, Severity
+
+MATERIAL: dict[str, Entry] = {
+    "E377": Entry(
+        "File not suited",
+        Severity.MEDIUM,
+        "{name} is not what this recipe learns from: {file}.",
+        "Choose such a file, or another recipe.",
+    ),
+    "E378": Entry(
+        "Archive not readable",
+        Severity.MEDIUM,
+        "The archive cannot be read ({reason}).",
+        "Pack the folders again with tar, and upload the new file.",
+    ),
+    "E379": Entry(
+        "Archive leads elsewhere",
+        Severity.MEDIUM,
+        "In the archive, {name} is a link, a device or a path out of its folder.",
+        "Pack plain files in plain folders (tar --dereference follows links), and upload the new file.",
+    ),
+    "E380": Entry(
+        "Too few images",
+        Severity.MEDIUM,
+        "The archive has {images} images in {folders} folders.",
+        "Pack folders with images in them (PNG, JPEG, WebP, GIF, BMP or TIFF), two or more where classes are learned.",
+    ),
+    "E381": Entry(
+        "Parquet not readable",
+        Severity.MEDIUM,
+        "The file cannot be read as Parquet ({reason}).",
+        "Write it again, and upload the new file.",
+    ),
+    "E382": Entry(
+        "Rows without text",
+        Severity.MEDIUM,
+        "None of the first {rows} rows has a text in one of its fields.",
+        "Give each row a field with its text, best called “text”, and upload the new file.",
+    ),
+    "E384": Entry(
+        "One file alone",
+        Severity.MEDIUM,
+        "A recipe of this kind learns from one file, and this run has {count}.",
+        "Take the further files off the run first, or choose a kind of recipe that learns from several texts.",
+    ),
+    "E385": Entry(
+        "Too many texts",
+        Severity.LOW,
+        "A run mixes at most {most} texts.",
+        "Put small texts together into one file, or take one off the run first.",
+    ),
+    "E386": Entry(
+        "Weights do not fit",
+        Severity.LOW,
+        "{weights} weights were given for {texts} texts.",
+        "Give each text a weight, or none of them. The page shows the texts as they are now.",
+        means=NOTHING_CHANGED,
+    ),
+    "E387": Entry(
+        "No model to adapt",
+        Severity.MEDIUM,
+        "A recipe of this kind adapts a model that is there already, and none was given.",
+        "Add the model: a zip of its folder, as a release of this site or the Hub has it.",
+    ),
+    "E388": Entry(
+        "No model in it",
+        Severity.MEDIUM,
+        "The file is no zip of a model's folder that can be read ({reason}).",
+        "Zip the folder with config.json, tokenizer.json and model.safetensors (or its parts with their index).",
+    ),
+    "E389": Entry(
+        "Pickled parameters",
+        Severity.MEDIUM,
+        "The model's parameters are pickled, and a pickle may run anything.",
+        "Save the model as safetensors (`model.save_pretrained(folder)` does), and bring that folder.",
+    ),
+    "E390": Entry(
+        "Not a known model",
+        Severity.MEDIUM,
+        "This model cannot be adapted here: {reason}.",
+        "Take one of these kinds, in 16 or 32 bits, that needs no code of its own: {known}.",
+    ),
+    "E391": Entry(
+        "Model does not fit",
+        Severity.MEDIUM,
+        "What is in the model's folder does not fit together ({reason}).",
+        "Look whether the model loads with transformers, save it again, and bring the new folder.",
+    ),
+    "E392": Entry(
+        "No model wanted",
+        Severity.LOW,
+        "A recipe of this kind begins with fresh parameters; it adapts no model.",
+        "Choose the recipe “Fine-tune a language model” for that.",
+    ),
+}
