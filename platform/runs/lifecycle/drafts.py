@@ -72,7 +72,7 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     is_same = type(recipe) is type(old) and preparation_of(recipe) == text.preparation
     is_known = is_same and text.state != Dataset.State.FAILED
     if is_known:
-        recipe = replace(recipe, **{name: getattr(old, name) for name in recipe.from_data})
+        recipe = checked(replace(recipe, **{name: getattr(old, name) for name in recipe.from_data}))
     if is_known and text.state == Dataset.State.READY:
         require_data(recipe, text)
     left, text.base = draft.dataset.base if base is None else None, base

@@ -359,6 +359,15 @@ class TestBase:
         assert run.dataset.base is not None
         assert (run.dataset.filename, run.dataset.base.filename) == ("songs.txt", "model.zip")
 
+    def test_the_recipe_stays_within_what_it_takes(self, adapting: Run) -> None:
+        """A form knows nothing of the base: 65 tokens for one that takes 64 were kept, and no page could read them."""
+        sources.set_base(run=adapting, base=self.base(adapting))
+        preparation.prepare_dataset(adapting.dataset_id)
+        longer = FinetuneLoRA(target_batch=4, micro_batch=2, context=65)
+        with pytest.raises(Problem, match=r"E301.*64 tokens"):
+            drafts.change_draft(run=Run.objects.get(), recipe=longer, licence="CC0")
+        assert Run.objects.get().parsed_recipe.files()
+
     def test_another_kind_of_recipe_lets_it_go(self, adapting: Run) -> None:
         sources.set_base(run=adapting, base=self.base(adapting))
         drafts.change_draft(run=adapting, recipe=RECIPE, licence="CC0")
