@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ MOST_LAYERS = 512
 MOST_SHRUNK = 4  # times, by compression: parameters hardly shrink, and what is unpacked follows from what was uploaded
 # What transformers raises where a configuration is not what it takes.
 WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
+# What zipfile raises; RuntimeError where there is a password, or a way of packing that it does not know.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 # Of a tokenizer's settings what decides how text is cut, and no code: that is how transformers loads it.
 KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "chat_template", "add_bos_token", "add_eos_token")
@@ -57,7 +60,7 @@ def read_base(archive: Path, out: Path) -> Read:
             end = _write_tokenizer(files, out / "tokenizer", base, config)
             (out / "model").mkdir(parents=True)
             file = _write_parameters(files, config, out / "model")
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError) as error:
+    except UNREADABLE as error:
         raise Problem.of("E388", reason=error) from error
     return Read(replace(base, file=file), end)
 

@@ -132,6 +132,29 @@ def test_no_zip_and_half_a_zip(folder: Path, tmp_path: Path) -> None:
     refused(archive, tmp_path, "E388")
 
 
+def test_a_way_of_packing_that_nobody_knows(folder: Path, tmp_path: Path) -> None:
+    archive = zipped(folder)
+    content = bytearray(archive.read_bytes())
+    for signature, method in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        at = content.find(signature)
+        while at >= 0:
+            content[at + method] = 98
+            at = content.find(signature, at + 1)
+    archive.write_bytes(content)
+    refused(archive, tmp_path, "E388")
+
+
+def test_what_was_packed_and_is_spoiled(folder: Path, tmp_path: Path) -> None:
+    archive = zipped(folder, without="config.json")
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as packed:
+        packed.write(folder / "config.json", "model/config.json")
+        start = packed.getinfo("model/config.json").header_offset + 30 + len("model/config.json")
+    content = bytearray(archive.read_bytes())
+    content[start : start + 8] = b"\xff" * 8
+    archive.write_bytes(content)
+    refused(archive, tmp_path, "E388")
+
+
 def test_names_that_lead_out_of_the_archive_write_nothing_there(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../../../evil"}}))
     (folder / "model.safetensors").unlink()
