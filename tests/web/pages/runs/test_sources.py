@@ -172,7 +172,10 @@ class TestModel:
         text = page(client.get(MANAGE))
         assert "still to be brought" in text
         assert f'href="{self.MODEL}"' in text
-        assert "Zip its folder" in page(client.get(self.MODEL))
+        form = page(client.get(self.MODEL))
+        assert "Zip its folder" in form
+        assert "gets a copy of it" in form
+        assert "the model that it adapts: eight bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
         assert client.post(self.MODEL, filled(text=model))["Location"] == MANAGE
         base = Run.objects.get().dataset.base

@@ -19,6 +19,7 @@ from web.pages.runs.forms.recipe_fields import fields_of, recipe_from
 
 UPLINKS = (10, 30, 100)  # Mb/s, of homes; downlinks are at least as wide
 SHORT_S = 1.0
+NOT_COUNTED = ("Not counted yet", "the model that it adapts: eight bytes of memory for each parameter")
 
 
 class Estimate(NamedTuple):
@@ -31,6 +32,7 @@ class Estimate(NamedTuple):
     down: int
     snapshot: int
     seconds: dict[int, float]  # that averaging takes, by uplink in Mb/s
+    lacks_base: bool = False  # it adapts a model of which nothing is known yet
 
 
 def estimate_of(recipe: Recipe) -> Estimate:
@@ -39,7 +41,8 @@ def estimate_of(recipe: Recipe) -> Estimate:
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
     up, down = (encoded_size(codec, parameters) for codec in (recipe.codec_up, recipe.codec_down))
     spent = {mbit: seconds(up, down, mbit) for mbit in UPLINKS}
-    return Estimate(parameters, on_cpu, on_gpu, up, down, REPLICA * ELEMENT * parameters, spent)
+    lacks_base = recipe.material.adapts is not None and not recipe.files()
+    return Estimate(parameters, on_cpu, on_gpu, up, down, REPLICA * ELEMENT * parameters, spent, lacks_base)
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
@@ -61,6 +64,7 @@ def rows_of(estimate: Estimate) -> list[tuple[str, str]]:
         ("A machine's traffic in a step", traffic),
         ("Averaging, by uplink", times),
         ("What a newcomer loads", f"{in_bytes(estimate.snapshot)}, and what it learns from"),
+        *([NOT_COUNTED] if estimate.lacks_base else []),
     ]
 
 

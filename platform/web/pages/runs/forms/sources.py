@@ -30,6 +30,8 @@ class SourceForm(forms.Form):
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         self.fields["may_share"].label = f"I may share this {material.name}"
         self.fields["may_share"].required = True
+        if not material.or_text:
+            self.fields["may_share"].help_text = "Every machine that helps gets a copy of it."
 
     def clean(self) -> dict[str, Any]:
         """It needs a file, in the form or in pieces before it."""
