@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from peer_agent.protocol.recipe import Rule, Words, register
-from peer_agent.recipes.text.recipe import TextRecipe
+from peer_agent.recipes.text.recipe import TextRecipe, usage_of_writer
 from peer_agent.recipes.text.transformer import even_heads, kept_floats, recomputed_floats
 
 # Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
@@ -98,11 +98,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
 
     def usage(self, model: str) -> str:
         """It writes."""
-        return (
-            "from transformers import pipeline\n"
-            f'write = pipeline("text-generation", model={model})\n'
-            'print(write("Once")[0]["generated_text"])'
-        )
+        return usage_of_writer(model)
 
     def summary(self) -> str:
         """As in `a GPT-2 language model of 2 layers of width 64, context 64, 2,048 tokens`."""

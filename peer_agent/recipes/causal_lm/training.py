@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -20,18 +18,16 @@ from transformers import (
 
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.initial import draw_normal
-from peer_agent.recipes.text.next_token import loss_units_in, perplexity, size_of, summed_loss
+from peer_agent.recipes.text.next_token import loss_units_in, perplexity, sample_of, size_of, summed_loss
 from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
 from peer_agent.recipes.text.tokens import Tokens, load_shard, rows_of
 from peer_agent.recipes.training import Batch, Place, Samples
 
-__all__ = ["load_shard", "loss_units_in", "size_of", "summed_loss"]
+__all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss"]
 
 END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the tokenizer's first token; also begins a text
 SPREAD = 0.02  # standard deviation of fresh matrices, as in GPT-2
 INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled by depth, as in GPT-2
-SAMPLE_TOKENS = 120
-SAMPLE_SEED = 0
 
 # The model
 
@@ -117,16 +113,3 @@ def save_model(recipe: CausalLM, model: PreTrainedModel, data: Path, out: Path) 
     model.save_pretrained(out)
     copy_tokenizer(data / "tokenizer", out, context=recipe.model.context)
     return ("config.json", "generation_config.json", "model.safetensors", *TOKENIZER_FILES)
-
-
-def sample_of(folder: Path) -> str:
-    """A short text that begins from nothing, the same each time."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    start = tokenizer(END_OF_TEXT, return_tensors="pt")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SAMPLE_SEED)
-        length = min(SAMPLE_TOKENS, model.config.max_position_embeddings)
-        tokens = model.generate(**start, max_length=length)
-    text: str = tokenizer.decode(tokens[0], skip_special_tokens=True)
-    return text.strip()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import ModelFile, Optimizer, Preparation, Recipe, Rule, Words, register
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
+from peer_agent.recipes.text.recipe import usage_of_writer
 from peer_agent.recipes.text.samples import samples_in, shard_bytes
 from peer_agent.recipes.text.transformer import kept_floats, recomputed_floats
 
@@ -151,11 +152,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
 
     def usage(self, model: str) -> str:
         """It writes."""
-        return (
-            "from transformers import pipeline\n"
-            f'write = pipeline("text-generation", model={model})\n'
-            'print(write("Once")[0]["generated_text"])'
-        )
+        return usage_of_writer(model)
 
     def summary(self) -> str:
         """As in `adapters of rank 8 for a Llama of 16 layers of width 2,048`."""

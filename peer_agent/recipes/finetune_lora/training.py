@@ -9,24 +9,23 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.initial import draw_normal
-from peer_agent.recipes.text.next_token import loss_units_in, perplexity, size_of, summed_loss
+from peer_agent.recipes.text.next_token import loss_units_in, perplexity, sample_of, size_of, summed_loss
 from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
 from peer_agent.recipes.text.tokens import Tokens, load_wide_shard, rows_of
 from peer_agent.recipes.training import Batch, Place, Samples
 
-__all__ = ["load_shard", "loss_units_in", "size_of", "summed_loss"]
+__all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss"]
 
 load_shard = load_wide_shard
 CONFIG = "config"  # the entry of the base's file that says what it is, as transformers writes it
 ADAPTER = "default"  # peft's name of the only one
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout")
-SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
 
 # The model
 
@@ -105,16 +104,3 @@ def save_model(recipe: FinetuneLoRA, model: PeftModel, data: Path, out: Path) ->
     copy_tokenizer(data / "tokenizer", out, context=recipe.base.context)
     weights = sorted(path.name for path in out.glob("model*.safetensors*"))
     return ("config.json", "generation_config.json", *weights, *TOKENIZER_FILES)
-
-
-def sample_of(folder: Path) -> str:
-    """A short text that begins from nothing, the same each time."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    start = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id_ is not None), 0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SAMPLE_SEED)
-        length = min(SAMPLE_TOKENS, model.config.max_position_embeddings)
-        tokens = model.generate(torch.tensor([[start]]), do_sample=True, temperature=0.8, top_k=50, max_length=length)
-    text: str = tokenizer.decode(tokens[0], skip_special_tokens=True)
-    return text.strip()

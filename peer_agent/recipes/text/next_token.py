@@ -1,15 +1,18 @@
 """What models have in common that predict every token of a sample but its first, from those before it."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peer_agent.recipes.text.tokens import IGNORED, Tokens
 from peer_agent.recipes.training import Batch
 
+SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
 LARGEST_LOSS = 700.0  # above it, a perplexity is no number
 
 
@@ -37,3 +40,19 @@ def summed_loss(recipe: Any, model: torch.nn.Module, batch: Batch, device: torch
 def perplexity(loss: float) -> float:
     """Among how many words such a model chooses, as it were."""
     return math.exp(min(loss, LARGEST_LOSS))
+
+
+def sample_of(folder: Path) -> str:
+    """A short text by a released model that begins from nothing, the same each time."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    start = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id_ is not None), 0)
+    ids = torch.tensor([[start]])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SAMPLE_SEED)
+        length = min(SAMPLE_TOKENS, model.config.max_position_embeddings)
+        tokens = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=0.8, top_k=50, max_length=length
+        )
+    text: str = tokenizer.decode(tokens[0], skip_special_tokens=True)
+    return text.strip()

@@ -43,3 +43,12 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
     def shard_bytes(self, size: int) -> int:
         """Of a shard of so many tokens, at most."""
         return shard_bytes(size, sentences=self.preparation().sentences)
+
+
+def usage_of_writer(model: str) -> str:
+    """Lines of Python that have a released language model write. `model`: its folder or name as a Python string."""
+    return (
+        "from transformers import pipeline\n"
+        f'write = pipeline("text-generation", model={model})\n'
+        'print(write("Once")[0]["generated_text"])'
+    )

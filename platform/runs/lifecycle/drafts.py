@@ -60,30 +60,24 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     checked(recipe)
     quotas.require_model(run.organizer, recipe)
     text, further = dataset or draft.dataset, list(draft.dataset.further.all())
-    require_batch(
-        recipe, size=text.size + sum(each.size for each in further)
-    )  # a token or an image is at least one byte
+    # A token or an image is at least one byte.
+    require_batch(recipe, size=text.size + sum(each.size for each in further))
     require_suited(recipe, text.filename)
     if further and not recipe.material.mixes:
         raise Problem.of("E384", count=1 + len(further))
     old = draft.parsed_recipe
     recipe = replace(recipe, mix=old.mix)
-    base = draft.dataset.base if recipe.material.adapts else None
     is_same = type(recipe) is type(old) and preparation_of(recipe) == text.preparation
     is_known = is_same and text.state != Dataset.State.FAILED
     if is_known:
         recipe = checked(replace(recipe, **{name: getattr(old, name) for name in recipe.from_data}))
     if is_known and text.state == Dataset.State.READY:
         require_data(recipe, text)
-    left, text.base = draft.dataset.base if base is None else None, base
-    Dataset.objects.filter(pk=text.pk).update(licence=licence, base=base)
+    Dataset.objects.filter(pk=text.pk).update(licence=licence)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode(), dataset=text, waiting_for="")
+    _hand_over(draft.dataset, text, adapts=recipe.material.adapts is not None)
     if dataset is not None:
-        draft.dataset.further.update(first=dataset)
-        Dataset.objects.filter(pk=draft.dataset_id).update(base=None)
-        forget_text(Dataset.objects.get(pk=draft.dataset_id))
-    if left is not None:
-        forget_text(left)
+        forget_text(draft.dataset)
     if not is_known:
         prepare_anew(text, recipe)
     if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
@@ -91,6 +85,19 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
             run=run, kind="edited", text=f"{run.organizer.username} changed the {'text' if dataset else 'recipe'}."
         )
     run.refresh_from_db()
+
+
+def _hand_over(before: Dataset, text: Dataset, *, adapts: bool) -> None:
+    """What was brought beside a text stays beside the one in its place; a model only where one is adapted."""
+    base = before.base
+    if text != before:
+        before.further.update(first=text)
+    before.base = None
+    text.base = base if adapts else None
+    for each in (before, text):
+        each.save(update_fields=["base"])
+    if base is not None and not adapts:
+        forget_text(base)
 
 
 @transaction.atomic

@@ -1,4 +1,4 @@
-"""Further sources of a run's data."""
+"""Further sources of a run's data, and a model that it adapts."""
 
 import django.db.models.deletion
 from django.db import migrations, models
@@ -16,6 +16,17 @@ class Migration(migrations.Migration):
                 null=True,
                 on_delete=django.db.models.deletion.PROTECT,
                 related_name="further",
+                to="runs.dataset",
+            ),
+        ),
+        migrations.AddField(
+            "dataset",
+            "base",
+            models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="adapted",
                 to="runs.dataset",
             ),
         ),

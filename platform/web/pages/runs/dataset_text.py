@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from django import forms
 from django.conf import settings
+from django.http import HttpRequest, HttpResponse
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
@@ -14,6 +15,7 @@ from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.datasets.text_upload import upload_limit
 from runs.models import Dataset, Run, Upload
+from web.http import rate_limits
 from web.pages.runs.forms.new_run import NewRunForm
 from web.pages.runs.forms.sources import SourceForm
 
@@ -31,6 +33,17 @@ def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
     if brought.filename:
         require_suited(recipe, brought.filename)
     return _kept(person, form, brought, title=given["title"])
+
+
+def too_often(request: HttpRequest) -> HttpResponse | None:
+    """What somebody is answered who sends forms with files too often."""
+    if not request.FILES:
+        return None
+    try:
+        rate_limits.spend("uploads", rate_limits.person(request))
+    except rate_limits.TooOften as problem:
+        return rate_limits.refusal(request, problem)
+    return None
 
 
 def stored_beside(person: Person, form: SourceForm, run: Run, require: Callable[[Run, str], None]) -> Dataset:

@@ -11,10 +11,9 @@ from peer_agent.protocol.errors import Problem
 from runs.access import access_managed_run
 from runs.lifecycle import drafts
 from runs.models import Run
-from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in
-from web.pages.runs.dataset_text import stored_text, upload_facts
+from web.pages.runs.dataset_text import stored_text, too_often, upload_facts
 from web.pages.runs.forms.new_run import usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm
 
@@ -36,11 +35,8 @@ def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
     person = person_in(request)
-    if request.FILES:
-        try:
-            rate_limits.spend("uploads", rate_limits.person(request))
-        except rate_limits.TooOften as problem:
-            return rate_limits.refusal(request, problem)
+    if (refusal := too_often(request)) is not None:
+        return refusal
     form = DraftForm(
         request.POST or None,
         request.FILES or None,

@@ -16,10 +16,9 @@ from runs.access import access_managed_run
 from runs.datasets.sources import source_lines
 from runs.lifecycle import sources
 from runs.models import Dataset, Run
-from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in
-from web.pages.runs.dataset_text import stored_beside, upload_facts
+from web.pages.runs.dataset_text import stored_beside, too_often, upload_facts
 from web.pages.runs.forms.sources import SourceForm, WeightsForm
 from web.pages.runs.manage import manage_page, managed
 
@@ -82,11 +81,8 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
     """The form; where it is filled in, the file is the draft's."""
     person = person_in(request)
-    if request.FILES:
-        try:
-            rate_limits.spend("uploads", rate_limits.person(request))
-        except rate_limits.TooOften as problem:
-            return rate_limits.refusal(request, problem)
+    if (refusal := too_often(request)) is not None:
+        return refusal
     form = SourceForm(request.POST or None, request.FILES or None, material=beside.material)
     if request.method == "POST" and form.is_valid():
         try:
