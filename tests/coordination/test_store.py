@@ -364,7 +364,7 @@ class TestRestart:
 
     def _granted(self, example: Example, book: LeaseBook) -> tuple[Unit, ...]:
         """What a trainer gets that asks for forty samples."""
-        wanted = book.wanted_marks(40)
+        wanted = book.wanted_marks({ACCUMULATOR: 40})
         store.raise_marks(example.run, 1, wanted)
         book.raise_marks(wanted)
         return book.grant(ACCUMULATOR, 40)

@@ -96,6 +96,16 @@ async def test_what_comes_is_there_before_it_is_asked_for(tmp_path: Path, access
     assert [await content(shards, number) for number in (2, 4)] == [2, 4]
 
 
+async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    """Else whoever goes through several shards at once would never fetch the next one ahead."""
+    shards = shards_of(tmp_path, access)
+    for number in (1, 2, 3):
+        await content(shards, number)
+    shards.prefetch([1, 2, 3, 1, 2, 3, 4, 5, 6])
+    await quiet(shards)
+    assert sorted(site.given) == [1, 2, 3, 4, 5]
+
+
 async def test_a_shard_that_is_on_its_way_is_waited_for(tmp_path: Path, access: RunAccess, site: Site) -> None:
     shards = shards_of(tmp_path, access)
     site.is_open.clear()

@@ -1,14 +1,15 @@
 """Which samples are whose: exact data accounting in units (rule 11).
 
-A unit is fresh, leased to one accumulator, or settled. Fresh units are dealt from the shard that is least used, so
-that an epoch goes through all shards at once. Where data come from several sources, each has epochs of its own, and the
-one that is furthest behind its weight is dealt from. Nothing is leased above the marks that the database holds.
+A unit is fresh, leased to one accumulator, or settled. Each accumulator goes through shards of its own, one after
+another, so that a machine fetches a shard for all of its units; towards the end of an epoch they share what is left.
+Where data come from several sources, each has epochs of its own, and the one that is furthest behind its weight is
+dealt from. Nothing is leased above the marks that the database holds.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from msgspec import Struct, field
@@ -26,7 +27,12 @@ class Source(Struct):
     shards: tuple[int, ...]
     weight: float = 1.0  # of all that is dealt; 0: nothing is
     epoch: int = 0
-    deck: list[tuple[float, int]] = field(default_factory=list)  # a heap: part used of each open shard of the epoch
+    left: int = 0  # samples of the epoch that are not dealt yet; 0: it has not begun either
+    waiting: dict[int, None] = field(
+        default_factory=dict
+    )  # shards of the epoch that are nobody's; the last is the next
+    begun: set[int] = field(default_factory=set)  # those that are somebody's, and not used up
+    own: dict[AccumulatorId, list[int]] = field(default_factory=dict)  # those that each goes through, in order
     turn: float = 0.0  # samples dealt since the weights are these, by weight
 
 
@@ -62,7 +68,7 @@ class LeaseBook(Struct):
         """Lease about `samples` samples: returned units first, then fresh ones below the marks."""
         units: list[Unit] = []
         while samples > 0:
-            unit = heappop(self.returned) if self.returned else self._fresh()
+            unit = heappop(self.returned) if self.returned else self._fresh(accumulator)
             if unit is None:
                 break
             units.append(unit)
@@ -80,63 +86,122 @@ class LeaseBook(Struct):
         """Units that this accumulator holds, computed or not."""
         return len(self.held.get(accumulator, ()))
 
-    def _fresh(self) -> Unit | None:
+    def _fresh(self, accumulator: AccumulatorId) -> Unit | None:
         """Of the source that is furthest behind; where its marks are used up, of the next: that evens out later."""
         for source in sorted((each for each in self.sources if each.weight), key=lambda each: each.turn):
-            if (unit := self._fresh_of(source)) is not None:
+            if (unit := self._fresh_of(source, accumulator)) is not None:
                 source.turn += unit.samples / source.weight
                 return unit
         return None
 
-    def _fresh_of(self, source: Source) -> Unit | None:
-        if not source.deck and not self._open_epoch(source):
+    def _fresh_of(self, source: Source, accumulator: AccumulatorId) -> Unit | None:
+        if not self._begin_epoch(source) or (shard := self._dealt_from(source, accumulator)) is None:
             return None
-        _, shard = source.deck[0]
-        place, size = (source.epoch, shard), self.sizes[shard]
-        start = self.granted.get(place, 0)
-        stop = min(start + self.unit_samples, size)
-        if stop > self.reserved.get(place, 0):
-            return None
-        self.granted[place] = stop
-        if stop < size:
-            heapreplace(source.deck, (stop / size, shard))
-        else:
-            heappop(source.deck)
+        start = self.granted.get((source.epoch, shard), 0)
+        stop = min(start + self.unit_samples, self.sizes[shard])
+        self.granted[source.epoch, shard] = stop
+        source.left -= stop - start
+        if stop == self.sizes[shard]:
+            source.begun.discard(shard)
         return Unit(source.epoch, shard, start, stop)
 
-    def _open_epoch(self, source: Source) -> bool:
+    def _dealt_from(self, source: Source, accumulator: AccumulatorId) -> int | None:
+        """Its own shard. Where that has no marks, somebody's of which most is left; who has no shard keeps that one."""
+        own = self._own(source, accumulator)
+        for shard in own:
+            if self._may_deal(source.epoch, shard):
+                return shard
+        ready = (shard for shard in source.begun if self._may_deal(source.epoch, shard))
+        found = max(ready, key=lambda shard: (self._rest(source.epoch, shard), -shard), default=None)
+        if found is not None and not own:
+            own.append(found)
+        return found
+
+    def _may_deal(self, epoch: int, shard: int) -> bool:
+        start, size = self.granted.get((epoch, shard), 0), self.sizes[shard]
+        return start < size and min(start + self.unit_samples, size) <= self.reserved.get((epoch, shard), 0)
+
+    def _begin_epoch(self, source: Source) -> bool:
         """Deal from the present epoch, or the next where that is used up. False where there are no samples at all."""
         if not any(self.sizes[shard] for shard in source.shards):
             return False
-        while not source.deck:
-            used = {shard: self.granted.get((source.epoch, shard), 0) for shard in source.shards}
-            source.deck = [(used[s] / self.sizes[s], s) for s in source.shards if used[s] < self.sizes[s]]
-            source.epoch += not source.deck
-        heapify(source.deck)
+        while not source.left:
+            rest = {shard: self._rest(source.epoch, shard) for shard in source.shards}
+            source.left = sum(rest.values())
+            source.epoch += not source.left
+            begun = sorted((shard for shard in rest if rest[shard]), key=lambda shard: rest[shard] == self.sizes[shard])
+            source.waiting, source.begun, source.own = dict.fromkeys(begun[::-1]), set(), {}
         return True
 
-    def wanted_marks(self, ahead: int) -> tuple[Mark, ...]:
-        """Marks to raise so that about `ahead` samples can be granted; empty while half of that can, in each shard."""
-        together = sum(source.weight for source in self.sources)
-        dealt_from = [source for source in self.sources if source.weight]
-        found = [self._marks_of(each, math.ceil(ahead * each.weight / together)) for each in dealt_from]
-        return tuple(mark for marks, _ in found for mark in marks) if any(low for _, low in found) else ()
+    def _rest(self, epoch: int, shard: int) -> int:
+        return self.sizes[shard] - self.granted.get((epoch, shard), 0)
 
-    def _marks_of(self, source: Source, ahead: int) -> tuple[list[Mark], bool]:
-        """Marks to raise, and whether one has to be by now."""
-        whole = max(sum(self.sizes[shard] for shard in source.shards), 1)
-        left = whole - sum(self.granted.get((source.epoch, shard), 0) for shard in source.shards)
-        marks, low = [], False
-        for epoch in range(source.epoch, source.epoch + (1 if left > ahead else 2)):
-            for shard in source.shards:
-                size = self.sizes[shard]
-                # In proportion to its size, as it is dealt: else the largest shard would run dry with the others full.
-                each = -(-ahead * size // (whole * self.unit_samples)) * self.unit_samples
-                granted, reserved = (book.get((epoch, shard), 0) for book in (self.granted, self.reserved))
-                low = low or min(size, granted + (each + 1) // 2) > reserved
-                if min(size, granted + each) > reserved:
-                    marks.append(Mark(epoch, shard, min(size, granted + each)))
-        return marks, low
+    def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
+        """The shards that it goes through, with so many samples left in them as long as some shards are nobody's."""
+        own = [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
+        rest = sum(self._rest(source.epoch, shard) for shard in own)
+        while rest < samples and source.waiting:
+            own.append(source.waiting.popitem()[0])
+            rest += self._rest(source.epoch, own[-1])
+        source.begun.update(own)
+        source.own[accumulator] = own
+        return own
+
+    def marked(self, accumulator: AccumulatorId) -> int:
+        """Samples below the marks of its own shards that are not dealt yet."""
+        places = [(source.epoch, shard) for source in self.sources for shard in source.own.get(accumulator, ())]
+        return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
+
+    def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
+        """Marks to raise so that each of these can be granted about so many samples; empty while half of that can."""
+        together = sum(source.weight for source in self.sources)
+        marks, low = list[Mark](), False
+        for source in self.sources:
+            self._forget_others(source, ahead)
+            if source.weight and self._begin_epoch(source):
+                parts = {name: math.ceil(samples * source.weight / together) for name, samples in ahead.items()}
+                for epoch, shard, samples in self._needed(source, parts):
+                    size, granted = self.sizes[shard], self.granted.get((epoch, shard), 0)
+                    whole, half = (
+                        -(-part // self.unit_samples) * self.unit_samples for part in (samples, (samples + 1) // 2)
+                    )
+                    reserved = self.reserved.get((epoch, shard), 0)
+                    low = low or min(size, granted + half) > reserved
+                    if (mark := min(size, granted + whole)) > reserved:
+                        marks.append(Mark(epoch, shard, mark))
+        return tuple(marks) if low else ()
+
+    def _needed(self, source: Source, ahead: Mapping[AccumulatorId, int]) -> Iterator[tuple[int, int, int]]:
+        """Epoch, shard and samples: of everybody's own shards; what they lack, of others' and of the next epoch's."""
+        needed: dict[int, int] = {}
+        lacking = 0
+        for name, samples in ahead.items():
+            left = samples
+            for shard in self._own(source, name, samples):
+                part = min(left, self._rest(source.epoch, shard) - needed.get(shard, 0))
+                needed[shard] = needed.get(shard, 0) + part
+                left -= part
+            lacking += left
+        for shard in sorted(source.begun) if lacking else ():
+            part = min(lacking, self._rest(source.epoch, shard) - needed.get(shard, 0))
+            needed[shard] = needed.get(shard, 0) + part
+            lacking -= part
+        yield from ((source.epoch, shard, part) for shard, part in needed.items() if part)
+        each = -(-lacking // max(len(ahead), 1))
+        for shard in source.shards:
+            if lacking <= 0:
+                return
+            if part := min(each, self.sizes[shard]):
+                yield source.epoch + 1, shard, part
+                lacking -= part
+
+    def _forget_others(self, source: Source, present: Mapping[AccumulatorId, int]) -> None:
+        """Whoever is gone leaves its shards to others."""
+        for name in [name for name in source.own if name not in present and name not in self.held]:
+            shared = {shard for other, shards in source.own.items() if other != name for shard in shards}
+            left = source.begun.intersection(source.own.pop(name)) - shared
+            source.begun -= left
+            source.waiting.update(dict.fromkeys(sorted(left)))
 
     def raise_marks(self, marks: Iterable[Mark]) -> None:
         """The database holds these marks now."""
@@ -158,7 +223,18 @@ class LeaseBook(Struct):
                 return False
         self.orphans = orphans
         self._hold(accumulator, unknown)
+        self._take_up(accumulator, unknown)
         return True
+
+    def _take_up(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
+        """Whoever was in the middle of a shard goes on with it."""
+        for source in self.sources:
+            if self._begin_epoch(source):
+                begun = {unit.shard for unit in units if unit.epoch == source.epoch and unit.shard in source.waiting}
+                source.own.setdefault(accumulator, []).extend(sorted(begun))
+                source.begun |= begun
+                for shard in begun:
+                    del source.waiting[shard]
 
     def mark_used(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
         """The units are in a committed update; they are never leased again."""

@@ -11,7 +11,7 @@ from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
 
 SIZES = (40, 13, 2)
-A, B = AccumulatorId("a" * 32), AccumulatorId("b" * 32)
+A, B, C = (AccumulatorId(letter * 32) for letter in "abc")
 names = st.sampled_from([AccumulatorId(letter * 32) for letter in "abcd"])
 
 
@@ -37,8 +37,8 @@ class Book(RuleBasedStateMachine):
         """All shards are one."""
         return []
 
-    @rule(ahead=st.integers(1, 60))
-    def reserve(self, ahead: int) -> None:
+    @rule(ahead=st.dictionaries(names, st.integers(1, 60)))
+    def reserve(self, ahead: dict[AccumulatorId, int]) -> None:
         marks = self.book.wanted_marks(ahead)
         for mark in marks:
             self.marks[mark.epoch, mark.shard] = max(mark.mark, self.marks.get((mark.epoch, mark.shard), 0))
@@ -131,7 +131,7 @@ def dealt(leases: LeaseBook, samples: int) -> list[int]:
     """Samples by source."""
     counts = [0] * len(leases.sources)
     for _ in range(samples // 40):
-        leases.raise_marks(leases.wanted_marks(200))
+        leases.raise_marks(leases.wanted_marks({A: 200}))
         for unit in leases.grant(A, 40):
             counts[next(n for n, source in enumerate(leases.sources) if unit.shard in source.shards)] += unit.samples
     return counts
@@ -159,20 +159,75 @@ def test_a_source_whose_marks_are_used_up_waits_and_catches_up() -> None:
 
 def test_a_source_without_samples_keeps_nobody_waiting() -> None:
     leases = LeaseBook((0, 100), 4, [Source((0,), 0.5), Source((1,), 0.5)])
-    leases.raise_marks(leases.wanted_marks(50))
+    leases.raise_marks(leases.wanted_marks({A: 50}))
     assert {unit.shard for unit in leases.grant(A, 20)} == {1}
     leases.mix([1.0, 0.0])
     assert leases.grant(A, 20) == ()
     leases.mix([0.0, 0.0])
-    assert (leases.grant(A, 20), leases.wanted_marks(50)) == ((), ())
+    assert (leases.grant(A, 20), leases.wanted_marks({A: 50})) == ((), ())
 
 
-def test_fresh_units_come_from_the_shard_that_is_least_used() -> None:
-    units = book().grant(A, 55)
-    assert units[:3] == (Unit(0, 0, 0, 4), Unit(0, 1, 0, 4), Unit(0, 2, 0, 2))
-    assert sum(unit.samples for unit in units) == 55
-    used = [sum(unit.samples for unit in units[:6] if unit.shard == shard) for shard in range(3)]
-    assert used == [16, 4, 2]
+def test_each_goes_through_a_shard_of_its_own_and_then_through_the_next() -> None:
+    leases = LeaseBook((12, 12, 12, 12), 4)
+    leases.raise_marks(leases.wanted_marks({A: 12, B: 12}))
+    assert leases.grant(A, 8) == (Unit(0, 0, 0, 4), Unit(0, 0, 4, 8))
+    assert leases.grant(B, 4) == (Unit(0, 1, 0, 4),)
+    leases.raise_marks(leases.wanted_marks({A: 12, B: 12}))
+    assert leases.grant(A, 8) == (Unit(0, 0, 8, 12), Unit(0, 2, 0, 4))
+    assert leases.grant(B, 4) == (Unit(0, 1, 4, 8),)
+
+
+def test_towards_the_end_of_an_epoch_they_share_what_is_left() -> None:
+    leases = LeaseBook((40, 40), 4)
+    leases.raise_marks(leases.wanted_marks({A: 8, B: 8, C: 8}))
+    assert [leases.grant(name, 4)[0].shard for name in (A, B)] == [0, 1]
+    assert leases.grant(C, 8) == (Unit(0, 0, 4, 8), Unit(0, 0, 8, 12)), "it goes on with what it has begun"
+    for _ in range(10):
+        leases.raise_marks(leases.wanted_marks({C: 24}))
+        leases.grant(C, 12)
+    assert leases.sources[0].epoch > 0, "nobody waits for a shard's first machine"
+
+
+def test_marks_of_ones_own_that_are_used_up_are_made_up_for_by_others() -> None:
+    leases = LeaseBook((40, 40), 4)
+    leases.raise_marks(leases.wanted_marks({A: 4, B: 40}))
+    assert [unit.shard for unit in leases.grant(A, 12)] == [0, 1, 1]
+    leases.raise_marks([Mark(0, 0, 40)])
+    assert [unit.shard for unit in leases.grant(A, 8)] == [0, 0], "its own shard is the first again"
+
+
+def test_whoever_is_gone_leaves_its_shard_to_the_next() -> None:
+    leases = LeaseBook((40, 40, 40), 4)
+    leases.raise_marks(leases.wanted_marks({A: 8, B: 8}))
+    for name in (A, B):
+        leases.grant(name, 4)
+    leases.take_back(A)
+    leases.mark_used(B, leases.held[B])
+    leases.raise_marks(leases.wanted_marks({B: 8, C: 8}))
+    assert leases.grant(C, 8) == (Unit(0, 0, 0, 4), Unit(0, 0, 4, 8)), "what came back, and the rest of the shard"
+    assert leases.grant(B, 4) == (Unit(0, 1, 4, 8),), "who holds nothing for a while keeps its own"
+
+
+def test_after_a_restart_everybody_goes_on_with_its_shard() -> None:
+    leases = restored((40, 40, 40), 4, [Mark(0, 1, 8), Mark(0, 2, 8)], [])
+    assert leases.claim(A, [Unit(0, 2, 0, 4)])
+    assert leases.claim(B, [Unit(0, 1, 4, 8)])
+    leases.raise_marks(leases.wanted_marks({A: 8, B: 8, C: 8}))
+    assert [leases.grant(name, 4)[0] for name in (A, B, C)] == [Unit(0, 2, 8, 12), Unit(0, 1, 8, 12), Unit(0, 0, 0, 4)]
+
+
+def test_an_epoch_of_many_shards_is_fetched_about_once() -> None:
+    """By machines that are up to eight times as fast as others."""
+    paces = {AccumulatorId(letter * 32): 4 * pace for letter, pace in zip("abcd", (1, 2, 4, 8), strict=True)}
+    leases, fetched = LeaseBook((400,) * 64, 4), set[tuple[AccumulatorId, int]]()
+    while not leases.sources[0].epoch:
+        leases.raise_marks(leases.wanted_marks({name: 4 * pace for name, pace in paces.items()}))
+        for name, pace in paces.items():
+            units = leases.grant(name, pace)
+            assert sum(unit.samples for unit in units) == pace
+            fetched |= {(name, unit.shard) for unit in units if not unit.epoch}
+            leases.mark_used(name, units)
+    assert len(fetched) <= 64 + 2 * len(paces)
 
 
 def test_returned_units_go_out_first() -> None:
@@ -194,7 +249,7 @@ def test_reserving_and_granting_never_block_each_other(sizes: tuple[int, ...]) -
     """However unequal the shards: where nothing can be granted, marks are wanted."""
     leases = LeaseBook(sizes, 4)
     for _ in range(500):
-        leases.raise_marks(leases.wanted_marks(201))
+        leases.raise_marks(leases.wanted_marks({A: 201}))
         units = leases.grant(A, 10)
         assert units
         leases.mark_used(A, units)
@@ -202,17 +257,17 @@ def test_reserving_and_granting_never_block_each_other(sizes: tuple[int, ...]) -
 
 def test_marks_are_not_asked_for_while_half_is_left() -> None:
     leases = LeaseBook((1000, 1000), 4)
-    leases.raise_marks(leases.wanted_marks(100))
-    assert leases.wanted_marks(100) == ()
+    leases.raise_marks(leases.wanted_marks({A: 100}))
+    assert leases.wanted_marks({A: 100}) == ()
     leases.grant(A, 44)
-    assert leases.wanted_marks(100) == ()
+    assert leases.wanted_marks({A: 100}) == ()
     leases.grant(A, 20)
-    assert leases.wanted_marks(100) != ()
+    assert leases.wanted_marks({A: 100}) != ()
 
 
 def test_a_book_without_samples_grants_nothing() -> None:
     leases = LeaseBook((0, 0), 4)
-    assert leases.wanted_marks(10) == ()
+    assert leases.wanted_marks({A: 10}) == ()
     assert leases.grant(A, 4) == ()
     assert restored((0,), 4, [], []).sources[0].epoch == 0
 
