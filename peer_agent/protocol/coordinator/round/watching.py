@@ -106,6 +106,8 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     idle_s, moving_s = state.now - round_.moved_at, round_.moved_at - round_.planned_at
     if done and (mute := {peer for peer in late if _is_mute(state, round_, peer)}):
         return mute
+    if done and idle_s > max(STALL_S, moving_s) and (whole := {peer for peer in late if _has_all(round_, peer)}):
+        return whole
     if done and (
         idle_s > (_standing_s(round_, late) or max(STALL_S, WAIT * moving_s))
         or not has_quorum_without(state, round_, stalled)
@@ -114,6 +116,13 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     if able - planned and idle_s >= max(HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS), WAIT * moving_s):
         return late
     return set()
+
+
+def _has_all(round_: Round, reducer: PeerId) -> bool:
+    """Whether it is not waiting for anybody's chunks any more: it is its disk, or itself, that stands still."""
+    slots, expected = round_.progress.get(reducer, {}), chunks_of(round_)[reducer]
+    wanted = [slot for slot in range(len(round_.slots)) if slot not in round_.dropped]
+    return all(slot in slots and slots[slot].chunks >= expected for slot in wanted)
 
 
 def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:

@@ -210,6 +210,21 @@ def test_a_relay_that_stands_still_beside_one_that_is_done_is_done_without() -> 
     assert len(stage.persist().contributions) == len(trainers)
 
 
+def test_a_relay_that_has_everything_is_not_waited_for_as_one_to_which_chunks_still_come() -> None:
+    """Its disk is full: that has nothing to do with how long the ways to it take."""
+    stage, _, relays = reducing({}, {})
+    begun, way_s = stage.now, 2 * STALL_S
+    while stage.round.attempt == 1:
+        chunks = min(CHUNKS, int((stage.now - begun) / way_s * CHUNKS))
+        progress(stage, relays[1], *[chunks] * 4)
+        for span in stage.spans():
+            if span.reducer == relays[0] and not span.root and chunks == CHUNKS:
+                stage.span_done(span)
+        stage.wait(0.5)
+    assert 2 * way_s <= stage.now - begun <= 2 * way_s + 1
+    assert {span.reducer for span in stage.spans()} == {relays[0]}
+
+
 def test_a_relay_that_comes_while_the_only_one_stands_still_takes_its_part() -> None:
     stage, _, relays = reducing({})
     chunks_arrive(stage, relays[0], HANG_S - 1, 0, 0, 0, 0)
