@@ -1,6 +1,6 @@
 """From uploaded texts to a tokenizer, shards and a held-out part. Streams: memory does not grow with the text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.documents import Documents, open_documents
-from peer_agent.publishing.text.shards import entropy_of, in_shards, write_heldout, write_shard
+from peer_agent.publishing.text.shards import entropy_of, in_shards, shard_tokens, write_heldout, write_shard
 from peer_agent.publishing.text.tokenizer import (
     END_OF_TEXT_ID,
     Encoded,
@@ -22,6 +22,7 @@ from peer_agent.publishing.text.tokenizer import (
 )
 from peer_agent.recipes.preparation import DataFile, Prepared
 from peer_agent.recipes.text.preparation import TextPreparation
+from peer_agent.recipes.text.tokens import Sentences
 
 SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
 TRAINED_ON = 64 << 20  # bytes of text from which the tokenizer learns, at most
@@ -71,7 +72,7 @@ def cut(
     for source, (documents, order) in enumerate(zip(texts, orders, strict=True)):
         encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences, end=end)
         held += _set_aside(documents, order, encoded)
-        shards += _write_shards(encoded, out / "shards", counts, source)
+        shards += _write_shards(in_shards(encoded, shard_tokens(documents.bytes)), out / "shards", counts, source)
     tokens = sum(shard.size for shard in shards)
     shown = chain.from_iterable(zip(*(_shown(*each) for each in zip(texts, orders, strict=True)), strict=False))
     return PreparedText(
@@ -119,11 +120,11 @@ def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded
 
 
 def _write_shards(
-    encoded: Iterator[Encoded], folder: Path, counts: NDArray[np.int64], source: int
+    shards: Iterable[Sentences], folder: Path, counts: NDArray[np.int64], source: int
 ) -> Iterator[DataFile]:
     """Tokens by kind are added to `counts`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for shard in in_shards(encoded):
+    for shard in shards:
         yield write_shard(shard, folder, source)
         counts += np.bincount(shard.tokens, minlength=len(counts))
 

@@ -4,6 +4,7 @@ Tokens are uint16, or uint32 where a tokenizer has more than 65,536.
 """
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,27 +18,36 @@ from peer_agent.publishing.text.tokenizer import Encoded
 from peer_agent.recipes.preparation import DataFile
 from peer_agent.recipes.text.tokens import Sentences
 
-SHARD_TOKENS = 1 << 17  # at which a shard is closed; documents stay whole
+SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23  # at which a shard is closed; documents stay whole
+MANY = 4096  # shards of a text, above which they are larger
+TOKEN_BYTES = 4  # of text, about, in most languages
 
 
-def in_shards(documents: Iterable[Encoded]) -> Iterator[Sentences]:
-    """Documents laid end to end in shards of about SHARD_TOKENS tokens. Every document has two tokens or more."""
-    tokens: list[int] = []
-    starts: list[int] = []
+def shard_tokens(text_bytes: int) -> int:
+    """At how many tokens shards are closed: the larger a text, the larger they are, so that a run can list them."""
+    size = SHARD_TOKENS
+    while size < LARGEST and text_bytes > size * TOKEN_BYTES * MANY:
+        size *= 2
+    return size
+
+
+def in_shards(documents: Iterable[Encoded], size: int) -> Iterator[Sentences]:
+    """Documents laid end to end in shards of about so many tokens. Every document has two tokens or more."""
+    tokens, starts = array("I"), array("I")
     for document in documents:
-        starts += [len(tokens) + start for start in document.starts]
-        tokens += document.tokens
-        if len(tokens) >= SHARD_TOKENS:
+        starts.extend(len(tokens) + start for start in document.starts)
+        tokens.extend(document.tokens)
+        if len(tokens) >= size:
             yield _as_arrays(tokens, starts)
-            tokens, starts = [], []
+            tokens, starts = array("I"), array("I")
     if tokens:
         yield _as_arrays(tokens, starts)
 
 
-def _as_arrays(tokens: list[int], starts: list[int]) -> Sentences:
-    narrow = max(tokens) <= np.iinfo(np.uint16).max
-    laid = np.array(tokens, dtype=np.uint16) if narrow else np.array(tokens, dtype=np.uint32)
-    return Sentences(laid, np.array(starts, dtype=np.uint32))
+def _as_arrays(tokens: "array[int]", starts: "array[int]") -> Sentences:
+    laid = np.array(tokens, dtype=np.uint32)
+    narrow = laid.max() <= np.iinfo(np.uint16).max
+    return Sentences(laid.astype(np.uint16) if narrow else laid, np.array(starts, dtype=np.uint32))
 
 
 def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
@@ -47,7 +57,7 @@ def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
 
 def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:
     """Write the tokens that nobody trains on."""
-    laid = [*in_shards(documents)]
+    laid = [*in_shards(documents, SHARD_TOKENS)]
     tokens = np.concatenate([shard.tokens for shard in laid])
     ends = np.cumsum([0, *(len(shard.tokens) for shard in laid)])
     starts = [shard.starts + np.uint32(end) for shard, end in zip(laid, ends, strict=False)]

@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.text import prepare as module
-from peer_agent.publishing.text import shards
 from peer_agent.publishing.text.prepare import PreparedText, prepare
 from peer_agent.publishing.text.tokenizer import train_tokenizer
 from peer_agent.recipes.text.preparation import TextPreparation
@@ -95,7 +94,7 @@ def test_the_tokenizer_learns_from_as_much_of_each_text(tmp_path: Path, monkeypa
 
 def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text that speaks first of apples and then of berries: every shard speaks of both."""
-    monkeypatch.setattr(shards, "SHARD_TOKENS", 20_000)
+    monkeypatch.setattr(module, "shard_tokens", lambda _: 20_000)
     text = "\n\n".join(["apples " * 60] * 600 + ["berries " * 60] * 600)
     result = prepare(written(tmp_path, text), tmp_path, TextPreparation(300))
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer" / "tokenizer.json"))
