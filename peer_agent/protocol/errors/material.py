@@ -94,4 +94,16 @@ MATERIAL: dict[str, Entry] = {
         "A recipe of this kind begins with fresh parameters; it adapts no model.",
         "Choose the recipe “Fine-tune a language model” for that.",
     ),
+    "E393": Entry(
+        "No chat template",
+        Severity.MEDIUM,
+        "The data are conversations, and the model that is adapted has no template by which it reads those.",
+        "Bring a model that is made for chat, or write each conversation out as a text in a field called “text”.",
+    ),
+    "E394": Entry(
+        "Chat template unusable",
+        Severity.MEDIUM,
+        "The model's chat template writes none of the conversations out ({reason}).",
+        "Look whether `tokenizer.apply_chat_template` of transformers takes them, and mend the data or the template.",
+    ),
 }

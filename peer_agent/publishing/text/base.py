@@ -20,12 +20,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import ModelFile
+from peer_agent.publishing.text.chat import ChatTemplate
 from peer_agent.recipes.finetune_lora import NAMES, Base
 from peer_agent.recipes.finetune_lora.training import CONFIG, empty_model
 from peer_agent.recipes.json_files import write_json
 
 CONFIG_FILE, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+TEMPLATE = "chat_template.jinja"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MOST_JSON, MOST_TOKENIZER = 4 << 20, 256 << 20  # bytes
 MOST_LAYERS = 512
@@ -36,14 +38,15 @@ WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivi
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 # Of a tokenizer's settings what decides how text is cut, and no code: that is how transformers loads it.
-KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "chat_template", "add_bos_token", "add_eos_token")
+KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
 
 
 class Read(NamedTuple):
-    """A base, and the token that ends a text in its eyes."""
+    """A base, the token that ends a text in its eyes, and how it has conversations."""
 
     base: Base
     end: int
+    template: ChatTemplate
 
 
 def read_base(archive: Path, out: Path) -> Read:
@@ -57,12 +60,12 @@ def read_base(archive: Path, out: Path) -> Read:
             files = _Files(packed)
             config = _config_of(files)
             base = _base_of(config)
-            end = _write_tokenizer(files, out / "tokenizer", base, config)
+            end, template = _write_tokenizer(files, out / "tokenizer", base, config)
             (out / "model").mkdir(parents=True)
             file = _write_parameters(files, config, out / "model")
     except UNREADABLE as error:
         raise Problem.of("E388", reason=error) from error
-    return Read(replace(base, file=file), end)
+    return Read(replace(base, file=file), end, template)
 
 
 class _Files:
@@ -205,8 +208,8 @@ def _weights_in(files: _Files) -> list[str]:
     raise Problem.of("E388", reason=f"there is no {WEIGHTS} in it")
 
 
-def _write_tokenizer(files: _Files, folder: Path, base: Base, config: Mapping[str, Any]) -> int:
-    """Its three files, and the token that ends a text. Raises Problem E388, E391."""
+def _write_tokenizer(files: _Files, folder: Path, base: Base, config: Mapping[str, Any]) -> tuple[int, ChatTemplate]:
+    """Its three files; the token that ends a text, and the chat template. Raises Problem E388, E391."""
     content = files.read(TOKENIZER, MOST_TOKENIZER)
     if content is None:
         raise Problem.of("E388", reason=f"there is no {TOKENIZER} in it")
@@ -221,9 +224,24 @@ def _write_tokenizer(files: _Files, folder: Path, base: Base, config: Mapping[st
         raise Problem.of("E391", reason=reason)
     settings = files.values(TOKENIZER_CONFIG)
     special = {name: _text_of(settings[name]) for name in KEPT if settings.get(name) is not None}
+    template = _template_of(files, settings)
+    special |= {"chat_template": template} if template else {}
     write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast", **special})
-    write_json(folder / SPECIAL, {name: special[name] for name in KEPT[:4] if name in special})
-    return _end_of(tokenizer, special, config)
+    named = {name: special[name] for name in KEPT[:4] if isinstance(special.get(name), str)}
+    write_json(folder / SPECIAL, named)
+    return _end_of(tokenizer, special, config), ChatTemplate(template, named)
+
+
+def _template_of(files: _Files, settings: Mapping[str, Any]) -> str:
+    """How it writes conversations: a file of its own, a setting, or of several that one which has no other use."""
+    alone = files.read(TEMPLATE)
+    if alone is not None:
+        return alone.decode(errors="replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""
 
 
 def _text_of(setting: Any) -> Any:

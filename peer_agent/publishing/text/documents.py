@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.text.rows import kind_of, left_out, texts_of
+from peer_agent.publishing.text.chat import Writer
+from peer_agent.publishing.text.rows import REFUSED, kind_of, left_out, texts_of
 
 BLOCK = 1 << 20  # bytes read at a time
 SHORTEST, LONGEST = 1000, 2400  # characters of a document, but for the last
+LONGEST_CONVERSATION = 1 << 16  # characters of one that is a document as it is
 MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, best first
 FIELD_NAME = 60  # characters of a field's name that are shown
 ORDER_KEY = 0x4D616E7968616E64  # fixed: the same text gives the same shards
@@ -71,28 +73,33 @@ class Documents:
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
 
-def open_documents(path: Path, scratch: Path) -> Documents:
+def open_documents(path: Path, scratch: Path, writer: Writer | None = None) -> Documents:
     """Check a file and cut it. Texts of rows, of which none goes on in the next document, lie in `scratch` meanwhile.
 
-    Raises Problem E302 where a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`).
+    `writer`: who writes conversations out, which are then cut only where they are very long. Raises Problem E302 where
+    a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`), E393 and E394 (see `chat`).
     """
-    return _of_text(path) if kind_of(path) == "text" else _of_rows(path, scratch)
+    return _of_text(path) if kind_of(path) == "text" else _of_rows(path, scratch, writer)
 
 
-def _of_rows(path: Path, scratch: Path) -> Documents:
-    field, texts, counted = texts_of(path)
+def _of_rows(path: Path, scratch: Path, writer: Writer | None) -> Documents:
+    field, texts, counted, are_conversations = texts_of(path, writer.write if writer is not None else None)
+    longest = LONGEST_CONVERSATION if are_conversations else 0
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
     with scratch.open("w+b") as file:
         for text in texts:
-            for document in _documents([text]):
+            for document in [text] if len(text) <= longest else _documents([text]):
                 offsets.append(offsets[-1] + file.write(document.encode()))
                 characters += len(document)
+        if not characters and writer is not None and counted[REFUSED]:
+            raise Problem.of("E394", reason=writer.refusal)
         if not characters:
             raise Problem.of("E382", rows=f"{counted['rows']:,}")
         file.flush()
         shown = "".join(letter for letter in field if letter.isprintable())[:FIELD_NAME]
-        note = f" They are the field {shown!r} of {counted['rows']:,} rows.{left_out(counted)}"
+        what = "conversations, " if are_conversations else ""
+        note = f" They are {what}the field {shown!r} of {counted['rows']:,} rows.{left_out(counted)}"
         return Documents(file, np.array(offsets, dtype=np.int64), characters, note=note, scratch=scratch)
 
 

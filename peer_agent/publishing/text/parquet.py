@@ -1,6 +1,6 @@
 """Rows of a Parquet file, some at a time. What its footer says of sizes is a claim."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,26 @@ GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # of one row group, at most: its 
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 
 
-def rows_of(path: Path, field: str, *, longest: int) -> Iterator[dict[str, Any] | None]:
+def rows_of(path: Path, field: str, *, lists: Collection[str], longest: int) -> Iterator[dict[str, Any] | None]:
     """The texts of each row by column: of one, or of all where `field` is empty; None for a row that is broken.
 
-    Raises Problem E381 where it is no Parquet file.
+    Of columns that are called as `lists`, also what they list. Raises Problem E381 where it is no Parquet file.
     """
     try:
         file = parquet.ParquetFile(path)
     except UNREADABLE as error:
         raise Problem.of("E381", reason=" ".join(str(error).split())[:200]) from error
     with file:
-        names = [field] if field else _text_columns(file.schema_arrow)
+        names = [field] if field else _columns(file.schema_arrow, lists)
         for group in range(file.metadata.num_row_groups):
             yield from _row_group(file, group, names, longest)
 
 
-def _text_columns(schema: pa.Schema) -> list[str]:
-    kinds = (types.is_string, types.is_large_string, types.is_string_view)
-    return [column.name for column in schema if any(is_kind(column.type) for is_kind in kinds)]
+def _columns(schema: pa.Schema, lists: Collection[str]) -> list[str]:
+    texts = (types.is_string, types.is_large_string, types.is_string_view)
+    several = (types.is_list, types.is_large_list)
+    named = [(column.name, several if column.name in lists else texts) for column in schema]
+    return [name for name, kinds in named if any(is_kind(schema.field(name).type) for is_kind in kinds)]
 
 
 def _row_group(

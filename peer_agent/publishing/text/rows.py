@@ -1,30 +1,55 @@
 """Texts out of JSON lines and Parquet: one field of each row, bounded as it is read.
 
-A row that is broken, too long or without text is left out and counted. Which ones follows from the file alone.
+A row that is broken, too long or without text is left out and counted. Which ones follows from the file alone. Where
+somebody writes conversations out as texts, a field with conversations is taken before others.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from peer_agent.protocol.errors import Problem
 
 Kind = Literal["text", "json", "parquet"]
-Row = dict[str, Any] | None  # its texts by field; None: it is broken
+Row = dict[str, Any] | None  # its texts and conversations by field; None: it is broken
+Write = Callable[[Sequence[Mapping[str, str]]], str | None]  # a conversation as a text; None: it cannot be written
 
 ROW_BYTES = 16 << 20  # of one row, at most
 LOOKED_AT = 1000  # rows of which the field is found
+REFUSED = "refused by the template"
 FIRST = 20  # lines of which most are objects where a file is of JSON lines
 USUAL = ("text", "content", "sentence")  # fields that are taken before the one with most letters
 LEAST = 2  # characters of a text
-PARQUET, QUOTE = b"PAR1", ord('"')
+LEFT_OUT = ("broken", "without text", REFUSED)  # as rows are counted
+CONVERSATIONS = ("messages", "conversations")  # fields that hold a list of what was said, and by whom
+ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # usual names of old
+MOST_SAID = 10_000  # messages of a conversation
+PARQUET, QUOTE, LIST = b"PAR1", ord('"'), ord("[")
 
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _string = msgspec.json.Decoder(str)
+
+
+class _Said(msgspec.Struct):
+    """A message, by either pair of names."""
+
+    role: str = ""
+    content: str = ""
+    source: str = msgspec.field(default="", name="from")
+    value: str = ""
+
+    @property
+    def message(self) -> dict[str, str]:
+        role = self.role or self.source
+        return {"role": ROLES.get(role, role), "content": self.content or self.value}
+
+
+Conversation = Annotated[list[_Said], msgspec.Meta(min_length=1, max_length=MOST_SAID)]
 
 
 class Texts(NamedTuple):
@@ -33,6 +58,7 @@ class Texts(NamedTuple):
     field: str
     taken: Iterator[str]
     counted: Counter[str]  # "rows", and those left out
+    are_conversations: bool = False
 
 
 def kind_of(path: Path) -> Kind:
@@ -45,19 +71,43 @@ def kind_of(path: Path) -> Kind:
     return "json" if sum(row is not None for row in first) * 2 > len(first) else "text"
 
 
-def texts_of(path: Path) -> Texts:
-    """All texts, in the order of rows. Raises Problem E381 for no Parquet file, E382 where no row has a text."""
+def texts_of(path: Path, write: Write | None = None) -> Texts:
+    """All texts, in the order of rows; `write` writes a conversation.
+
+    Raises Problem E381 for no Parquet file, E382 where no row has a text, and as `write`.
+    """
     rows = _parquet if kind_of(path) == "parquet" else _json
-    field, counted = _field_of(rows(path)), Counter[str]()
-    return Texts(field, _counted(rows(path, field), field, counted), counted)
+    field, counted = _field_of(rows(path), has_writer=write is not None), Counter[str]()
+    if write is None or field not in CONVERSATIONS:
+        return Texts(field, _counted(rows(path, field), field, counted), counted)
+    written = _written(rows(path, field), field, write, counted)
+    return Texts(field, _counted(written, field, counted), counted, are_conversations=True)
 
 
-def _field_of(rows: Iterable[Row]) -> str:
-    letters, looked_at = Counter[str](), 0
+def _written(rows: Iterable[Row], field: str, write: Write, counted: Counter[str]) -> Iterator[Row]:
+    """The same with a text for each conversation. One that cannot be written is counted, and left out."""
+    for row in rows:
+        said = (row or {}).get(field)
+        if not isinstance(said, list):
+            yield row if row is None else {}
+        elif (text := write([each.message for each in said])) is not None:
+            yield {field: text}
+        else:
+            counted["rows"] += 1
+            counted[REFUSED] += 1
+
+
+def _field_of(rows: Iterable[Row], *, has_writer: bool) -> str:
+    letters, conversations, looked_at = Counter[str](), Counter[str](), 0
     for row in islice(rows, LOOKED_AT):
         looked_at += 1
         for name, text in (row or {}).items():
-            letters[name] += len(text)
+            if isinstance(text, str):
+                letters[name] += len(text)
+            else:
+                conversations[name] += 1
+    if has_writer and conversations:
+        return conversations.most_common(1)[0][0]
     found = [name for name in (*USUAL, *(name for name, _ in letters.most_common(1))) if letters[name]]
     if not found:
         raise Problem.of("E382", rows=f"{looked_at:,}")
@@ -67,7 +117,8 @@ def _field_of(rows: Iterable[Row]) -> str:
 def _counted(rows: Iterable[Row], field: str, counted: Counter[str]) -> Iterator[str]:
     for row in rows:
         counted["rows"] += 1
-        text = row.get(field, "") if row is not None else ""
+        found = (row or {}).get(field)
+        text = found if isinstance(found, str) else ""
         if row is None:
             counted["broken"] += 1
         elif len(text.strip()) < LEAST:
@@ -78,8 +129,8 @@ def _counted(rows: Iterable[Row], field: str, counted: Counter[str]) -> Iterator
 
 def left_out(counted: Counter[str]) -> str:
     """As in `3 of 1,200 rows are left out: 2 broken, 1 without text.`; empty where none is."""
-    reasons = [f"{counted[name]:,} {name}" for name in ("broken", "without text") if counted[name]]
-    number = counted["broken"] + counted["without text"]
+    reasons = [f"{counted[name]:,} {name}" for name in LEFT_OUT if counted[name]]
+    number = sum(counted[name] for name in LEFT_OUT)
     return f" {number:,} of {counted['rows']:,} rows are left out: {', '.join(reasons)}." if reasons else ""
 
 
@@ -106,7 +157,11 @@ def _json_row(line: bytes, field: str) -> Row:
     try:
         values = _objects.decode(line)
         wanted = {field: values[field]} if field in values else {} if field else values
-        return {name: _string.decode(raw) for name, raw in wanted.items() if memoryview(raw)[0] == QUOTE}
+        texts: dict[str, Any] = {
+            name: _string.decode(raw) for name, raw in wanted.items() if memoryview(raw)[0] == QUOTE
+        }
+        lists = [name for name in CONVERSATIONS if name in wanted and memoryview(wanted[name])[0] == LIST]
+        return texts | _conversations({name: msgspec.json.decode(wanted[name]) for name in lists})
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -114,4 +169,21 @@ def _json_row(line: bytes, field: str) -> Row:
 def _parquet(path: Path, field: str = "") -> Iterator[Row]:
     from peer_agent.publishing.text import parquet  # which takes a while, and few files need it
 
-    yield from parquet.rows_of(path, field, longest=ROW_BYTES)
+    for row in parquet.rows_of(path, field, lists=CONVERSATIONS, longest=ROW_BYTES):
+        texts = {name: text for name, text in (row or {}).items() if isinstance(text, str)}
+        yield None if row is None else texts | _conversations(row)
+
+
+# Both
+
+
+def _conversations(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a row; what is a list of something else is none."""
+    found = {}
+    for name in CONVERSATIONS:
+        with contextlib.suppress(msgspec.ValidationError):
+            said = msgspec.convert(row.get(name), Conversation)
+            letters = sum(len(each.content) + len(each.value) for each in said)
+            if letters <= ROW_BYTES and all(each.message["role"] for each in said):
+                found[name] = said
+    return found

@@ -10,7 +10,8 @@ class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
     """Shards of the base's tokens; its tokenizer and its parameters lie beside them."""
 
     material: ClassVar[Material] = TextPreparation.material._replace(
-        adapts=Material("model", "parameters", "one zip of a model's folder, with safetensors", ("", ""), (".zip",))
+        file="one file of UTF-8 text, or rows with texts or conversations: JSON lines or Parquet",
+        adapts=Material("model", "parameters", "one zip of a model's folder, with safetensors", ("", ""), (".zip",)),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
     module: ClassVar[str] = "peer_agent.publishing.text.adapted"

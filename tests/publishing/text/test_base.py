@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.text.base import read_base
@@ -33,7 +34,7 @@ def refused(archive: Path, tmp_path: Path, code: str, words: str = "") -> None:
 
 
 def test_what_it_is_is_read(folder: Path, tmp_path: Path) -> None:
-    base, end = read_base(zipped(folder), tmp_path / "out")
+    base, end, template = read_base(zipped(folder), tmp_path / "out")
     assert (base.family, base.layers, base.width, base.heads, base.kv_heads, base.head) == ("llama", 2, 32, 4, 2, 8)
     assert (base.context, base.is_tied, end) == (48, False, 0)
     assert base.file is not None
@@ -41,7 +42,9 @@ def test_what_it_is_is_read(folder: Path, tmp_path: Path) -> None:
     assert path.stat().st_size == base.file.size
     assert load_file(path).keys() == load_file(folder / "model.safetensors").keys()
     assert [path.name for path in (tmp_path / "out" / "model").iterdir()] == [path.name], "and nothing else is left"
-    assert read_base(zipped(folder, inside=""), tmp_path / "again") == (base, end), "wherever it lies in the archive"
+    assert read_base(zipped(folder, inside=""), tmp_path / "again") == (base, end, template), (
+        "wherever it lies in the archive"
+    )
 
 
 def test_parts_with_an_index_are_put_together(folder: Path, tmp_path: Path) -> None:
@@ -54,13 +57,48 @@ def test_parts_with_an_index_are_put_together(folder: Path, tmp_path: Path) -> N
         save_file(tensors, folder / name)
     index = {name: part for part, tensors in parts.items() for name in tensors}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    base, _ = read_base(zipped(folder), tmp_path / "out")
+    base, *_ = read_base(zipped(folder), tmp_path / "out")
     assert base.file is not None
     found = load_file(tmp_path / "out" / "model" / f"{base.file.digest}.safetensors")
     assert found.keys() == whole.keys()
     assert all(tensor.dtype == torch.bfloat16 for tensor in found.values()), "as it was brought"
     (folder / "b.safetensors").unlink()
     refused(zipped(folder), tmp_path, "E388", "b.safetensors is missing")
+
+
+CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"tokenizer_config.json": {"chat_template": CHAT}},
+        {
+            "tokenizer_config.json": {
+                "chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": CHAT}]
+            }
+        },
+        {"tokenizer_config.json": {"chat_template": "older"}, "chat_template.jinja": CHAT},
+    ],
+)
+def test_its_chat_template_is_kept(folder: Path, tmp_path: Path, written: dict[str, Any]) -> None:
+    for name, content in written.items():
+        if isinstance(content, str):
+            (folder / name).write_text(content)
+        else:
+            change(folder / name, content)
+    read = read_base(zipped(folder), tmp_path / "out")
+    assert read.template.source == CHAT
+    assert read.template.special["eos_token"] == "<|endoftext|>"
+    released = AutoTokenizer.from_pretrained(tmp_path / "out" / "tokenizer")
+    assert released.chat_template == CHAT, "a release has it too"
+
+
+@pytest.mark.parametrize("setting", [None, 5, [], ["default"], [{"name": "other", "template": CHAT}]])
+def test_one_that_is_none_is_left_out(folder: Path, tmp_path: Path, setting: Any) -> None:
+    change(folder / "tokenizer_config.json", {"chat_template": setting})
+    assert read_base(zipped(folder), tmp_path / "out").template.source == ""
+    assert "chat_template" not in (tmp_path / "out" / "tokenizer" / "tokenizer_config.json").read_text()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def table(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
 
 
 def taken(path: Path) -> tuple[str, list[str], Counter[str]]:
-    field, texts, counted = texts_of(path)
+    field, texts, counted, _ = texts_of(path)
     return field, list(texts), counted
 
 
