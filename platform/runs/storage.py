@@ -1,5 +1,6 @@
 """Where large files lie: under the data folder, named by what they hold."""
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -83,6 +84,15 @@ def put(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         source.rename(target)
+
+
+def link(source: Path, target: Path) -> None:
+    """The same file under another name as well: what changes neither of them takes no room twice."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # this disk has no hard links
+        shutil.copyfile(source, target)
 
 
 def discard(folder: Path) -> None:

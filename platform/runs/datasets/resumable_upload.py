@@ -4,8 +4,6 @@ The row is the truth: a piece counts once it is on disk and the row says so, in 
 """
 
 import hashlib
-import os
-import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -19,7 +17,7 @@ from runs import quotas
 from runs.datasets.batches import is_text
 from runs.datasets.text_upload import too_long, upload_limit, utf8_piece
 from runs.models import Dataset, Upload
-from runs.storage import MEGABYTE, upload_path
+from runs.storage import MEGABYTE, link, upload_path
 
 PIECE_BYTES = MEGABYTE  # of one request, at most
 KEPT = timedelta(days=1)
@@ -101,11 +99,7 @@ def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
         raise Problem.of("E318")
     with upload_path(now).open("rb") as file:
         dataset.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(upload_path(now), target)
-    except OSError:  # this disk has no hard links
-        shutil.copyfile(upload_path(now), target)
+    link(upload_path(now), target)
     dataset.save(force_insert=True)
     transaction.on_commit(lambda: forget_upload(upload))
 

@@ -1,6 +1,6 @@
 """Pages on which an organizer mixes several texts: one more, one less, and their weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -12,10 +12,11 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
-from runs.access import access_managed_run
+from runs.access import Viewer, access_managed_run
 from runs.datasets.sources import source_lines
 from runs.lifecycle import sources
-from runs.models import Dataset, Run
+from runs.models import Dataset, Release, Run
+from runs.releases.adaptable import adaptable_releases, bring_release
 from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.dataset_text import stored_beside, too_often, upload_facts
@@ -32,6 +33,7 @@ class Beside(NamedTuple):
     material: Material
     require: Callable[[Run, str], None]
     add: Callable[[Run, Dataset], None]
+    releases: Sequence[Release] = ()  # of runs here, of which one may be taken instead of a file
 
 
 def text_of(run: Run) -> Beside:
@@ -48,17 +50,19 @@ def text_of(run: Run) -> Beside:
     )
 
 
-def base_of(run: Run) -> Beside:
+def base_of(run: Run, viewer: Viewer) -> Beside:
     """The model that it adapts."""
-    own = run.parsed_recipe.material
+    recipe = run.parsed_recipe
+    own = recipe.material
     return Beside(
         title="Bring the model",
-        lead="The run adapts a model that is there already: a release of a run here, or one of the Hub. Zip its "
-        "folder, with config.json, tokenizer.json and the parameters as safetensors.",
+        lead="The run adapts a model that is there already: one that was trained here, or one of the Hub. Of the "
+        "latter, zip its folder, with config.json, tokenizer.json and the parameters as safetensors.",
         legend="What it adapts",
         material=own.adapts or own,
         require=sources.require_base,
         add=lambda run, file: sources.set_base(run=run, base=file),
+        releases=adaptable_releases(recipe, viewer),
     )
 
 
@@ -75,7 +79,7 @@ def add_source(request: HttpRequest, slug: str) -> HttpResponse:
 def set_base(request: HttpRequest, slug: str) -> HttpResponse:
     """A form for the model that a draft adapts."""
     run = run_or_404(access_managed_run, request, slug)
-    return bring(request, run, base_of(run))
+    return bring(request, run, base_of(run, request.user))
 
 
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
@@ -83,7 +87,7 @@ def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
     person = person_in(request)
     if (refusal := too_often(request)) is not None:
         return refusal
-    form = SourceForm(request.POST or None, request.FILES or None, material=beside.material)
+    form = SourceForm(request.POST or None, request.FILES or None, material=beside.material, releases=beside.releases)
     if request.method == "POST" and form.is_valid():
         try:
             _add(request, run, form, beside)
@@ -97,7 +101,13 @@ def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
 
 @transaction.atomic
 def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside) -> None:
-    beside.add(run, stored_beside(person_in(request), form, run, beside.require))
+    person = person_in(request)
+    if (release := form.release) is None:
+        file = stored_beside(person, form, run, beside.require)
+    else:
+        licence = form.cleaned_data["licence"]
+        file = bring_release(release, organizer=person, title=run.title, licence=licence)
+    beside.add(run, file)
 
 
 @login_required

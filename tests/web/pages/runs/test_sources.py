@@ -10,9 +10,11 @@ from accounts.models import Person
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
+from peer_agent.recipes.masked_lm import MaskedLM
 from runs.datasets.resumable_upload import begin_upload, take_piece
 from runs.datasets.services import preparation_of
-from runs.models import Dataset, Run, Shard
+from runs.models import Dataset, Release, Run, Shard
+from runs.storage import release_path, text_path
 from tests.runs.factories import RECIPE, draft
 from tests.web.browsing import as_, page
 
@@ -173,7 +175,7 @@ class TestModel:
         assert "still to be brought" in text
         assert f'href="{self.MODEL}"' in text
         form = page(client.get(self.MODEL))
-        assert "Zip its folder" in form
+        assert "zip its folder" in form
         assert "gets a copy of it" in form
         assert "the model that it adapts: eight bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
@@ -184,6 +186,68 @@ class TestModel:
         Dataset.objects.filter(pk=adapting.dataset_id).update(state=Dataset.State.READY)
         assert "Bring another model" in page(client.get(MANAGE))
         assert "Adapted model" in page(Client().get("/runs/proverbs/"))
+
+    @pytest.fixture
+    def trained(self, stranger: Person) -> Release:
+        """What another organizer's run has made of a text."""
+        run = draft(stranger, slug="stories", title="Stories", state=Run.State.FINISHED)
+        file = {"name": "stories.zip", "size": 15, "sha256": "c" * 64}
+        release = Release.objects.create(run=run, state="ready", folder="r", files=[file], archive="stories.zip")
+        path = release_path(release, "stories.zip")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"a trained model")
+        return release
+
+    def test_one_that_was_trained_here_is_taken_as_it_is(
+        self, adapting: Run, trained: Release, organizer: Person
+    ) -> None:
+        client = as_(organizer)
+        form = page(client.get(self.MODEL))
+        assert f'<option value="{trained.pk}">Stories, a ' in form
+        answer = client.post(self.MODEL, {"release": trained.pk, "licence": "", "may_share": "on"})
+        assert answer["Location"] == MANAGE
+        base = Run.objects.get(pk=adapting.pk).dataset.base
+        assert base is not None
+        assert (base.filename, base.size, base.licence) == ("stories.zip", 15, "CC0")
+        assert (base.sha256, base.vouched_by) == ("c" * 64, organizer)
+        assert text_path(base).read_bytes() == b"a trained model"
+        assert release_path(trained, "stories.zip").exists()
+
+    def test_one_thing_is_brought(self, adapting: Run, trained: Release, organizer: Person) -> None:
+        model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
+        assert "not both" in page(as_(organizer).post(self.MODEL, filled(text=model, release=trained.pk)))
+        assert "required" in page(as_(organizer).post(self.MODEL, {"licence": "CC0", "may_share": "on"}))
+        text = page(as_(organizer).post(self.MODEL, filled(text=SimpleUploadedFile("a.zip", b"PK"), licence="")))
+        assert "This field is required" in text
+        unheard = filled(text=SimpleUploadedFile("a.zip", b"PK"), release=trained.pk + 1)
+        assert "not one of the available choices" in page(as_(organizer).post(self.MODEL, unheard))
+        assert Run.objects.get(pk=adapting.pk).dataset.base is None
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"visibility": Run.Visibility.PRIVATE},
+            {"visibility": Run.Visibility.UNLISTED},
+            {"recipe": encode_recipe(MaskedLM()).decode()},
+        ],
+    )
+    def test_what_cannot_be_taken_is_not_offered(
+        self, adapting: Run, trained: Release, organizer: Person, change: dict[str, str]
+    ) -> None:
+        Run.objects.filter(pk=trained.run_id).update(**change)
+        assert "trained here" not in page(as_(organizer).get(self.MODEL)).split("</h1>")[1].split("<form")[1]
+
+    def test_nor_while_it_is_being_made(self, adapting: Run, trained: Release, organizer: Person) -> None:
+        Release.objects.update(state=Release.State.PREPARING)
+        assert "trained here" not in page(as_(organizer).get(self.MODEL)).split("</h1>")[1].split("<form")[1]
+
+    def test_it_counts_as_what_is_uploaded_does(
+        self, adapting: Run, trained: Release, organizer: Person, settings: Any
+    ) -> None:
+        settings.QUOTAS = settings.QUOTAS | {"disk_mb": 1}
+        Release.objects.update(files=[{"name": "stories.zip", "size": 2_000_000, "sha256": "c" * 64}])
+        text = page(as_(organizer).post(self.MODEL, {"release": trained.pk, "may_share": "on"}))
+        assert "E365" in text
 
     def test_what_is_wrong_is_said(self, adapting: Run, organizer: Person) -> None:
         assert "E377" in page(as_(organizer).post(self.MODEL, filled()))

@@ -9,6 +9,7 @@ from django.conf import settings
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
 from runs.datasets.sources import SourceLine
+from runs.models import Release
 from web.pages.runs.forms.new_run import ABOUT, TEXTS, NewRunForm, sentence
 
 MOST_WEIGHT = 1e6
@@ -22,8 +23,12 @@ class SourceForm(forms.Form):
     licence = NewRunForm.base_fields["licence"]
     may_share = NewRunForm.base_fields["may_share"]
 
-    def __init__(self, *args: Any, material: Material, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
+        """`releases`: of runs here, of which one may be taken instead of a file."""
         super().__init__(*args, **kwargs)
+        self.releases = {str(release.pk): release for release in releases}
+        if releases:
+            self._offer_releases()
         text = self.fields["text"]
         text.label = material.name.capitalize()
         text.help_text = f"{sentence(material.file)}, up to {settings.UPLOAD_LIMIT_MB:,} MB."
@@ -33,16 +38,44 @@ class SourceForm(forms.Form):
         if not material.or_text:
             self.fields["may_share"].help_text = "Every machine that helps gets a copy of it."
 
+    def _offer_releases(self) -> None:
+        named = [(key, _told(release)) for key, release in self.releases.items()]
+        self.fields["release"] = forms.ChoiceField(
+            choices=[("", "None of these: I bring a file"), *named],
+            required=False,
+            label="A model that was trained here",
+            help_text="It is taken as it was released. Its licence is that of the text it learned from, unless you "
+            "know better.",
+        )
+        self.fields["licence"].required = False
+        self.order_fields(["release"])
+
+    @property
+    def release(self) -> Release | None:
+        """What a valid form takes instead of a file."""
+        return self.releases.get(self.cleaned_data.get("release", ""))
+
     def clean(self) -> dict[str, Any]:
-        """It needs a file, in the form or in pieces before it."""
+        """It needs one thing: a file, in the form or in pieces before it, or a release."""
         values = super().clean() or self.cleaned_data
-        if values.get("text") is None and values.get("upload") is None and "text" not in self.errors:
+        brings_file = values.get("text") is not None or values.get("upload") is not None
+        if self.release is not None and brings_file:
+            self.add_error("text", "Take a model that was trained here or bring a file, not both.")
+        elif self.release is None and not brings_file and "text" not in self.errors:
             self.add_error("text", "This field is required.")
+        if self.release is None and not values.get("licence") and "licence" not in self.errors:
+            self.add_error("licence", "This field is required.")
         return values
 
     def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
         self.add_error(ABOUT.get(problem.fault.code), problem.fault.titled)
+
+
+def _told(release: Release) -> str:
+    """A model as it is chosen."""
+    run = release.run
+    return f"{run.title}, {run.parsed_recipe.summary()}, {release.created_at:%-d %b %Y}"
 
 
 class WeightsForm(forms.Form):
