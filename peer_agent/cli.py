@@ -8,10 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -27,7 +25,7 @@ from peer_agent.machine.faults import faults_of, sanitize_fault
 from peer_agent.machine.forget import forget_site
 from peer_agent.machine.hardware import missing_packages
 from peer_agent.machine.home import Home, home_folder
-from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, request_leave
+from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, Unattended, request_leave
 from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT, Limits, apply_limits, usual_limits
 from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
 from peer_agent.network.addresses import ANYWHERE
@@ -35,11 +33,10 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.to_site import MOST_RESERVED
 from peer_agent.relay.place import Place
-from peer_agent.site.agent_version import difference, offer_of
-from peer_agent.site.credential import site_of
+from peer_agent.site.credential import run_of, site_of
 from peer_agent.site.enrolment import Enrolment, access_for
 from peer_agent.site.login_token import refuse_argument, take_variable, token_in
-from peer_agent.site.run_facts import run_preflight
+from peer_agent.trainer.joining import compare_versions, join_run
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -126,7 +123,7 @@ def join(
         home = _home()
         show, say = (view.ask_for_approval, view.say) if isinstance(view, JsonLinesView) else (show_code, _say)
         role = Role.AUXILIARY if auxiliary else Role.TRAINER
-        enrolment = Enrolment(show=show, say=say, role=role, run=_slug(run_url), token=token_in(token_file))
+        enrolment = Enrolment(show=show, say=say, role=role, run=run_of(run_url), token=token_in(token_file))
         with home.locked():
             leave_request = LeaveRequest(home)
             place = Place(host, port, advertise)
@@ -134,7 +131,7 @@ def join(
             work = (
                 _average(run_url, enrolment, limits, leave_request, view=view, place=place)
                 if auxiliary
-                else _join(run_url, enrolment, limits, leave_request, view=view, publish=publish, place=listener)
+                else join_run(run_url, enrolment, limits, leave_request, view=view, publish=publish, place=listener)
             )
             _run(work, leave_request, attached=attached)
 
@@ -150,45 +147,9 @@ async def _average(
 ) -> None:
     from peer_agent.relay.auxiliary import run_auxiliary
 
-    await _compare_versions(run_url, view)
+    await compare_versions(run_url, view)
     access = await access_for(leave_request.home, run_url, enrolment)
     await run_auxiliary(access, leave_request, view, place=place, reserve_percent=limits.reserve_percent)
-
-
-async def _compare_versions(run_url: str, view: View) -> None:
-    """Raises Problem E205 where this agent cannot work there."""
-    offer = await offer_of(site_of(run_url))
-    if offer is not None and (fault := difference(offer)) is not None:
-        if fault.code != "E126":
-            raise Problem(fault)
-        view.newer(fault)
-
-
-async def _join(
-    run_url: str,
-    enrolment: Enrolment,
-    limits: Limits,
-    leave_request: LeaveRequest,
-    *,
-    view: View,
-    publish: str,
-    place: Place | None,
-) -> None:
-    await _compare_versions(run_url, view)
-    access = await access_for(leave_request.home, run_url, enrolment)
-    preflight = await run_preflight(access, disk_gb=limits.disk_gb)
-    view.preflight(preflight)
-    view.say("Loading torch, which takes some seconds.")
-    limits = msgspec.structs.replace(limits, at_once=preflight.at_once, recomputes=preflight.recomputes)
-    run_trainer = await asyncio.to_thread(_loaded_trainer)  # loads torch: after the cheap checks
-    await run_trainer(access, limits, leave_request, view, publish=publish, place=place)
-
-
-def _loaded_trainer() -> Callable[..., Coroutine[Any, Any, None]]:
-    """In a thread, so that Ctrl-C is heard meanwhile."""
-    from peer_agent.trainer.process import run_trainer
-
-    return run_trainer
 
 
 @app.command()
@@ -291,29 +252,14 @@ def _home() -> Home:
     return Home(home_folder(dict(os.environ)))
 
 
-def _slug(run_url: str) -> str:
-    site_of(run_url)
-    parts = [part for part in urlsplit(run_url).path.split("/") if part]
-    if len(parts) < 2 or parts[-2] != "runs":
-        raise Problem.of("E305", address=run_url)
-    return parts[-1]
-
-
 def _run(work: Coroutine[Any, Any, Any], leave_request: LeaveRequest, *, attached: bool = False) -> Any:
     """Until it is done, or a signal (or the end of standard input, or another command) asks to leave."""
     return asyncio.run(_until_asked(work, leave_request, attached=attached))
 
 
-class _Unattended(ThreadPoolExecutor):
-    """Nobody waits for its threads in the end: one may be in a download or a gradient, and cannot be stopped."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        super().shutdown(wait=False, cancel_futures=True)
-
-
 async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: LeaveRequest, *, attached: bool) -> Any:
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(_Unattended())
+    loop.set_default_executor(Unattended())
     task = asyncio.ensure_future(work)
 
     def leave(*_: object) -> None:

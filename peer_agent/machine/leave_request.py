@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from peer_agent.machine.home import Home
@@ -46,6 +47,13 @@ class LeaveRequest:
             self.path.unlink()
             return asked
         return ""
+
+
+class Unattended(ThreadPoolExecutor):
+    """Nobody waits for its threads in the end: one may be in a download or a gradient, and cannot be stopped."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:

@@ -60,6 +60,15 @@ def site_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def run_of(url: str) -> str:
+    """The slug of a run's address. Raises Problem E112, E305."""
+    site_of(url)
+    parts = [part for part in urlsplit(url).path.split("/") if part]
+    if len(parts) < 2 or parts[-2] != "runs":
+        raise Problem.of("E305", address=url)
+    return parts[-1]
+
+
 def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
     """An answer of the site. Raises Problem E110: something else may have given it."""
     try:

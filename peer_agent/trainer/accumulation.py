@@ -4,14 +4,15 @@ Its core says when. The two sums are the 8 bytes a parameter of rule 9: while on
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from peer_agent.averaging.contributor import Accumulator, NotFinite, Sending
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.trainer import events as e
+from peer_agent.trainer.collaboration import Collaboration, compute_units
 from peer_agent.training.computed import Computed
 
 if TYPE_CHECKING:  # torch is loaded by whoever trains
@@ -21,17 +22,21 @@ if TYPE_CHECKING:  # torch is loaded by whoever trains
 class Accumulation:
     """One job after another in order; nothing changes the replica while a unit is computed (`busy`)."""
 
-    def __init__(self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock) -> None:
+    def __init__(
+        self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock, collaboration: Collaboration | None = None
+    ) -> None:
+        """`collaboration`: where somebody else's loop computes; without one the agent's does, in a thread."""
         self.trainer, self.grid, self.busy = trainer, grid, busy
         self.accumulator = Accumulator(grid)
         self.speed = 0.0  # samples per second
         self._computed: Computed | None = None
-        # Always the same thread: glibc keeps what each thread has freed for that thread, and activations are large.
-        self._thread = ThreadPoolExecutor(1, "computing")
+        self.collaboration = collaboration or _own_loop()
+        self._is_own = collaboration is None
 
     def close(self) -> None:
-        """Compute no unit more."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """The agent's loop computes no unit more."""
+        if self._is_own:
+            self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
         """None where it is for nothing. Raises Problem E107, E111."""
@@ -39,8 +44,7 @@ class Accumulation:
             if not is_wanted(action.job):
                 return None
             began = time.monotonic()
-            loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(self._thread, self.trainer.compute, action.unit)
+            result = await asyncio.wrap_future(self.collaboration.ask(self.trainer.begin, action.unit))
         if not is_wanted(action.job):
             return None
         if not isinstance(result, Computed):
@@ -86,3 +90,10 @@ class Accumulation:
         """What was averaged in leaves; what was not stays."""
         if self.accumulator.sending is not None:
             self.accumulator.remove_averaged(action.included)
+
+
+def _own_loop() -> Collaboration:
+    """In a thread: always the same, since glibc keeps what a thread has freed for it, and activations are large."""
+    collaboration = Collaboration()
+    threading.Thread(target=compute_units, args=[collaboration], name="computing", daemon=True).start()
+    return collaboration

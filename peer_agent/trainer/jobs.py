@@ -24,6 +24,7 @@ from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
+from peer_agent.trainer.collaboration import Collaboration
 from peer_agent.trainer.files import fetch_model_files, hand_in
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.round import OpenRound
@@ -64,6 +65,7 @@ class Jobs:
         self.follower: Follower | None = None
         self.accumulation: Accumulation | None = None
         self.shards: Shards | None = None
+        self.collaboration: Collaboration | None = None  # where another loop than the agent's computes
         self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
         self._handing_in: asyncio.Task[Any] | None = None
 
@@ -126,7 +128,7 @@ class Jobs:
             recomputes=limits.recomputes,
         )
         follower = Follower(agent.home, agent.access, agent.links, replica)
-        return follower, Accumulation(trainer, grid_of(greeting.elements), follower.busy)
+        return follower, Accumulation(trainer, grid_of(greeting.elements), follower.busy, self.collaboration)
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
         """Beside the jobs: have an update's averages, those that came in `round_` where it is theirs; then make it."""

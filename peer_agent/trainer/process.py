@@ -14,6 +14,7 @@ from peer_agent.publishing.repository import check_name
 from peer_agent.relay.place import SEEN, Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.agent import Agent
+from peer_agent.trainer.collaboration import Collaboration
 from peer_agent.trainer.hub_publisher import HubPublisher, hub_token
 from peer_agent.trainer.observer import Observer
 
@@ -29,14 +30,16 @@ async def run_trainer(
     *,
     publish: str = "",
     place: Place | None = None,
+    collaboration: Collaboration | None = None,
 ) -> None:
     """Train until the run is finished, or until somebody asks to leave; `publish`: a repository, or empty.
 
-    `place`: where others may dial this machine. Raises Problem.
+    `place`: where others may dial this machine. `collaboration`: where somebody else's loop computes. Raises Problem.
     """
     if place is not None:
         view.say(SEEN)
     agent = Agent(access.home, access, limits, view, place)
+    agent.jobs.collaboration = collaboration
     agent.publisher = _publisher(agent, publish) if publish else None
     leave_request.gently = agent.finish
     with _shown(view, access.home):

@@ -64,25 +64,25 @@ class Trainer:
         self._units: list[DoneUnit] = []
         self._loss_tokens, self._loss_sum = 0, 0.0
 
+    def begin(self, unit: Unit) -> "UnitInHand":
+        """A unit with the replica as it is, and a gradient of zeros. Raises Problem E107, E111."""
+        with memory_or_problem():
+            self._fresh.zero_()
+            return UnitInHand(self, unit)
+
     def compute(self, unit: Unit) -> Computed | NonFinite:
-        """Forward and backward of a unit's summed loss on the replica as it is; `keep` adds it to the sum.
+        """Forward and backward of a unit's summed loss; `keep` adds it to the sum.
 
-        Two calls, because a unit that is finished after the cut is not kept. Raises Problem E107.
+        Two calls, because a unit that is finished after the cut is not kept. Raises Problem E107, E111.
         """
-        base_step = self.replica.step
-        recipe = self.replica.recipe.at(base_step)
-        batch = batch_of(recipe, unit, run=self.run, shard=self.shards[unit.shard])
-        loss_sum = self._gradient(recipe, batch)
-        while loss_sum is None:
-            loss_sum = self._gradient(recipe, batch)
-        if not math.isfinite(loss_sum):
-            return NonFinite(unit)
-        return Computed(unit, base_step, loss_sum, self._kind.loss_units_in(batch))
+        in_hand = self.begin(unit)
+        in_hand.backward()
+        return in_hand.finish()
 
-    def _gradient(self, recipe: Recipe, batch: Batch) -> float | None:
-        """The loss of a batch, NaN where its gradient is not finite; None where it is to be tried with less memory.
+    def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
+        """Fill the buffer with that of a batch; the loss, NaN where one of them is not finite.
 
-        Raises Problem E107 where less is not possible.
+        None where it is to be tried with less memory. Raises Problem E107 where less is not possible.
         """
         try:
             with memory_or_problem():
@@ -110,6 +110,11 @@ class Trainer:
         self._leave_out(recipe.frozen(self.replica.step))
         return loss_sum
 
+    def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
+        """Whether a loss and the gradient in the buffer are finite, but for what does not move."""
+        self._leave_out(recipe.frozen(self.replica.step))
+        return self._is_finite(loss_sum)
+
     def _is_finite(self, loss_sum: float) -> bool:
         return math.isfinite(loss_sum) and are_finite(self._fresh)
 
@@ -132,11 +137,19 @@ class Trainer:
 
     def _add_gradient(self, recipe: Recipe, batch: Batch, scale: float) -> float:
         """Forward and backward of these samples; their loss in nats."""
-        device = self.replica.device
-        with torch.autocast(device.type, dtype=self.half, enabled=self.half is not None):
-            loss = self._kind.summed_loss(recipe, self.replica.model, batch, device)
+        loss = self.loss(recipe, batch)
         (loss * scale if scale != 1 else loss).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
+
+    def loss(self, recipe: Recipe, batch: Batch) -> torch.Tensor:
+        """Nats, summed over a batch: forward in the precision that the recipe has on this device."""
+        device = self.replica.device
+        with torch.autocast(device.type, dtype=self.half, enabled=self.half is not None):
+            return self._kind.summed_loss(recipe, self.replica.model, batch, device)
+
+    def loss_units_in(self, batch: Batch) -> int:
+        """What a batch weighs."""
+        return self._kind.loss_units_in(batch)
 
     def keep(self, done: Computed) -> None:
         """Add the gradient that was computed last to the sum."""
@@ -166,6 +179,53 @@ class Trainer:
         """Mean nats over the loss units of held-out data. Raises Problem E107, ValueError where they have none."""
         with memory_or_problem():
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
+
+
+class UnitInHand:
+    """A leased unit and its batch: what a loop has between `begin` and `finish`."""
+
+    def __init__(self, trainer: Trainer, unit: Unit) -> None:
+        replica = trainer.replica
+        self.unit, self.base_step = unit, replica.step
+        self.model, self.device = replica.model, replica.device
+        self._trainer = trainer
+        self._recipe = replica.recipe.at(replica.step)
+        self.batch = batch_of(self._recipe, unit, run=trainer.run, shard=trainer.shards[unit.shard])
+        self._loss: torch.Tensor | float | None = None
+
+    def summed_loss(self) -> torch.Tensor:
+        """Nats over all loss units of the batch, whose gradient a loop makes itself: `backward()` of it, once.
+
+        It takes the memory that it takes, and in fp16 no loss is scaled.
+        """
+        loss = self._trainer.loss(self._recipe, self.batch)
+        self._loss = loss.detach()
+        return loss
+
+    @property
+    def loss_units(self) -> int:
+        """What the batch weighs: its tokens, crops or images that have a loss."""
+        return self._trainer.loss_units_in(self.batch)
+
+    def backward(self) -> None:
+        """Forward and backward, in parts where memory is short. Raises Problem E107 where that is not enough."""
+        loss_sum = None
+        while loss_sum is None:
+            loss_sum = self._trainer.gradient(self._recipe, self.batch)
+        self._loss = loss_sum
+
+    def finish(self) -> Computed | NonFinite:
+        """What came of it. Raises ValueError where nothing was computed."""
+        if self._loss is None:
+            raise ValueError("a unit is finished after its loss was computed: summed_loss() or backward()")
+        if isinstance(self._loss, torch.Tensor):
+            loss_sum = float(self._loss)
+            is_sound = self._trainer.is_sound(self._recipe, loss_sum)
+        else:
+            loss_sum, is_sound = self._loss, math.isfinite(self._loss)
+        if not is_sound:
+            return NonFinite(self.unit)
+        return Computed(self.unit, self.base_step, loss_sum, self.loss_units)
 
 
 def are_finite(values: torch.Tensor) -> bool:

@@ -1,5 +1,6 @@
 """What a volunteer's machine goes through: sleep, a site that is away, a wish to leave. None of it is an error."""
 
+import csv
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from demo.processes import ROOT, bare_environment
 from demo.visitor import Visitor
 from tests.benchmarks.memory.training import peak_of
 from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
-from tests.end_to_end.rig.swarm import AWAY, BACK, MANYHANDS, Swarm
+from tests.end_to_end.rig.swarm import AWAY, BACK, MANYHANDS, Swarm, in_variable
 
 ROAMING = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
 
@@ -195,3 +196,39 @@ def test_a_program_hears_everything_also_of_a_run_by_invitation(begun: tuple[Swa
     assert (figures[-1]["rank"], figures[-1]["hands"]) == (1, 1)
     assert max(event["up_mbps"] for event in figures) > 0
     assert told[-1]["event"] == "left"
+
+
+# --- a loop of somebody's own: `examples/own_loop.py` as people start it
+
+
+def start_own(swarm: Swarm, name: str, token: str, *options: str) -> Path:
+    """The table that it writes."""
+    home = swarm.folder / name
+    home.mkdir()
+    command = [sys.executable, str(ROOT / "examples" / "own_loop.py"), f"{swarm.url}/runs/{swarm.slug}/", *options]
+    environment = bare_environment(home) | in_variable(token) | {"PYTHONPATH": str(ROOT)}
+    swarm.start(name, command, environment, home)
+    return home / "units.csv"
+
+
+def credit_of(swarm: Swarm, person: str) -> int:
+    """Samples in the ledger."""
+    return sum(row["samples"] for row in swarm.items("ledger") if row["person"] == person)
+
+
+def test_an_own_loop_trains_beside_agents_and_finishes_its_step(begun: tuple[Swarm, Visitor], english: str) -> None:
+    swarm = begin(begun, english, "usual", trainers=2)
+    table = start_own(swarm, "own", swarm.token_of(swarm.sign_up("researcher")), "--units", "12")
+    assert swarm.processes["own"].wait(300) == 0, swarm.log("own")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert len(rows) == 12
+    assert all(2 < float(row["loss"]) < 8 and float(row["gradient_norm"]) > 0 for row in rows)
+    agree = swarm.digests("usual").items() & swarm.digests("own").items()
+    assert agree, "the same state after the same updates"
+    assert credit_of(swarm, "researcher") > sum(int(row["samples"]) for row in rows) / 2, "but what a cut came before"
+    table = start_own(swarm, "interrupted", swarm.token_of(swarm.sign_up("another")))
+    swarm.wait(lambda: table.exists() and len(table.read_text().splitlines()) > 3, 300, "it computes")
+    swarm.processes["interrupted"].send_signal(signal.SIGINT)
+    assert swarm.processes["interrupted"].wait(90) != 0
+    assert "KeyboardInterrupt" in swarm.log("interrupted")
+    assert credit_of(swarm, "another") > 0, "Ctrl-C finishes the step too"

@@ -128,18 +128,18 @@ async def test_an_update_waits_for_the_unit_that_was_begun_and_the_unit_says_wha
     trainer = Trainer(replica, RUN, some_shards())
     work = Accumulation(trainer, grid_of(replica.layout.elements), follower.busy)
     begun, changed = threading.Event(), threading.Event()
-    computes, applies, under = trainer.compute, replica.apply, list[bool]()
+    begins, applies, under = trainer.begin, replica.apply, list[bool]()
 
-    def compute(unit: Unit) -> object:
+    def begin(unit: Unit) -> object:
         begun.set()
         under.append(changed.wait(0.3) and unit == UNITS[0])  # time enough for an update that does not wait
-        return computes(unit)
+        return begins(unit)
 
     def apply(*arguments: Any) -> None:
         applies(*arguments)
         changed.set()
 
-    monkeypatch.setattr(trainer, "compute", compute)
+    monkeypatch.setattr(trainer, "begin", begin)
     monkeypatch.setattr(replica, "apply", apply)
     average = np.full(replica.layout.elements, 1e-3, np.float32)
     unit = asyncio.create_task(work.compute(e.Compute(1, UNITS[0]), lambda _: True))

@@ -8,11 +8,11 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from peer_agent import cli
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
 from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.trainer import joining
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, small_recipe
@@ -20,16 +20,16 @@ from tests.training.commits import RUN, small_recipe
 
 async def test_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     run_trainer = AsyncMock()
-    monkeypatch.setattr(cli, "_compare_versions", AsyncMock())
-    monkeypatch.setattr(cli, "access_for", AsyncMock())
+    monkeypatch.setattr(joining, "compare_versions", AsyncMock())
+    monkeypatch.setattr(joining, "access_for", AsyncMock())
     monkeypatch.setattr(
-        cli, "run_preflight", AsyncMock(return_value=Preflight(device="CPU", at_once=2, recomputes=True))
+        joining, "run_preflight", AsyncMock(return_value=Preflight(device="CPU", at_once=2, recomputes=True))
     )
-    monkeypatch.setattr(cli, "_loaded_trainer", lambda: run_trainer)
+    monkeypatch.setattr(joining, "_loaded_trainer", lambda: run_trainer)
     request: Any = SimpleNamespace(home=None)
     view: Any = SimpleNamespace(preflight=lambda _: None, say=lambda _: None)
     nobody: Any = None
-    await cli._join("http://site/runs/a", nobody, Limits(1), request, view=view, publish="", place=None)
+    await joining.join_run("http://site/runs/a", nobody, Limits(1), request, view=view)
     assert run_trainer.await_args is not None
     assert run_trainer.await_args.args[1] == Limits(1, at_once=2, recomputes=True)
 

@@ -9,6 +9,7 @@ import torch
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.text.tokens import IGNORED
 from peer_agent.training.computed import Computed, NonFinite
 from peer_agent.training.data import batch_of
@@ -111,6 +112,54 @@ def test_a_unit_that_is_not_kept_stays_out(trainer: Trainer) -> None:
     kept(trainer, UNITS[0])
     trainer.compute(UNITS[1])
     assert trainer.units == (DoneUnit(UNITS[0], 0),)
+    assert np.array_equal(trainer.take_sum().gradient_sum, clean)
+
+
+def test_a_loop_of_ones_own_has_the_same_gradient(trainer: Trainer) -> None:
+    expected = take_units(trainer, UNITS)
+    for unit in UNITS:
+        in_hand = trainer.begin(unit)
+        loss = in_hand.summed_loss()
+        loss.backward()  # type: ignore[no-untyped-call]
+        done = in_hand.finish()
+        assert isinstance(done, Computed)
+        assert (done.loss_sum, done.loss_tokens) == (float(loss.detach()), in_hand.loss_units)
+        trainer.keep(done)
+    taken = trainer.take_sum()
+    assert np.array_equal(taken.gradient_sum, expected.gradient_sum)
+    assert (taken.loss_sum, taken.units) == (expected.loss_sum, expected.units)
+
+
+def test_of_a_loop_of_ones_own_nothing_moves_that_is_frozen_or_not_finite(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = trainer.replica.layout.pieces[0].name
+    monkeypatch.setattr(CausalLM, "frozen", lambda *_: frozenset({name}))
+    piece = trainer.replica.layout.pieces[0]
+    in_hand = trainer.begin(UNITS[0])
+    in_hand.summed_loss().backward()  # type: ignore[no-untyped-call]
+    assert piece.of(trainer._fresh).any()
+    assert isinstance(in_hand.finish(), Computed)
+    assert not piece.of(trainer._fresh).any()
+    in_hand = trainer.begin(UNITS[0])
+    in_hand.summed_loss().backward()  # type: ignore[no-untyped-call]
+    trainer._fresh[-1] = math.inf
+    assert in_hand.finish() == NonFinite(UNITS[0])
+
+
+def test_a_unit_is_finished_after_it_was_computed(trainer: Trainer) -> None:
+    with pytest.raises(ValueError, match="its loss was computed"):
+        trainer.begin(UNITS[0]).finish()
+
+
+def test_what_an_abandoned_unit_left_is_gone(trainer: Trainer) -> None:
+    clean = take_units(trainer, UNITS[:1]).gradient_sum
+    trainer.begin(UNITS[1]).summed_loss().backward()  # type: ignore[no-untyped-call]
+    in_hand = trainer.begin(UNITS[0])
+    in_hand.summed_loss().backward()  # type: ignore[no-untyped-call]
+    done = in_hand.finish()
+    assert isinstance(done, Computed)
+    trainer.keep(done)
     assert np.array_equal(trainer.take_sum().gradient_sum, clean)
 
 

@@ -86,8 +86,12 @@ class Noise:
         self.units: tuple[m.DoneUnit, ...] = ()
         self.tokens = 0
 
+    def begin(self, unit: Unit) -> "TimedUnit":
+        """In a thread."""
+        return TimedUnit(self, unit)
+
     def compute(self, unit: Unit) -> Computed:
-        """Take as long as it takes. In a thread."""
+        """Take as long as it takes."""
         base = self.model.step
         early_s = self.pace.early_s if base < EARLY_STEPS else 0.0
         time.sleep((self.pace.sample_s + early_s) * unit.samples)
@@ -110,6 +114,21 @@ class Noise:
     def discard(self) -> None:
         """Begin a new one."""
         self.units, self.tokens = (), 0
+
+
+class TimedUnit:
+    """A unit in hand, of which the gradient is noise."""
+
+    def __init__(self, noise: Noise, unit: Unit) -> None:
+        self.noise, self.unit = noise, unit
+
+    def backward(self) -> None:
+        """Take as long as it takes."""
+        self.computed = self.noise.compute(self.unit)
+
+    def finish(self) -> Computed:
+        """What came of it."""
+        return self.computed
 
 
 class Linked(Follower):

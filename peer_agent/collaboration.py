@@ -1,0 +1,122 @@
+"""A run's units in a loop of one's own. Everything else is the agent's: data, averaging, updates, catching up.
+
+from peer_agent.collaboration import collaborate
+
+with collaborate("https://example.org/runs/a-run/") as collaboration:
+    for unit in collaboration.units():
+        unit.summed_loss().backward()
+        collaboration.step()
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from peer_agent.display.device_code import show_code
+from peer_agent.display.lines import View
+from peer_agent.machine.hardware import missing_packages
+from peer_agent.machine.home import Home, home_folder
+from peer_agent.machine.leave_request import LeaveRequest, Unattended
+from peer_agent.machine.limits import Limits, apply_limits, usual_limits
+from peer_agent.protocol.errors import Problem
+from peer_agent.site.credential import run_of
+from peer_agent.site.enrolment import Enrolment
+from peer_agent.trainer.collaboration import Collaboration, compute_units
+from peer_agent.trainer.joining import join_run
+
+
+@contextmanager
+def collaborate(
+    run_url: str, *, limits: Limits | None = None, home: Path | None = None, view: View | None = None
+) -> Iterator[Collaboration]:
+    """Join a run, as `manyhands join` does, while the block lasts; a machine that is new there is approved first.
+
+    Leaving the block finishes the step in hand, as Ctrl-C does; an error in it leaves at once. Raises Problem.
+    `limits`: the usual ones. `home`: the folder of this machine's keys. `view`: who is told what happens, on standard
+    output by default.
+    """
+    if missing := missing_packages():
+        raise Problem.of("E103", missing=", ".join(missing))
+    place = Home(home or home_folder(dict(os.environ)))
+    view = view or View()
+    with place.locked():
+        member = _Member(run_url, limits or usual_limits(), place, view)
+        member.start()
+        gently = False
+        try:
+            yield member.collaboration
+            gently = True
+        except KeyboardInterrupt:
+            gently = True
+            raise
+        finally:
+            member.leave(gently=gently)
+        if member.collaboration.error is not None:
+            raise member.collaboration.error
+
+
+class _Member:
+    """An agent in a thread of its own, which leaves the computing to another."""
+
+    def __init__(self, run_url: str, limits: Limits, home: Home, view: View) -> None:
+        """Raises Problem E112, E305."""
+        self.run_url, self.limits, self.view = run_url, limits, view
+        self.collaboration = Collaboration()
+        self._enrolment = Enrolment(show=show_code, say=view.say, run=run_of(run_url))
+        self._leave_request = LeaveRequest(home)
+        self._thread = threading.Thread(target=self._work, name="agent", daemon=True)
+        self._began = threading.Event()
+
+    def start(self) -> None:
+        """Begin, behind everything else that this machine does."""
+        apply_limits(self.limits)
+        self._thread.start()
+        self._began.wait()
+
+    def leave(self, *, gently: bool) -> None:
+        """Until it has left. What is still to be computed of the step is computed here."""
+        self._ask(now=not gently)
+        try:
+            if gently:
+                compute_units(self.collaboration)
+        finally:
+            self._ask(now=True)
+            self._thread.join()
+
+    def _ask(self, *, now: bool) -> None:
+        with contextlib.suppress(RuntimeError):  # it has ended, and with it its loop
+            self._loop.call_soon_threadsafe(partial(self._leave_request.ask, self._cancel, now=now))
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(self._until_left())
+        except BaseException as problem:  # noqa: BLE001 (whatever it is, the loop hears of it)
+            error = problem
+        self.collaboration.end(error)
+
+    async def _until_left(self) -> None:
+        joining = asyncio.current_task()
+        assert joining is not None
+        self._loop, self._cancel = asyncio.get_running_loop(), joining.cancel
+        self._began.set()
+        self._loop.set_default_executor(Unattended())
+        watch = asyncio.create_task(self._leave_request.watch(self._cancel))
+        try:
+            await join_run(
+                self.run_url,
+                self._enrolment,
+                self.limits,
+                self._leave_request,
+                view=self.view,
+                collaboration=self.collaboration,
+            )
+        except asyncio.CancelledError:
+            return
+        finally:
+            watch.cancel()
