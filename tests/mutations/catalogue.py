@@ -1,6 +1,7 @@
 """The faults, by where they are planted."""
 
 from tests.mutations.coordinator import COORDINATOR
+from tests.mutations.data import DATA
 from tests.mutations.forwarding import FORWARDING
 from tests.mutations.hosting import HOSTING
 from tests.mutations.mutation import Mutation
@@ -25,4 +26,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *HOSTING,
     *STRANGERS,
     *TROUBLES,
+    *DATA,
 )
