@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,8 @@ class _Member:
         self._leave_request = LeaveRequest(home)
         self._thread = threading.Thread(target=self._work, name="agent", daemon=True)
         self._began = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._cancel: Callable[[], object] = lambda: None
 
     def start(self) -> None:
         """Begin, behind everything else that this machine does."""
@@ -90,7 +92,8 @@ class _Member:
 
     def _ask(self, *, now: bool) -> None:
         with contextlib.suppress(RuntimeError):  # it has ended, and with it its loop
-            self._loop.call_soon_threadsafe(partial(self._leave_request.ask, self._cancel, now=now))
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(partial(self._leave_request.ask, self._cancel, now=now))
 
     def _work(self) -> None:
         error: BaseException | None = None
@@ -99,6 +102,7 @@ class _Member:
         except BaseException as problem:  # noqa: BLE001 (whatever it is, the loop hears of it)
             error = problem
         self.collaboration.end(error)
+        self._began.set()  # also where it has not
 
     async def _until_left(self) -> None:
         joining = asyncio.current_task()

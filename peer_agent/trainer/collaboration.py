@@ -5,7 +5,7 @@ The agent's own loop is `compute_units`; `peer_agent.collaboration` lends the pl
 
 import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -52,7 +52,10 @@ class Collaboration:
             assert self._asks is not None
             try:
                 self._in_hand = self._asks.begin(self._asks.unit)
-            except BaseException as error:
+            except CancelledError:  # the agent ended while data were fetched; that is told by `end`
+                self._asks = None
+                continue
+            except Exception as error:
                 self.fail(error)
                 raise
             yield self._in_hand

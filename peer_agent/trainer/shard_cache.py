@@ -5,6 +5,7 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
+from concurrent.futures import CancelledError, Future, wait
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard
 
+LOOK_S = 0.5  # between looks whether the agent still runs
 AHEAD = 2  # shards that are fetched before a unit of them is begun
 OPEN_BYTES = 1 << 30  # of files whose content is held in memory; the one in use is held whatever its size
 
@@ -44,7 +46,7 @@ class Shards:
     def __getitem__(self, shard: int, /) -> Any:
         """What it holds. Raises Problem. Asked from the thread that computes."""
         if shard not in self._open:
-            path = asyncio.run_coroutine_threadsafe(self._fetched(shard), self.loop).result()
+            path = self._waited_for(asyncio.run_coroutine_threadsafe(self._fetched(shard), self.loop))
             try:
                 self._open[shard] = self._load(path), path.stat().st_size
             except Problem:
@@ -54,6 +56,13 @@ class Shards:
         while len(self._open) > 1 and sum(size for _, size in self._open.values()) > OPEN_BYTES:
             self._open.popitem(last=False)
         return self._open[shard][0]
+
+    def _waited_for(self, fetched: "Future[Path]") -> Path:
+        """Raises CancelledError where the agent ends meanwhile, also where nobody is left to say so."""
+        while not wait([fetched], LOOK_S).done:
+            if not self.loop.is_running():
+                raise CancelledError
+        return fetched.result()
 
     def prefetch(self, coming: Iterable[int]) -> None:
         """Begin to fetch the first few of these that are neither open nor on their way. Asked from the event loop."""

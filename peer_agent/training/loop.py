@@ -56,9 +56,13 @@ class Trainer:
         with memory_or_problem():
             self._sum = torch.zeros_like(replica.parameters)
             self._fresh = torch.zeros_like(replica.parameters)
-        for piece, parameter in parameters_of(replica.model, replica.layout):
-            parameter.grad = piece.of(self._fresh)  # backward adds in place, so the buffer fills by itself
+        self._tie()
         self._forget()
+
+    def _tie(self) -> None:
+        """Backward adds to gradients in place, so the buffer fills by itself."""
+        for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
+            parameter.grad = piece.of(self._fresh)
 
     def _forget(self) -> None:
         self._units: list[DoneUnit] = []
@@ -67,6 +71,7 @@ class Trainer:
     def begin(self, unit: Unit) -> "UnitInHand":
         """A unit with the replica as it is, and a gradient of zeros. Raises Problem E107, E111."""
         with memory_or_problem():
+            self._tie()  # whoever computed before may have put others there
             self._fresh.zero_()
             return UnitInHand(self, unit)
 
@@ -111,7 +116,16 @@ class Trainer:
         return loss_sum
 
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
-        """Whether a loss and the gradient in the buffer are finite, but for what does not move."""
+        """Whether a loss and the gradient that a loop has left in the parameters are finite, but for what is frozen.
+
+        Raises ValueError where it has left none.
+        """
+        for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
+            buffer, gradient = piece.of(self._fresh), parameter.grad
+            if gradient is not None and gradient.data_ptr() != buffer.data_ptr():
+                buffer.copy_(gradient.detach())  # zero_grad() has put a new one there
+        if not self._fresh.any():
+            raise ValueError("a unit has a gradient: call backward() of its loss before step()")
         self._leave_out(recipe.frozen(self.replica.step))
         return self._is_finite(loss_sum)
 

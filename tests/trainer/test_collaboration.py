@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import pytest
@@ -95,6 +95,34 @@ def test_data_that_cannot_be_loaded_are_told_to_both(collaboration: Collaboratio
     with pytest.raises(Problem, match="E111"):
         next(collaboration.units())
     assert isinstance(result.exception(0), Problem)
+
+
+def test_an_agent_that_ends_while_data_are_fetched_ends_the_loop(collaboration: Collaboration) -> None:
+    def cancelled(_: Unit) -> Any:
+        collaboration.end(Problem.of("E306"))
+        raise CancelledError
+
+    asked(collaboration, UNITS[0], cancelled)
+    with pytest.raises(Problem, match="E306"):
+        next(collaboration.units())
+
+
+def test_an_interrupted_unit_is_still_to_be_computed(collaboration: Collaboration) -> None:
+    """Whoever presses Ctrl-C while data are fetched finishes the step all the same."""
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(unit: Unit) -> Any:
+        if interrupts:
+            raise interrupts.pop()
+        return begin(unit)
+
+    result = asked(collaboration, UNITS[0], interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(collaboration.units())
+    assert not result.done()
+    collaboration.end()
+    compute_units(collaboration)
+    assert isinstance(result.result(0), Computed)
 
 
 def test_the_loop_ends_by_what_ended_the_agent(collaboration: Collaboration) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,19 @@ async def test_what_comes_is_there_before_it_is_asked_for(tmp_path: Path, access
     assert sorted(site.given) == [2, 4], f"the next {AHEAD}, each once"
     site.is_open.clear()  # nothing more is given
     assert [await content(shards, number) for number in (2, 4)] == [2, 4]
+
+
+def test_nobody_waits_for_an_agent_that_is_gone(tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_cache, "LOOK_S", 0.01)
+    access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")
+
+    async def made() -> Shards:
+        return shards_of(tmp_path, access)
+
+    shards = asyncio.run(made())
+    fetched: Future[Path] = Future()  # nobody will ever say what came of it
+    with pytest.raises(CancelledError):
+        shards._waited_for(fetched)
 
 
 async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAccess, site: Site) -> None:

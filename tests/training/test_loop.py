@@ -147,6 +147,27 @@ def test_of_a_loop_of_ones_own_nothing_moves_that_is_frozen_or_not_finite(
     assert in_hand.finish() == NonFinite(UNITS[0])
 
 
+def test_gradients_that_a_loop_puts_beside_the_buffer_count(trainer: Trainer) -> None:
+    """`zero_grad()` takes the buffer's away, and backward makes new ones."""
+    expected = take_units(trainer, UNITS).gradient_sum
+    for unit in UNITS:
+        in_hand = trainer.begin(unit)
+        in_hand.model.zero_grad()
+        in_hand.summed_loss().backward()  # type: ignore[no-untyped-call]
+        done = in_hand.finish()
+        assert isinstance(done, Computed)
+        trainer.keep(done)
+    assert np.array_equal(trainer.take_sum().gradient_sum, expected)
+    assert np.array_equal(take_units(trainer, UNITS).gradient_sum, expected), "and the agent's loop is as it was"
+
+
+def test_a_loss_without_a_gradient_counts_for_nothing(trainer: Trainer) -> None:
+    in_hand = trainer.begin(UNITS[0])
+    in_hand.summed_loss()
+    with pytest.raises(ValueError, match="call backward"):
+        in_hand.finish()
+
+
 def test_a_unit_is_finished_after_it_was_computed(trainer: Trainer) -> None:
     with pytest.raises(ValueError, match="its loss was computed"):
         trainer.begin(UNITS[0]).finish()

@@ -327,6 +327,7 @@ class RunState(Struct, kw_only=True):
     replay_at: float | None = None  # nobody can hand in the last state: when the site is asked to make it
     # leases
     reserving: bool = False
+    until_look: int = 0  # samples to be dealt before marks are looked at again, where that was in vain
     orphans_until: int = 0  # commits after which unclaimed units come back
     non_finite: dict[PeerId, int] = field(default_factory=dict)  # units returned as such since the last finite one
     # time and words

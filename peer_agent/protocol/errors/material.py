@@ -106,4 +106,10 @@ MATERIAL: dict[str, Entry] = {
         "The model's chat template writes none of the conversations out ({reason}).",
         "Look whether `tokenizer.apply_chat_template` of transformers takes them, and mend the data or the template.",
     ),
+    "E395": Entry(
+        "Texts unpack to too much",
+        Severity.MEDIUM,
+        "The texts in the file's rows, as they are written out, take more than {most} MB: 32 times the file.",
+        "Upload the texts as they are, without so much compression, or look what the chat template repeats.",
+    ),
 }

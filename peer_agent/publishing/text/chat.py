@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, Self
 
@@ -18,6 +19,7 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Problem
 
 RENDER_S, RENDER_BYTES = 5.0, 1 << 30  # of one conversation, at most
+LONG_S, MEAN_S = 60.0, 0.05  # of all together, and of each in the mean: one of the two may be more
 LONGEST, LETTER_BYTES = 16 << 20, 6  # bytes of a conversation as it is written out, and of a letter at most
 LOADED = b"loaded\n"
 Message = Mapping[str, str]  # role and content
@@ -37,6 +39,7 @@ class Writer:
         self.template = template
         self.refusal = ""  # why the last conversation that was refused was
         self._process: subprocess.Popen[bytes] | None = None
+        self._seconds, self._written = 0.0, 0
 
     def __enter__(self) -> Self:
         return self
@@ -45,6 +48,11 @@ class Writer:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+
+    @property
+    def has_template(self) -> bool:
+        """Whether it can write anything."""
+        return bool(self.template.source)
 
     def write(self, conversation: Sequence[Message]) -> str | None:
         """A conversation as a text; None where the template refuses it.
@@ -63,7 +71,12 @@ class Writer:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(question)
             process.stdin.flush()
+        began = time.monotonic()
         answer = process.stdout.readline()  # of which that process bounds the length
+        self._seconds += time.monotonic() - began
+        self._written += 1
+        if self._seconds > max(LONG_S, MEAN_S * self._written):
+            raise Problem.of("E394", reason=f"a conversation takes more than {1000 * MEAN_S:g} ms in the mean")
         if not answer:
             reason = f"one conversation took more than {RENDER_S:g} s or {RENDER_BYTES >> 20:,} MB"
             raise Problem.of("E394", reason=reason)

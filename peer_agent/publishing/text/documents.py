@@ -20,6 +20,7 @@ BLOCK = 1 << 20  # bytes read at a time
 SHORTEST, LONGEST = 1000, 2400  # characters of a document, but for the last
 LONGEST_CONVERSATION = 1 << 16  # characters of one that is a document as it is
 MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, best first
+UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # bytes of all texts of rows at most, and that many times the file's more
 FIELD_NAME = 60  # characters of a field's name that are shown
 ORDER_KEY = 0x4D616E7968616E64  # fixed: the same text gives the same shards
 
@@ -77,21 +78,24 @@ def open_documents(path: Path, scratch: Path, writer: Writer | None = None) -> D
     """Check a file and cut it. Texts of rows, of which none goes on in the next document, lie in `scratch` meanwhile.
 
     `writer`: who writes conversations out, which are then cut only where they are very long. Raises Problem E302 where
-    a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`), E393 and E394 (see `chat`).
+    a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`), E395, E393 and E394 (see `chat`).
     """
     return _of_text(path) if kind_of(path) == "text" else _of_rows(path, scratch, writer)
 
 
 def _of_rows(path: Path, scratch: Path, writer: Writer | None) -> Documents:
-    field, texts, counted, are_conversations = texts_of(path, writer.write if writer is not None else None)
+    field, texts, counted, are_conversations = texts_of(path, writer)
     longest = LONGEST_CONVERSATION if are_conversations else 0
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
+    most = UNPACKED_LEAST + UNPACKED_TIMES * path.stat().st_size
     with scratch.open("w+b") as file:
         for text in texts:
             for document in [text] if len(text) <= longest else _documents([text]):
                 offsets.append(offsets[-1] + file.write(document.encode()))
                 characters += len(document)
+            if offsets[-1] > most:
+                raise Problem.of("E395", most=f"{most >> 20:,}")
         if not characters and writer is not None and counted[REFUSED]:
             raise Problem.of("E394", reason=writer.refusal)
         if not characters:

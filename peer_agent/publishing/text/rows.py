@@ -6,10 +6,11 @@ somebody writes conversations out as texts, a field with conversations is taken 
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,7 +18,6 @@ from peer_agent.protocol.errors import Problem
 
 Kind = Literal["text", "json", "parquet"]
 Row = dict[str, Any] | None  # its texts and conversations by field; None: it is broken
-Write = Callable[[Sequence[Mapping[str, str]]], str | None]  # a conversation as a text; None: it cannot be written
 
 ROW_BYTES = 16 << 20  # of one row, at most
 LOOKED_AT = 1000  # rows of which the field is found
@@ -52,6 +52,17 @@ class _Said(msgspec.Struct):
 Conversation = Annotated[list[_Said], msgspec.Meta(min_length=1, max_length=MOST_SAID)]
 
 
+class Writes(Protocol):
+    """Who writes conversations out."""
+
+    @property
+    def has_template(self) -> bool:
+        """Whether it can."""
+
+    def write(self, conversation: Sequence[Mapping[str, str]], /) -> str | None:
+        """One as a text; None where it is refused. Raises Problem."""
+
+
 class Texts(NamedTuple):
     """The texts of a file's rows, and what is counted while they are taken."""
 
@@ -71,33 +82,34 @@ def kind_of(path: Path) -> Kind:
     return "json" if sum(row is not None for row in first) * 2 > len(first) else "text"
 
 
-def texts_of(path: Path, write: Write | None = None) -> Texts:
-    """All texts, in the order of rows; `write` writes a conversation.
+def texts_of(path: Path, writer: Writes | None = None) -> Texts:
+    """All texts, in the order of rows, of what most rows have: texts, or conversations that `writer` writes out.
 
-    Raises Problem E381 for no Parquet file, E382 where no row has a text, and as `write`.
+    Raises Problem E381 for no Parquet file, E382 where no row has a text, and as `writer`.
     """
-    rows = _parquet if kind_of(path) == "parquet" else _json
-    field, counted = _field_of(rows(path), has_writer=write is not None), Counter[str]()
-    if write is None or field not in CONVERSATIONS:
-        return Texts(field, _counted(rows(path, field), field, counted), counted)
-    written = _written(rows(path, field), field, write, counted)
+    rows, counted = partial(_parquet if kind_of(path) == "parquet" else _json, path), Counter[str]()
+    field, conversations = _field_of(rows(lists=writer is not None), writer)
+    if writer is None or not conversations:
+        return Texts(field, _counted(rows(field), field, counted), counted)
+    written = _written(rows(field, lists=True), field, writer, counted)
     return Texts(field, _counted(written, field, counted), counted, are_conversations=True)
 
 
-def _written(rows: Iterable[Row], field: str, write: Write, counted: Counter[str]) -> Iterator[Row]:
+def _written(rows: Iterable[Row], field: str, writer: Writes, counted: Counter[str]) -> Iterator[Row]:
     """The same with a text for each conversation. One that cannot be written is counted, and left out."""
     for row in rows:
         said = (row or {}).get(field)
         if not isinstance(said, list):
             yield row if row is None else {}
-        elif (text := write([each.message for each in said])) is not None:
+        elif (text := writer.write([each.message for each in said])) is not None:
             yield {field: text}
         else:
             counted["rows"] += 1
             counted[REFUSED] += 1
 
 
-def _field_of(rows: Iterable[Row], *, has_writer: bool) -> str:
+def _field_of(rows: Iterable[Row], writer: Writes | None) -> tuple[str, bool]:
+    """The field, and whether it has conversations: where most rows do, and there is a template or nothing else."""
     letters, conversations, looked_at = Counter[str](), Counter[str](), 0
     for row in islice(rows, LOOKED_AT):
         looked_at += 1
@@ -106,12 +118,13 @@ def _field_of(rows: Iterable[Row], *, has_writer: bool) -> str:
                 letters[name] += len(text)
             else:
                 conversations[name] += 1
-    if has_writer and conversations:
-        return conversations.most_common(1)[0][0]
     found = [name for name in (*USUAL, *(name for name, _ in letters.most_common(1))) if letters[name]]
+    said = [name for name, count in conversations.most_common(1) if 2 * count > looked_at or not found]
+    if writer is not None and said and (writer.has_template or not found):
+        return said[0], True
     if not found:
         raise Problem.of("E382", rows=f"{looked_at:,}")
-    return found[0]
+    return found[0], False
 
 
 def _counted(rows: Iterable[Row], field: str, counted: Counter[str]) -> Iterator[str]:
@@ -137,7 +150,8 @@ def left_out(counted: Counter[str]) -> str:
 # JSON lines
 
 
-def _json(path: Path, field: str = "") -> Iterator[Row]:
+def _json(path: Path, field: str = "", *, lists: bool = False) -> Iterator[Row]:
+    del lists  # they are looked at in any case
     with path.open("rb") as file:
         yield from _json_rows(file, field)
 
@@ -166,10 +180,10 @@ def _json_row(line: bytes, field: str) -> Row:
         return None
 
 
-def _parquet(path: Path, field: str = "") -> Iterator[Row]:
+def _parquet(path: Path, field: str = "", *, lists: bool = False) -> Iterator[Row]:
     from peer_agent.publishing.text import parquet  # which takes a while, and few files need it
 
-    for row in parquet.rows_of(path, field, lists=CONVERSATIONS, longest=ROW_BYTES):
+    for row in parquet.rows_of(path, field, lists=CONVERSATIONS if lists else (), longest=ROW_BYTES):
         texts = {name: text for name, text in (row or {}).items() if isinstance(text, str)}
         yield None if row is None else texts | _conversations(row)
 

@@ -1,4 +1,4 @@
-"""Goes through leased units of shards as an agent does, but for computing, which is a timer. Run by `..streaming`.
+"""Goes through leased units of shards as an agent does; computing is a timer. Run by `experiments.streaming`.
 
 The units are those that the coordinator's book of leases deals to one machine; shards are fetched, kept and opened by
 the agent's own cache.

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.text import chat as module
+from peer_agent.publishing.text import documents as documents_module
 from peer_agent.publishing.text.adapted import prepare
 from peer_agent.publishing.text.chat import ChatTemplate, Writer
 from peer_agent.publishing.text.documents import open_documents
+from peer_agent.publishing.text.parquet import rows_of
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.text.tokens import load_wide_shard
 from tests.publishing.texts import written
@@ -65,6 +69,23 @@ def test_a_template_that_takes_too_much_ends_by_itself(
 ) -> None:
     with Writer(ChatTemplate(source, {})) as writer, pytest.raises(Problem, match=f"E394.*{reason}"):
         writer.write(SAID)
+
+
+def test_one_that_is_slow_for_each_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONG_S", 0.2)
+    monkeypatch.setattr(module, "MEAN_S", 0.001)
+    with Writer(ChatTemplate("{% for a in range(99999) %}{{ a }}{% endfor %}", {})) as writer:
+        with pytest.raises(Problem, match=r"E394.*1 ms in the mean"):
+            list(map(writer.write, [SAID] * 1000))
+        assert writer._written > 1, "a few may take long"
+
+
+def test_what_a_template_repeats_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents_module, "UNPACKED_LEAST", 1 << 20)
+    template = ChatTemplate("{{ 'x' * 1000000 }}", {})
+    assert len(documents(written(tmp_path, rows(SAID)), tmp_path, template)[0]) > 1
+    with pytest.raises(Problem, match=r"E395.*more than 1 MB"):
+        documents(written(tmp_path, rows(*[SAID] * 5)), tmp_path, template)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +141,48 @@ def test_what_the_template_refuses_is_counted(tmp_path: Path) -> None:
 def test_a_list_that_is_no_conversation_spoils_no_row(tmp_path: Path) -> None:
     found, _ = documents(written(tmp_path, rows(*[[5, 6]] * 30, text="A text.")), tmp_path)
     assert found == ["A text."] * 30
+
+
+def test_what_most_rows_have_is_taken(tmp_path: Path) -> None:
+    texts = b"".join(json.dumps({"text": f"Text {number}."}).encode() + b"\n" for number in range(30))
+    found, _ = documents(written(tmp_path, texts + rows(SAID)), tmp_path)
+    assert found == [f"Text {number}." for number in range(30)]
+
+
+def test_without_a_template_texts_beside_conversations_are_taken(tmp_path: Path) -> None:
+    found, _ = documents(written(tmp_path, rows(*[SAID] * 30, text="A text.")), tmp_path, ChatTemplate("", {}))
+    assert found == ["A text."] * 30
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+@pytest.mark.parametrize("has_writer", [False, True])
+def test_a_field_of_that_name_may_have_texts(tmp_path: Path, kind: str, *, has_writer: bool) -> None:
+    path = written(tmp_path, rows(*["A text."] * 30))
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist([{"messages": "A text."}] * 30), path)
+    with Writer(TEMPLATE) as writer, open_documents(path, tmp_path / "r", writer if has_writer else None) as found:
+        assert [found[number] for number in range(len(found))] == ["A text."] * 30
+
+
+def test_a_list_that_is_too_long_is_never_made_objects(tmp_path: Path) -> None:
+    long = pa.ListArray.from_arrays(
+        pa.array([0, 2_000_000, 2_000_002]),
+        pa.StructArray.from_arrays(
+            [pa.array(["user"] * 2_000_002), pa.array(["Hello."] * 2_000_002)], names=["role", "content"]
+        ),
+    )
+    path = tmp_path / "file"
+    parquet.write_table(pa.table({"messages": long, "text": ["a", "b"]}), path)
+    tracemalloc.start()
+    try:
+        (first, second) = rows_of(path, "messages", lists=("messages",), longest=1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert first == {}
+    assert second is not None
+    assert len(second["messages"]) == 2
+    assert peak < 5_000_000
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from peer_agent.protocol.log.records import Unit
 HEADROOM = 1.25  # of its planned share may lie in an accumulator before its trainer rests
 AHEAD = 2.0  # rounds' worth of units leased in advance
 GROWTH = 2.0  # times what a machine has had in an update, or an equal share: more is not expected of it
+LOOKS = 4  # in vain, at most, while a batch is dealt: each looks at everybody
 MARKED = 4  # rounds' worth of units below the marks, of which half are there when more are asked for
 HELLO_S = 5.0  # so long nothing is leased to somebody who was asked what it holds
 
@@ -68,7 +69,7 @@ def reserve(state: RunState) -> list[Command]:
     unit = state.recipe.micro_batch
     here = [member for member in state.members.values() if member.counted[0] and member.accumulator]
     marks = state.leases.wanted_marks({member.accumulator: MARKED * max(member.share, unit) for member in here})
-    state.reserving = bool(marks)
+    state.reserving, state.until_look = bool(marks), 0 if marks else state.recipe.target_batch // LOOKS
     return [Reserve(marks)] if marks else []
 
 
@@ -88,7 +89,10 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     ahead = state.leases.held_samples.get(member.accumulator, 0) - done
     wanted = (int(AHEAD * share) if is_known else unit) - ahead if ahead < share else 0
     units = state.leases.grant(member.accumulator, wanted)
-    short = reserve(state) if wanted and state.leases.marked(member.accumulator) < AHEAD * share else []
+    granted = sum(each.samples for each in units)
+    state.until_look -= granted
+    is_low = wanted and state.until_look <= 0 and state.leases.marked(member.accumulator) < AHEAD * share
+    short = reserve(state) if granted < wanted or is_low else []
     return short + _tell(state, member, units, quota)
 
 

@@ -17,6 +17,7 @@ from runs.datasets.sources import source_lines
 from runs.lifecycle import sources
 from runs.models import Dataset, Release, Run
 from runs.releases.adaptable import adaptable_releases, bring_release
+from runs.storage import discard, text_path
 from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.dataset_text import stored_beside, too_often, upload_facts
@@ -105,9 +106,14 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside) -> No
     if (release := form.release) is None:
         file = stored_beside(person, form, run, beside.require)
     else:
+        beside.require(run, release.archive)
         licence = form.cleaned_data["licence"]
         file = bring_release(release, organizer=person, title=run.title, licence=licence)
-    beside.add(run, file)
+    try:
+        beside.add(run, file)
+    except Problem:  # its row goes, and its bytes with it
+        discard(text_path(file).parent)
+        raise
 
 
 @login_required

@@ -7,6 +7,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from accounts.models import Person
+from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
@@ -15,6 +16,7 @@ from runs.datasets.resumable_upload import begin_upload, take_piece
 from runs.datasets.services import preparation_of
 from runs.models import Dataset, Release, Run, Shard
 from runs.storage import release_path, text_path
+from runs.storage import root as storage_root
 from tests.runs.factories import RECIPE, draft
 from tests.web.browsing import as_, page
 
@@ -212,6 +214,20 @@ class TestModel:
         assert (base.sha256, base.vouched_by) == ("c" * 64, organizer)
         assert text_path(base).read_bytes() == b"a trained model"
         assert release_path(trained, "stories.zip").exists()
+
+    def test_nothing_stays_of_one_that_comes_too_late(
+        self, adapting: Run, trained: Release, organizer: Person, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refused(**_: Any) -> None:
+            raise Problem.of("E315", state="open")
+
+        monkeypatch.setattr("runs.lifecycle.sources.set_base", refused)
+        before = set(storage_root().glob("datasets/*"))
+        text = page(as_(organizer).post(self.MODEL, {"release": trained.pk, "may_share": "on"}))
+        assert "E315" in text
+        assert set(storage_root().glob("datasets/*")) == before
+        assert release_path(trained, "stories.zip").exists()
+        assert Dataset.objects.count() == 2
 
     def test_one_thing_is_brought(self, adapting: Run, trained: Release, organizer: Person) -> None:
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)

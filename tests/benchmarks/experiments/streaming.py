@@ -138,7 +138,7 @@ def measured(shards: int, seconds: float, read: int, simulated: int) -> Figures:
 
 def main() -> int:
     """One JSON object on the last line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.streaming", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.streaming", description=__doc__)
     parser.add_argument("--shards", type=int, default=SHARDS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--read", type=int, default=UNSHAPED, help="shards of the unshaped pass")
