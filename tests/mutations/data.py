@@ -127,8 +127,8 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "what a loop left in the gradient stays",
         LOOP,
-        "        with memory_or_problem():\n            self._fresh.zero_()\n            return UnitInHand(self, unit)",
-        "        with memory_or_problem():\n            return UnitInHand(self, unit)",
+        "            self._fresh.zero_()\n            return UnitInHand(self, unit)",
+        "            return UnitInHand(self, unit)",
         COMPUTED,
     ),
     Mutation(
