@@ -45,22 +45,22 @@ def collaborate(
     place = Home(home or home_folder(dict(os.environ)))
     view = view or View()
     with place.locked():
-        member = _Member(run_url, limits or usual_limits(), place, view)
-        member.start()
+        agent = _AgentThread(run_url, limits or usual_limits(), place, view)
+        agent.start()
         gently = False
         try:
-            yield member.collaboration
+            yield agent.collaboration
             gently = True
         except KeyboardInterrupt:
             gently = True
             raise
         finally:
-            member.leave(gently=gently)
-        if member.collaboration.error is not None:
-            raise member.collaboration.error
+            agent.leave(gently=gently)
+        if agent.collaboration.error is not None:
+            raise agent.collaboration.error
 
 
-class _Member:
+class _AgentThread:
     """An agent in a thread of its own, which leaves the computing to another."""
 
     def __init__(self, run_url: str, limits: Limits, home: Home, view: View) -> None:

@@ -28,9 +28,7 @@ class Source(Struct):
     weight: float = 1.0  # of all that is dealt; 0: nothing is
     epoch: int = 0
     left: int = 0  # samples of the epoch that are not dealt yet; 0: it has not begun either
-    waiting: dict[int, None] = field(
-        default_factory=dict
-    )  # shards of the epoch that are nobody's; the last is the next
+    waiting: dict[int, None] = field(default_factory=dict)  # shards that are nobody's; the last is the next
     begun: set[int] = field(default_factory=set)  # those that are somebody's, and not used up
     own: dict[AccumulatorId, list[int]] = field(default_factory=dict)  # those that each goes through, in order
     turn: float = 0.0  # samples dealt since the weights are these, by weight

@@ -6,15 +6,16 @@ somebody writes conversations out as texts, a field with conversations is taken 
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple, Protocol
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.text.chat import Writer
 
 Kind = Literal["text", "json", "parquet"]
 Row = dict[str, Any] | None  # its texts and conversations by field; None: it is broken
@@ -52,17 +53,6 @@ class _Said(msgspec.Struct):
 Conversation = Annotated[list[_Said], msgspec.Meta(min_length=1, max_length=MOST_SAID)]
 
 
-class Writes(Protocol):
-    """Who writes conversations out."""
-
-    @property
-    def has_template(self) -> bool:
-        """Whether it can."""
-
-    def write(self, conversation: Sequence[Mapping[str, str]], /) -> str | None:
-        """One as a text; None where it is refused. Raises Problem."""
-
-
 class Texts(NamedTuple):
     """The texts of a file's rows, and what is counted while they are taken."""
 
@@ -82,7 +72,7 @@ def kind_of(path: Path) -> Kind:
     return "json" if sum(row is not None for row in first) * 2 > len(first) else "text"
 
 
-def texts_of(path: Path, writer: Writes | None = None) -> Texts:
+def texts_of(path: Path, writer: Writer | None = None) -> Texts:
     """All texts, in the order of rows, of what most rows have: texts, or conversations that `writer` writes out.
 
     Raises Problem E381 for no Parquet file, E382 where no row has a text, and as `writer`.
@@ -95,7 +85,7 @@ def texts_of(path: Path, writer: Writes | None = None) -> Texts:
     return Texts(field, _counted(written, field, counted), counted, are_conversations=True)
 
 
-def _written(rows: Iterable[Row], field: str, writer: Writes, counted: Counter[str]) -> Iterator[Row]:
+def _written(rows: Iterable[Row], field: str, writer: Writer, counted: Counter[str]) -> Iterator[Row]:
     """The same with a text for each conversation. One that cannot be written is counted, and left out."""
     for row in rows:
         said = (row or {}).get(field)
@@ -108,7 +98,7 @@ def _written(rows: Iterable[Row], field: str, writer: Writes, counted: Counter[s
             counted[REFUSED] += 1
 
 
-def _field_of(rows: Iterable[Row], writer: Writes | None) -> tuple[str, bool]:
+def _field_of(rows: Iterable[Row], writer: Writer | None) -> tuple[str, bool]:
     """The field, and whether it has conversations: where most rows do, and there is a template or nothing else."""
     letters, conversations, looked_at = Counter[str](), Counter[str](), 0
     for row in islice(rows, LOOKED_AT):
@@ -151,31 +141,30 @@ def left_out(counted: Counter[str]) -> str:
 
 
 def _json(path: Path, field: str = "", *, lists: bool = False) -> Iterator[Row]:
-    del lists  # they are looked at in any case
     with path.open("rb") as file:
-        yield from _json_rows(file, field)
+        yield from _json_rows(file, field, lists=lists)
 
 
-def _json_rows(file: IO[bytes], field: str = "") -> Iterator[Row]:
+def _json_rows(file: IO[bytes], field: str = "", *, lists: bool = False) -> Iterator[Row]:
     while line := file.readline(ROW_BYTES + 1):
         if len(line) > ROW_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(ROW_BYTES)) and not rest.endswith(b"\n"):
                 pass  # of a line that is too long, nothing is kept
             yield None
         elif line.strip():
-            yield _json_row(line, field)
+            yield _json_row(line, field, lists=lists)
 
 
-def _json_row(line: bytes, field: str) -> Row:
-    """Its texts: of one field, or of all."""
+def _json_row(line: bytes, field: str, *, lists: bool) -> Row:
+    """Its texts, and conversations where `lists`: of one field, or of all."""
     try:
         values = _objects.decode(line)
         wanted = {field: values[field]} if field in values else {} if field else values
         texts: dict[str, Any] = {
             name: _string.decode(raw) for name, raw in wanted.items() if memoryview(raw)[0] == QUOTE
         }
-        lists = [name for name in CONVERSATIONS if name in wanted and memoryview(wanted[name])[0] == LIST]
-        return texts | _conversations({name: msgspec.json.decode(wanted[name]) for name in lists})
+        said = [name for name in CONVERSATIONS if lists and name in wanted and memoryview(wanted[name])[0] == LIST]
+        return texts | _conversations({name: msgspec.json.decode(wanted[name]) for name in said})
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

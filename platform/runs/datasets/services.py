@@ -2,7 +2,8 @@
 
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -34,17 +35,23 @@ def store_upload(
         raise Problem(too_long(size, upload_limit()))
     quotas.require_disk(organizer, size)
     dataset = new_dataset(organizer=organizer, title=title, licence=licence, filename=filename, size=size)
-    path = text_path(dataset)
-    try:
-        dataset.sha256 = write_file(chunks, path, size=size, is_text=is_text(filename))
+    with whole_or_gone(dataset):
+        dataset.sha256 = write_file(chunks, text_path(dataset), size=size, is_text=is_text(filename))
         with transaction.atomic():
             quotas.held(organizer)
             quotas.require_disk(organizer, size)
             dataset.save(force_insert=True)
-    except BaseException:
-        shutil.rmtree(path.parent, ignore_errors=True)
-        raise
     return dataset
+
+
+@contextmanager
+def whole_or_gone(dataset: Dataset) -> Iterator[None]:
+    """Where the block fails, and with it the dataset's row, its file goes too."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(text_path(dataset).parent, ignore_errors=True)
+        raise
 
 
 def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload) -> Dataset:

@@ -1,14 +1,12 @@
 """Models that were trained here, offered to runs that adapt one: no byte of them is uploaded again."""
 
-import shutil
-
 from django.db import transaction
 
 from accounts.models import Person
 from peer_agent.protocol.recipe import Recipe
 from runs import quotas
 from runs.access import Viewer, listed_runs
-from runs.datasets.services import new_dataset
+from runs.datasets.services import new_dataset, whole_or_gone
 from runs.models import Dataset, Release
 from runs.storage import link, release_path, text_path
 
@@ -44,11 +42,7 @@ def bring_release(release: Release, *, organizer: Person, title: str, licence: s
         size=archive["size"],
         sha256=archive["sha256"],
     )
-    path = text_path(dataset)
-    try:
-        link(release_path(release, archive["name"]), path)
+    with whole_or_gone(dataset):
+        link(release_path(release, archive["name"]), text_path(dataset))
         dataset.save(force_insert=True)
-    except BaseException:
-        shutil.rmtree(path.parent, ignore_errors=True)
-        raise
     return dataset

@@ -13,11 +13,11 @@ from django.views.decorators.http import require_http_methods, require_POST
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
 from runs.access import Viewer, access_managed_run
+from runs.datasets.services import whole_or_gone
 from runs.datasets.sources import source_lines
 from runs.lifecycle import sources
 from runs.models import Dataset, Release, Run
 from runs.releases.adaptable import adaptable_releases, bring_release
-from runs.storage import discard, text_path
 from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.dataset_text import stored_beside, too_often, upload_facts
@@ -109,11 +109,8 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside) -> No
         beside.require(run, release.archive)
         licence = form.cleaned_data["licence"]
         file = bring_release(release, organizer=person, title=run.title, licence=licence)
-    try:
+    with whole_or_gone(file):
         beside.add(run, file)
-    except Problem:  # its row goes, and its bytes with it
-        discard(text_path(file).parent)
-        raise
 
 
 @login_required
