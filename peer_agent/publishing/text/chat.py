@@ -78,8 +78,8 @@ class Writer:
         if self._seconds > max(LONG_S, MEAN_S * self._written):
             raise Problem.of("E394", reason=f"a conversation takes more than {1000 * MEAN_S:g} ms in the mean")
         if not answer:
-            reason = f"one conversation took more than {RENDER_S:g} s or {RENDER_BYTES >> 20:,} MB"
-            raise Problem.of("E394", reason=reason)
+            most = f"{RENDER_S:g} s" if process.wait() == -signal.SIGALRM else f"{RENDER_BYTES >> 20:,} MB"
+            raise Problem.of("E394", reason=f"one conversation took more than {most}")
         return answer
 
     def _begun(self) -> "subprocess.Popen[bytes]":
