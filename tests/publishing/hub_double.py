@@ -106,7 +106,7 @@ class Hub:
         self.broken = 0  # so many commits are answered by 500
         self.limited = 0  # so many calls are answered by 429, and seven seconds
         self.damage_uploads = False
-        self.held = ""  # the next large file of this repository is taken, and then nothing comes back …
+        self.held = ""  # the next large file of this repository is asked for and taken, and nothing comes back …
         self.is_holding = threading.Event()  # … from when on
         self.failing = 0.0  # the part of all calls that fail …
         self.chance = random.Random(0)  # … by this …
@@ -293,7 +293,7 @@ class Handler(BaseHTTPRequestHandler):
         objects = []
         for wanted in json.loads(self.body)["objects"]:
             answer: dict[str, Any] = {"oid": wanted["oid"], "size": wanted["size"]}
-            if wanted["oid"] not in self.hub.large:
+            if wanted["oid"] not in self.hub.large or self.hub.held == repository:
                 place = f"{self.hub.url}/lfs/{repository}/{wanted['oid']}/{wanted['size']}"
                 answer["actions"] = {"upload": {"href": place}, "verify": {"href": f"{place}/verify"}}
             objects.append(answer)
