@@ -19,7 +19,7 @@ from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-LEAST_SIGMA = 0.05
+LEAST_SIGMA = 0.15  # a flow between equal machines may pause for as long by itself (decision 21)
 MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
 DEVIATIONS = 4.0  # medians of what differs from the median
 SET_ASIDE = 10  # one of so many is not asked how late it was

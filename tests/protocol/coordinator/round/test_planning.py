@@ -133,7 +133,7 @@ def test_a_round_is_given_four_times_what_its_links_take_beyond_its_patience() -
 
 @pytest.mark.parametrize(
     ("is_floor", "is_tried", "pace", "sigma"),
-    [(False, False, AHEAD_OF_PLAN, 0.05), (True, True, AHEAD_OF_PLAN, 0.05), (True, False, FAR_AHEAD, MOST_SIGMA)],
+    [(False, False, AHEAD_OF_PLAN, 0.15), (True, True, AHEAD_OF_PLAN, 0.15), (True, False, FAR_AHEAD, MOST_SIGMA)],
 )
 def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
     is_floor: bool, is_tried: bool, pace: float, sigma: float
