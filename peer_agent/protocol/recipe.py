@@ -68,8 +68,13 @@ class Material(NamedTuple):
     shown: tuple[str, str]  # above what people are shown of it: a title, and what to look for
     suffixes: tuple[str, ...]  # that its file has one of …
     or_text: bool = False  # … or it is a text, whatever it is called
-    mixes: bool = False  # whether several files may be sources of one run
+    more: str = ""  # one more file, which is a source of its own, as in `another text`
     adapts: "Material | None" = None  # the model that has to be brought too, where one is adapted
+    hub: Literal["", "model", "dataset"] = ""  # what the Hub has it as, where it may be taken from there by its name
+
+    def named(self, count: int) -> str:
+        """As in `the texts`: so many files of it."""
+        return self.name if count == 1 or self.name.endswith("s") else f"{self.name}s"
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):

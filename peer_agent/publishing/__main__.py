@@ -22,13 +22,16 @@ from peer_agent.recipes import parse_recipe
 from peer_agent.recipes.preparation import parse_preparation
 
 if TYPE_CHECKING:
-    from peer_agent.publishing.hub import Destination
+    from peer_agent.publishing.hub.fetching import Wanted
+    from peer_agent.publishing.hub.pushing import Destination
 
 # With a token on standard input, so that no list of processes shows it.
 ONLINE = {
     "hub-check",
     "hub-push",
     "hub-snapshot",
+    "hub-look",
+    "hub-fetch",
 }
 UNEXPECTED = {
     "prepare": "E309",
@@ -36,6 +39,8 @@ UNEXPECTED = {
     "hub-check": "E347",
     "hub-push": "E347",
     "hub-snapshot": "E347",
+    "hub-look": "E347",
+    "hub-fetch": "E347",
 }  # else E312
 
 LOW, LOWEST = 10, 19  # of the priorities that a process may have
@@ -109,13 +114,13 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_hub_check(given: argparse.Namespace) -> msgspec.Struct:
-    from peer_agent.publishing.hub import check_token
+    from peer_agent.publishing.hub.client import check_token
 
     return check_token(_secret(), given.endpoint)
 
 
 def run_hub_push(given: argparse.Namespace) -> msgspec.Struct:
-    from peer_agent.publishing.hub import push, teller
+    from peer_agent.publishing.hub.pushing import push, teller
 
     to, tell = _destination(given), teller(given.progress)
     return push(given.folder, tuple(given.name), to, _secret(), message=given.message, tell=tell)
@@ -123,9 +128,9 @@ def run_hub_push(given: argparse.Namespace) -> msgspec.Struct:
 
 def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
     from peer_agent.publishing.card import parse_facts
-    from peer_agent.publishing.hub import push, teller
+    from peer_agent.publishing.hub.names import check_name
+    from peer_agent.publishing.hub.pushing import push, teller
     from peer_agent.publishing.release import make_release
-    from peer_agent.publishing.repository import check_name
 
     check_name(given.repository)
     folder, facts = given.folder, parse_facts((given.folder / "facts.json").read_bytes())
@@ -141,8 +146,26 @@ def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
     return push(folder / "out", names, _destination(given), _secret(), message=message, tell=teller(None))
 
 
+def run_hub_look(given: argparse.Namespace) -> msgspec.Struct:
+    from peer_agent.publishing.hub.fetching import look
+
+    return look(_wanted(given), _secret(), most=given.most)
+
+
+def run_hub_fetch(given: argparse.Namespace) -> msgspec.Struct:
+    from peer_agent.publishing.hub.fetching import fetch
+
+    return fetch(_wanted(given), given.commit, given.folder, _secret(), most=given.most)
+
+
+def _wanted(given: argparse.Namespace) -> "Wanted":
+    from peer_agent.publishing.hub.fetching import Wanted
+
+    return Wanted(**{name: getattr(given, name) for name in ("repository", "endpoint", "kind", "files")})
+
+
 def _destination(given: argparse.Namespace) -> "Destination":
-    from peer_agent.publishing.hub import Destination
+    from peer_agent.publishing.hub.pushing import Destination
 
     names = ("repository", "endpoint", "branch", "private", "replace", "known")
     return Destination(**{name: getattr(given, name) for name in names})
@@ -162,7 +185,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True)
     prepare = _command(commands, "prepare", run_prepare, "file", "out")
     prepare.add_argument("--preparation", required=True)
-    prepare.add_argument("--base", type=Path, help="a zip of the model that the recipe adapts")
+    prepare.add_argument("--base", type=Path, help="the model that the recipe adapts: its folder, or a zip")
     prepare.add_argument("--also", type=Path, action="append", default=[], help="further sources of the data")
     initial = _command(commands, "initial", run_initial, "recipe", "out")
     release = _command(commands, "release", run_release, "recipe", "snapshot", "data", "out")
@@ -182,10 +205,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    look = _command(commands, "hub-look", run_hub_look)
+    fetch = _command(commands, "hub-fetch", run_hub_fetch, "folder")
+    fetch.add_argument("--commit", required=True)
+    for command in (look, fetch):
+        command.add_argument("--repository", required=True)
+        command.add_argument("--kind", choices=("model", "dataset"), required=True)
+        command.add_argument("--files", default="", help="of a dataset: which, as in data/train-*")
+        command.add_argument("--most", type=int, required=True, help="bytes")
     check = _command(commands, "hub-check", run_hub_check)
     push = _command(commands, "hub-push", run_hub_push, "folder")
     snapshot = _command(commands, "hub-snapshot", run_hub_snapshot, "folder")
-    for command in (check, push, snapshot):
+    for command in (check, push, snapshot, look, fetch):
         command.add_argument("--endpoint", required=True)
     for command in (push, snapshot):
         command.add_argument("--repository", required=True)

@@ -10,7 +10,7 @@ from peer_agent.display.terminal import LiveView
 from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.machine.limits import Limits
-from peer_agent.publishing.repository import check_name
+from peer_agent.publishing.hub.names import check_name
 from peer_agent.relay.place import SEEN, Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.agent import Agent

@@ -18,7 +18,8 @@ PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000"
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
 PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)  # a school
 TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # beside those on this machine
-HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")  # where releases are published
+HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")
+HUB_LIMIT_MB = environment.number("MANYHANDS_HUB_LIMIT_MB", 4_096, least=1, most=1_000_000)
 REDIS_URL = environment.broker("REDIS_URL")  # without it one process holds channel layer and task queue
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
 DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # the wheel that setup has built

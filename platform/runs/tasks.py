@@ -23,10 +23,14 @@ AFTER_VERIFYING = (
 )
 
 
-@shared_task
-def prepare_dataset(dataset_id: str) -> None:
-    """Tokenize a text, then go on with the runs that wait for it."""
-    preparation.prepare_dataset(UUID(dataset_id))
+@shared_task(bind=True, max_retries=None)
+def prepare_dataset(self: "Task[..., None]", dataset_id: str) -> None:
+    """Tokenize a text, then go on with the runs that wait for it; tried again where it is on a Hub that is away."""
+    match preparation.prepare_dataset(UUID(dataset_id)):
+        case "away":
+            raise self.retry(countdown=min(RETRY_S * 2 ** min(self.request.retries, 10), hub.LONGEST_RETRY_S))
+        case "busy":
+            raise self.retry(countdown=BUSY_S)
     for run_id in Run.objects.filter(dataset=UUID(dataset_id), state=Run.State.PREPARING).values_list("pk", flat=True):
         queue.enqueue(TaskName.PREPARE_RUN, run_id)
 

@@ -1,6 +1,6 @@
 """Errors about what organizers bring: texts, rows, images, and models that are adapted."""
 
-from peer_agent.protocol.errors.entry import NOTHING_CHANGED, Entry, Severity
+from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_LOST, Entry, Severity
 
 MATERIAL: dict[str, Entry] = {
     "E377": Entry(
@@ -39,23 +39,17 @@ MATERIAL: dict[str, Entry] = {
         "None of the first {rows} rows has a text in one of its fields.",
         "Give each row a field with its text, best called “text”, and upload the new file.",
     ),
-    "E384": Entry(
-        "One file alone",
-        Severity.MEDIUM,
-        "A recipe of this kind learns from one file, and this run has {count}.",
-        "Take the further files off the run first, or choose a kind of recipe that learns from several texts.",
-    ),
     "E385": Entry(
-        "Too many texts",
+        "Too many files",
         Severity.LOW,
-        "A run mixes at most {most} texts.",
-        "Put small texts together into one file, or take one off the run first.",
+        "A run learns from at most {most} files.",
+        "Put small ones together into one file, or take one off the run first.",
     ),
     "E386": Entry(
         "Weights do not fit",
         Severity.LOW,
-        "{weights} weights were given for {texts} texts.",
-        "Give each text a weight, or none of them. The page shows the texts as they are now.",
+        "{weights} weights were given for {files} files.",
+        "Give each file a weight, or none of them. The page shows the files as they are now.",
         means=NOTHING_CHANGED,
     ),
     "E387": Entry(
@@ -67,8 +61,9 @@ MATERIAL: dict[str, Entry] = {
     "E388": Entry(
         "No model in it",
         Severity.MEDIUM,
-        "The file is no zip of a model's folder that can be read ({reason}).",
-        "Zip the folder with config.json, tokenizer.json and model.safetensors (or its parts with their index).",
+        "This is no model's folder that can be read ({reason}).",
+        "Bring a folder with config.json, tokenizer.json and model.safetensors (or its parts with their index), as a "
+        "zip or by its name on the Hub.",
     ),
     "E389": Entry(
         "Pickled parameters",
@@ -111,5 +106,34 @@ MATERIAL: dict[str, Entry] = {
         Severity.MEDIUM,
         "The texts in the file's rows, as they are written out, take more than {most} MB: 32 times the file.",
         "Upload the texts as they are, without so much compression, or look what the chat template repeats.",
+    ),
+    "E396": Entry(
+        "Several parts on the Hub",
+        Severity.LOW,
+        "{repository} has several parts: {parts}.",
+        "Say which of its files you mean, as in {example}.",
+        means=NOTHING_BEGUN,
+    ),
+    "E397": Entry(
+        "Not found on the Hub",
+        Severity.MEDIUM,
+        "At {endpoint} there is no {kind} {repository} that this site may read ({reason}).",
+        "Look at the name. Where its owner lets in only some, agree to the terms there, and save a token of yours on "
+        "the page on which you publish a run. Or download it, and bring its files.",
+        means=NOTHING_BEGUN,
+    ),
+    "E398": Entry(
+        "No texts on the Hub",
+        Severity.MEDIUM,
+        "{repository} has no files that texts are read from ({looked_for}).",
+        "Choose another one with Parquet, JSON lines or text files, or bring a file of your own.",
+        means=NOTHING_BEGUN,
+    ),
+    "E399": Entry(
+        "Other bytes on the Hub",
+        Severity.MEDIUM,
+        "Of {repository}, {name} is not what the Hub said it was.",
+        "Open the run again: the file is fetched anew. If that does not help, download it and bring it yourself.",
+        means=NOTHING_LOST,
     ),
 }

@@ -28,8 +28,8 @@ def prepare(
 ) -> PreparedAdapted:
     """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
 
-    `base`: a zip of the model's folder, whose chat template writes conversations out. Raises Problem E387 where there
-    is none, and as `read_base`, `prepare` and `open_documents`.
+    `base`: the model's folder or a zip of it, whose chat template writes conversations out. Raises Problem E387 where
+    there is none, and as `read_base`, `prepare` and `open_documents`.
     """
     del preparation  # it has no values: all follows from the base
     if base is None:

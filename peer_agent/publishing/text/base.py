@@ -1,12 +1,9 @@
-"""A model that somebody brings: a zip of its transformers folder. What is read of it is bounded, and nothing is run."""
+"""A model that somebody brings: its transformers folder or a zip of it. What is read is bounded, and nothing is run."""
 
 import hashlib
 import json
-import shutil
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,22 +17,26 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import ModelFile
+from peer_agent.publishing.hub.choosing import (
+    CONFIG_FILE,
+    INDEX,
+    PICKLED,
+    SPECIAL,
+    TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+)
 from peer_agent.publishing.text.chat import ChatTemplate
+from peer_agent.publishing.text.model_files import ModelFiles, open_model
 from peer_agent.recipes.finetune_lora import NAMES, Base
 from peer_agent.recipes.finetune_lora.training import CONFIG, empty_model
 from peer_agent.recipes.json_files import write_json
 
-CONFIG_FILE, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
-TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
-TEMPLATE = "chat_template.jinja"
-PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-MOST_JSON, MOST_TOKENIZER = 4 << 20, 256 << 20  # bytes
+MOST_TOKENIZER = 256 << 20  # bytes
 MOST_LAYERS = 512
-MOST_SHRUNK = 4  # times, by compression: parameters hardly shrink, and what is unpacked follows from what was uploaded
 # What transformers raises where a configuration is not what it takes.
 WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
-# What zipfile raises; RuntimeError where there is a password, or a way of packing that it does not know.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 # Of a tokenizer's settings what decides how text is cut, and no code: that is how transformers loads it.
 KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
@@ -49,70 +50,22 @@ class Read(NamedTuple):
     template: ChatTemplate
 
 
-def read_base(archive: Path, out: Path) -> Read:
+def read_base(model: Path, out: Path) -> Read:
     """Write `out`/model/<digest>.safetensors with parameters and configuration, and `out`/tokenizer.
 
-    Raises Problem E388 (no such archive), E389 (pickled), E390 (another kind, or code of its own), E391 (parameters or
-    tokenizer do not fit the configuration).
+    `model`: a folder or a zip. Raises Problem E388 (neither of a model), E389 (pickled), E390 (another kind, or code of
+    its own), E391 (parameters or tokenizer do not fit the configuration).
     """
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            files = _Files(packed)
-            config = _config_of(files)
-            base = _base_of(config)
-            end, template = _write_tokenizer(files, out / "tokenizer", base, config)
-            (out / "model").mkdir(parents=True)
-            file = _write_parameters(files, config, out / "model")
-    except UNREADABLE as error:
-        raise Problem.of("E388", reason=error) from error
+    with open_model(model) as files:
+        config = _config_of(files)
+        base = _base_of(config)
+        end, template = _write_tokenizer(files, out / "tokenizer", base, config)
+        (out / "model").mkdir(parents=True)
+        file = _write_parameters(files, config, out / "model")
     return Read(replace(base, file=file), end, template)
 
 
-class _Files:
-    """The files beside config.json, wherever in the archive that lies."""
-
-    def __init__(self, packed: zipfile.ZipFile) -> None:
-        self._packed = packed
-        known = {PurePosixPath(entry.filename): entry for entry in packed.infolist() if not entry.is_dir()}
-        places = sorted((len(path.parts), path.parent) for path in known if path.name == CONFIG_FILE)
-        if not places:
-            raise Problem.of("E388", reason=f"there is no {CONFIG_FILE} in it")
-        self.entries = {path.name: entry for path, entry in known.items() if path.parent == places[0][1]}
-
-    def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
-        """A small file; None where there is none. Raises Problem E388 where it is no small one."""
-        entry = self.entries.get(name)
-        if entry is None:
-            return None
-        if entry.file_size > most:
-            raise Problem.of("E388", reason=f"{name} is larger than {most >> 20} MB")
-        return self._packed.read(entry)
-
-    def values(self, name: str) -> dict[str, Any]:
-        """Of a file of JSON; empty where there is none. Raises Problem E388 where it is something else."""
-        try:
-            found = json.loads(self.read(name) or b"{}")
-        except (UnicodeDecodeError, ValueError, RecursionError) as error:
-            raise Problem.of("E388", reason=f"{name} is not JSON") from error
-        if not isinstance(found, dict):
-            raise Problem.of("E388", reason=f"{name} is not an object")
-        return found
-
-    def unpacked(self, names: list[str], folder: Path) -> Iterator[Path]:
-        """Each of these files for a while, under a name of its own."""
-        for number, name in enumerate(names):
-            if (entry := self.entries.get(PurePosixPath(name).name)) is None:
-                raise Problem.of("E388", reason=f"{name[:100]} is missing")
-            if entry.file_size > MOST_SHRUNK * entry.compress_size:
-                raise Problem.of("E388", reason=f"{entry.filename[-100:]} is packed as parameters cannot be")
-            path = folder / f"part-{number}"
-            with self._packed.open(entry) as source, path.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-            yield path
-            path.unlink()
-
-
-def _config_of(files: _Files) -> dict[str, Any]:
+def _config_of(files: ModelFiles) -> dict[str, Any]:
     """What transformers is told of the model. Raises Problem E390."""
     config = files.values(CONFIG_FILE)
     kind = config.get("model_type")
@@ -153,11 +106,11 @@ def _base_of(config: Mapping[str, Any]) -> Base:
     return base
 
 
-def _write_parameters(files: _Files, config: Mapping[str, Any], folder: Path) -> ModelFile:
+def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path) -> ModelFile:
     """One file of all of them. Raises Problem E388, E389, E391."""
     shapes = _shapes_of(config)
     tensors: dict[str, torch.Tensor] = {}
-    for path in files.unpacked(_weights_in(files), folder):
+    for path in files.paths(_weights_in(files), folder):
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 - it is no dict
@@ -196,19 +149,21 @@ def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
     return _Shapes(shapes, {name for name, _ in model.named_parameters()})
 
 
-def _weights_in(files: _Files) -> list[str]:
+def _weights_in(files: ModelFiles) -> list[str]:
     """The names of the files with parameters. Raises Problem E388, E389."""
-    if WEIGHTS in files.entries:
+    if WEIGHTS in files.names:
         return [WEIGHTS]
     parts = files.values(INDEX).get("weight_map")
     if isinstance(parts, dict) and parts and all(isinstance(part, str) for part in parts.values()):
         return sorted(set(parts.values()))
-    if any(name.endswith(PICKLED) for name in files.entries):
+    if any(name.endswith(PICKLED) for name in files.names):
         raise Problem.of("E389")
     raise Problem.of("E388", reason=f"there is no {WEIGHTS} in it")
 
 
-def _write_tokenizer(files: _Files, folder: Path, base: Base, config: Mapping[str, Any]) -> tuple[int, ChatTemplate]:
+def _write_tokenizer(
+    files: ModelFiles, folder: Path, base: Base, config: Mapping[str, Any]
+) -> tuple[int, ChatTemplate]:
     """Its three files; the token that ends a text, and the chat template. Raises Problem E388, E391."""
     content = files.read(TOKENIZER, MOST_TOKENIZER)
     if content is None:
@@ -232,7 +187,7 @@ def _write_tokenizer(files: _Files, folder: Path, base: Base, config: Mapping[st
     return _end_of(tokenizer, special, config), ChatTemplate(template, named)
 
 
-def _template_of(files: _Files, settings: Mapping[str, Any]) -> str:
+def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
     """How it writes conversations: a file of its own, a setting, or of several that one which has no other use."""
     alone = files.read(TEMPLATE)
     if alone is not None:

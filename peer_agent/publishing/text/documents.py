@@ -1,11 +1,12 @@
-"""A file of text, or of rows with texts, as documents of some 2,000 characters, cut in one pass, read back by number.
+"""A text, or rows with texts, as documents of some 2,000 characters, cut in one pass, read back by number.
 
-Only where each document begins is kept in memory, so the text may be larger than memory.
+A source is a file, or a folder of files that follow one another by their names. Only where each document begins is kept
+in memory, so the text may be larger than memory.
 """
 
 import codecs
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -80,15 +81,20 @@ def open_documents(path: Path, scratch: Path, writer: Writer | None = None) -> D
     `writer`: who writes conversations out, which are then cut only where they are very long. Raises Problem E302 where
     a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`), E395, E393 and E394 (see `chat`).
     """
-    return _of_text(path) if kind_of(path) == "text" else _of_rows(path, scratch, writer)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if not files:
+        raise Problem.of("E303")
+    if kind_of(files[0]) != "text":
+        return _of_rows(files, scratch, writer)
+    return _of_text(files[0]) if len(files) == 1 else _of_texts(files, scratch)
 
 
-def _of_rows(path: Path, scratch: Path, writer: Writer | None) -> Documents:
-    field, texts, counted, are_conversations = texts_of(path, writer)
+def _of_rows(files: Sequence[Path], scratch: Path, writer: Writer | None) -> Documents:
+    field, texts, counted, are_conversations = texts_of(files, writer)
     longest = LONGEST_CONVERSATION if are_conversations else 0
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    most = UNPACKED_LEAST + UNPACKED_TIMES * path.stat().st_size
+    most = UNPACKED_LEAST + UNPACKED_TIMES * sum(path.stat().st_size for path in files)
     with scratch.open("w+b") as file:
         for text in texts:
             for document in [text] if len(text) <= longest else _documents([text]):
@@ -107,10 +113,32 @@ def _of_rows(path: Path, scratch: Path, writer: Writer | None) -> Documents:
         return Documents(file, np.array(offsets, dtype=np.int64), characters, note=note, scratch=scratch)
 
 
+def _of_texts(files: Sequence[Path], scratch: Path) -> Documents:
+    """No document goes on in the next file."""
+    offsets, characters = [0], 0
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    with scratch.open("w+b") as gathered:
+        for path in files:
+            with path.open("rb") as file:
+                for document in _documents(_checked_text(file, _begin(file))):
+                    offsets.append(offsets[-1] + gathered.write(document.encode()))
+                    characters += len(document)
+        if not characters:
+            raise Problem.of("E303")
+        gathered.flush()
+        return Documents(gathered, np.array(offsets, dtype=np.int64), characters, scratch=scratch)
+
+
+def _begin(file: IO[bytes]) -> int:
+    """Where its text begins, and is read on from."""
+    begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+    file.seek(begin)
+    return begin
+
+
 def _of_text(path: Path) -> Documents:
     with path.open("rb") as file:
-        begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
-        file.seek(begin)
+        begin = _begin(file)
         offsets, characters = [begin], 0
         for document in _documents(_checked_text(file, begin)):
             offsets.append(offsets[-1] + len(document.encode()))

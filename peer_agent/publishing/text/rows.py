@@ -6,7 +6,7 @@ somebody writes conversations out as texts, a field with conversations is taken 
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -72,12 +72,12 @@ def kind_of(path: Path) -> Kind:
     return "json" if sum(row is not None for row in first) * 2 > len(first) else "text"
 
 
-def texts_of(path: Path, writer: Writer | None = None) -> Texts:
-    """All texts, in the order of rows, of what most rows have: texts, or conversations that `writer` writes out.
+def texts_of(files: Sequence[Path], writer: Writer | None = None) -> Texts:
+    """All texts, in the order of files and rows, of what most rows have: texts, or conversations that `writer` writes.
 
     Raises Problem E381 for no Parquet file, E382 where no row has a text, and as `writer`.
     """
-    rows, counted = partial(_parquet if kind_of(path) == "parquet" else _json, path), Counter[str]()
+    rows, counted = partial(_rows, files), Counter[str]()
     field, conversations = _field_of(rows(lists=writer is not None), writer)
     if writer is None or not conversations:
         return Texts(field, _counted(rows(field), field, counted), counted)
@@ -135,6 +135,11 @@ def left_out(counted: Counter[str]) -> str:
     reasons = [f"{counted[name]:,} {name}" for name in LEFT_OUT if counted[name]]
     number = sum(counted[name] for name in LEFT_OUT)
     return f" {number:,} of {counted['rows']:,} rows are left out: {', '.join(reasons)}." if reasons else ""
+
+
+def _rows(files: Sequence[Path], field: str = "", *, lists: bool = False) -> Iterator[Row]:
+    for path in files:
+        yield from (_parquet if kind_of(path) == "parquet" else _json)(path, field, lists=lists)
 
 
 # JSON lines

@@ -11,7 +11,9 @@ class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         file="one file of UTF-8 text, or rows with texts or conversations: JSON lines or Parquet",
-        adapts=Material("model", "parameters", "one zip of a model's folder, with safetensors", ("", ""), (".zip",)),
+        adapts=Material(
+            "model", "parameters", "one zip of a model's folder, with safetensors", ("", ""), (".zip",), hub="model"
+        ),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
     module: ClassVar[str] = "peer_agent.publishing.text.adapted"

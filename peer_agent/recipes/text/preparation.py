@@ -22,7 +22,8 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
         ("Three random pieces", "As the model reads them. Odd characters mean that the file has another encoding."),
         (".jsonl", ".ndjson", ".parquet"),
         or_text=True,
-        mixes=True,
+        more="another text",
+        hub="dataset",
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
     module: ClassVar[str] = "peer_agent.publishing.text.prepare"

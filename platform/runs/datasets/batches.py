@@ -14,10 +14,11 @@ def is_text(filename: str) -> bool:
     return not filename.lower().endswith(tuple(suffixes))
 
 
-def require_suited(recipe: Recipe, filename: str) -> None:
-    """A file of this name may be what the recipe learns from. Raises Problem E377."""
+def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
+    """A file of this name may be what the recipe learns from, or that which is so called on the Hub. Raises E377."""
     material = recipe.material
-    if not (filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))):
+    is_suited = filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))
+    if not (on_hub == material.hub if on_hub else is_suited):
         raise Problem.of("E377", name=filename, file=material.file)
 
 

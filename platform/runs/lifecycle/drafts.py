@@ -54,7 +54,7 @@ def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
 def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None) -> None:
     """Another recipe or licence, and another first text where one is given; further ones stay. Raises Problem.
 
-    E315, E301, E307, E317, E366, E377, E384.
+    E315, E301, E307, E317, E366, E377.
     """
     draft = require_draft(run)
     checked(recipe)
@@ -62,9 +62,9 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     text, further = dataset or draft.dataset, list(draft.dataset.further.all())
     # A token or an image is at least one byte.
     require_batch(recipe, size=text.size + sum(each.size for each in further))
-    require_suited(recipe, text.filename)
-    if further and not recipe.material.mixes:
-        raise Problem.of("E384", count=1 + len(further))
+    require_suited(recipe, text.filename, text.on_hub)
+    for each in further:
+        require_suited(recipe, each.filename, each.on_hub)
     old = draft.parsed_recipe
     recipe = replace(recipe, mix=old.mix)
     is_same = type(recipe) is type(old) and preparation_of(recipe) == text.preparation

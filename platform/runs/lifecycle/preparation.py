@@ -6,17 +6,18 @@ workspace and moved when they are whole; rows follow in one transaction.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
-from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
 from runs.datasets.batches import require_data, require_sample
+from runs.datasets.hub_sources import fetch_missing
 from runs.datasets.services import lacks_base, preparation_of
 from runs.lifecycle.sources import state_weights
 from runs.models import Dataset, Run, Shard, Snapshot
@@ -26,17 +27,41 @@ from runs.states import NOT_OPEN, Why, move
 from runs.storage import recipe_file
 from runs.timeline import add_line
 
+AWAY_CODE = "E346"  # the Hub cannot be reached
+
 # Data
 
 
-def prepare_dataset(dataset_id: UUID) -> None:
-    """Make shards of the data, and whatever else their recipe wants of them."""
+def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
+    """Make shards of the data, and whatever else their recipe wants of them; what is on the Hub is fetched first.
+
+    `away`: the Hub did not answer, try again later; `busy`: others are being fetched.
+    """
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
     waiting = Dataset.objects.filter(pk=dataset_id, state__in=unprepared)
     if any(lacks_base(each) for each in waiting) or not waiting.update(state=Dataset.State.PREPARING):
-        return
+        return "done"
     dataset = Dataset.objects.select_related("base").get(pk=dataset_id)
-    with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"), storage.workspace() as work:
+    with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"):
+        if (outcome := _fetch(dataset)) != "done":
+            return outcome
+        _prepare(dataset)
+    return "done"
+
+
+def _fetch(dataset: Dataset) -> Literal["away", "busy", "done"]:
+    try:
+        return fetch_missing([*dataset.sources(), *filter(None, [dataset.base])])
+    except Problem as problem:
+        if problem.fault.code != AWAY_CODE:
+            raise
+        waiting = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING)
+        waiting.update(fault_code=problem.fault.code, fault_text=problem.fault.text)
+        return "away"
+
+
+def _prepare(dataset: Dataset) -> None:
+    with storage.workspace() as work:
         out = work / "out"
         text, *further = map(str, map(storage.text_path, sources := dataset.sources()))
         more = [word for path in further for word in ("--also", path)]
@@ -62,7 +87,8 @@ def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path
     # The row is held first, as whoever adds a text or takes one off does too.
     if not wanted.select_for_update().exists() or dataset.sources() != list(sources):
         return False
-    wanted.update(state=Dataset.State.READY, folder=storage.relative(folder), **facts)
+    well = {"state": Dataset.State.READY, "fault_code": "", "fault_text": ""}
+    wanted.update(**well, folder=storage.relative(folder), **facts)
     Shard.objects.bulk_create(
         Shard(
             dataset=dataset,

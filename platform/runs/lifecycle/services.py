@@ -19,7 +19,7 @@ from runs.timeline import add_line, quoted
 RESERVED = {"new"}  # /runs/new/ is the form
 TITLE_PART = 43  # characters of an address; seventeen more are random
 ATTEMPTS = 5
-OURS = {"E309", "E327", "E328"}  # faults of the site, not of the text
+OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults of the site or of the Hub, not of the text
 
 
 @transaction.atomic
@@ -39,7 +39,7 @@ def create_run(
     quotas.require_model(organizer, recipe)
     # A token or an image is at least one byte, so this many samples at the most; the exact count follows later.
     require_batch(recipe, size=dataset.size)
-    require_suited(recipe, dataset.filename)
+    require_suited(recipe, dataset.filename, dataset.on_hub)
     dataset.preparation = preparation_of(recipe)
     dataset.save(update_fields=["preparation"])
     run = Run(

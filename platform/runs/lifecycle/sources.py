@@ -24,12 +24,15 @@ from runs.timeline import add_line, quoted
 USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
 
 
-def require_base(run: Run, filename: str) -> None:
-    """A file of this name may be the model that a draft adapts. Raises Problem E377, E392."""
+def require_base(run: Run, filename: str, on_hub: str = "") -> None:
+    """A file of this name may be the model that a draft adapts, or that which is so called on the Hub.
+
+    Raises Problem E377, E392.
+    """
     wanted = run.parsed_recipe.material.adapts
     if wanted is None:
         raise Problem.of("E392")
-    if not filename.lower().endswith(wanted.suffixes):
+    if not (on_hub == wanted.hub if on_hub else filename.lower().endswith(wanted.suffixes)):
         raise Problem.of("E377", name=filename, file=wanted.file)
 
 
@@ -40,7 +43,7 @@ def set_base(*, run: Run, base: Dataset) -> None:
     Raises Problem E315, E377, E392.
     """
     draft = require_draft(run)
-    require_base(draft, base.filename)
+    require_base(draft, base.filename, base.on_hub)
     before, recipe = draft.dataset.base, draft.parsed_recipe
     Dataset.objects.filter(pk=draft.dataset_id).update(base=base)
     draft.dataset.base = base
@@ -51,21 +54,18 @@ def set_base(*, run: Run, base: Dataset) -> None:
     run.refresh_from_db()
 
 
-def require_source(run: Run, filename: str) -> None:
-    """A further file of this name may become a source of a draft. Raises Problem E377, E384, E385."""
-    recipe = run.parsed_recipe
-    if not recipe.material.mixes:
-        raise Problem.of("E384", count=2)
+def require_source(run: Run, filename: str, on_hub: str = "") -> None:
+    """A further file of this name, here or on the Hub, may become a source of a draft. Raises E377, E385."""
     if len(run.dataset.sources()) >= MOST_SOURCES:
         raise Problem.of("E385", most=MOST_SOURCES)
-    require_suited(recipe, filename)
+    require_suited(run.parsed_recipe, filename, on_hub)
 
 
 @transaction.atomic
 def add_source(*, run: Run, source: Dataset) -> None:
-    """A further text of a draft; all of them are prepared again, with one tokenizer. Raises E315, E377, E384, E385."""
+    """A further text of a draft; all of them are prepared again, with one tokenizer. Raises E315, E377, E385."""
     draft = require_draft(run)
-    require_source(draft, source.filename)
+    require_source(draft, source.filename, source.on_hub)
     recipe = draft.parsed_recipe
     Dataset.objects.filter(pk=source.pk).update(first=draft.dataset)
     _change(draft, replace(recipe, mix=(*recipe.mix, USUAL_WEIGHT) if recipe.mix else ()))
@@ -105,15 +105,16 @@ def mix_sources(*, run: Run, weights: Sequence[float]) -> None:
     sources = now.dataset.sources()
     is_by_size = not weights and now.state == Run.State.DRAFT
     if len(weights) != len(sources) and not is_by_size:
-        raise Problem.of("E386", weights=len(weights), texts=len(sources))
+        raise Problem.of("E386", weights=len(weights), files=len(sources))
     recipe = now.parsed_recipe
     mixed = checked(replace(recipe, mix=tuple(weights)))
     if mixed.mix == recipe.mix:
         return
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(mixed).decode())
     run.refresh_from_db()
+    named = recipe.material.named(len(sources))
     told = ", ".join(f"{line.percent} of {quoted(line.dataset.filename)}" for line in source_lines(run))
-    add_line(run=run, kind="mixed", text=f"{run.organizer.username} mixes the texts anew: {told}.")
+    add_line(run=run, kind="mixed", text=f"{run.organizer.username} mixes the {named} anew: {told}.")
 
 
 def state_weights(run: Run) -> None:

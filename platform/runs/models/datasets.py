@@ -42,6 +42,8 @@ class Dataset(models.Model):
     first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
     # A model that is adapted with this text: a file of its own, prepared with it.
     base = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="adapted")
+    # Where it comes from the Hub: `repository`, `kind`, `files` and `commit`; no sha256 before it is here.
+    origin = models.JSONField(null=True, blank=True)
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
     vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared
     created_at = models.DateTimeField(default=timezone.now)
@@ -52,6 +54,16 @@ class Dataset(models.Model):
     def sources(self) -> list["Dataset"]:
         """All texts that its runs learn from: itself, then the further ones as they came."""
         return [self, *self.further.order_by("created_at", "id")]
+
+    @property
+    def on_hub(self) -> str:
+        """What it is on the Hub, empty where it was uploaded."""
+        return str(self.origin["kind"]) if self.origin else ""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its files are here."""
+        return bool(self.sha256) or not self.origin
 
     def source_tokens(self, count: int) -> list[int]:
         """How much is learned of each of the `count` sources, once they are prepared."""

@@ -6,4 +6,5 @@ import threading
 # whose steps are short, so what is measured for people to see does not wait for them.
 replaying = threading.Lock()
 measuring = threading.Lock()
+fetching = threading.Lock()  # of texts and models from the Hub
 packing = threading.Lock()  # of checkpoints for the Hub

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault, Problem
 from runs import storage
+from runs.hub_access import hub_environment, token_of
 from runs.models import Publication, Release, Run, Snapshot
 from runs.processes import turns
 from runs.processes.child import ChildStopped, run_child
@@ -93,7 +94,7 @@ def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
     """Pack and send it in a child, out of a folder that is gone afterwards."""
-    token = hub.token_of(publication.run.organizer)
+    token = token_of(publication.run.organizer)
     with storage.workspace() as work:
         storage.recipe_file(publication.run, work)
         (work / "facts.json").write_bytes(msgspec.json.encode(checkpoint_facts(publication.run, snapshot)))
@@ -102,7 +103,7 @@ def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
             _command(publication, snapshot, work),
             timeout_s=hub.PUSH_S,
             secret=token,
-            more=hub.hub_environment(work / "home"),
+            more=hub_environment(work / "home"),
         )
 
 

@@ -1,10 +1,6 @@
-"""A release on its way to the Hugging Face Hub, and what is known of it there.
-
-The organizer's token leaves the database only into the standard input of the child that pushes.
-"""
+"""A release on its way to the Hugging Face Hub, and what is known of it there."""
 
 import logging
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +12,10 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from accounts.encryption import Unreadable, unseal
-from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from runs import storage
-from runs.models import HubAccount, Publication, Release, Run
+from runs.hub_access import hub_environment, token_of
+from runs.models import Publication, Release, Run
 from runs.processes.child import ChildStopped, run_child
 from runs.processes.disk_full import disk_fault
 from runs.timeline import add_line, add_line_once
@@ -33,12 +28,6 @@ GIVE_UP = timedelta(days=1)
 FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis hands out again what waits for an hour
 UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
 AWAY: Literal["away"] = "away"
-PASSED_ON = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE")
-
-
-def account_of(person: Person) -> HubAccount | None:
-    """Where this person publishes."""
-    return HubAccount.objects.filter(person=person).first()
 
 
 def waiting() -> QuerySet[Publication]:
@@ -95,17 +84,6 @@ def _command(publication: Publication, release: Release) -> list[str]:
     told = [f"--message=Manyhands: {run.slug}, step {run.head.step}", "--progress", str(_progress_path(run))]
     files = [f"--name={name}" for name in names]
     return ["hub-push", str(storage.root() / release.folder), *where, *flags, *known, *told, *files]
-
-
-def token_of(person: Person) -> str:
-    """Where they publish with. Raises Problem E351, E352."""
-    account = account_of(person)
-    if account is None:
-        raise Problem.of("E351")
-    try:
-        return unseal(account.sealed_token)
-    except Unreadable as error:
-        raise Problem.of("E352") from error
 
 
 @transaction.atomic
@@ -166,8 +144,3 @@ def send_again(run_id: UUID) -> bool:
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))
-
-
-def hub_environment(home: Path) -> dict[str, str]:
-    """What the client needs beside a token: a folder of its own, and the way through a proxy."""
-    return {"HF_HOME": str(home), **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}

@@ -7,12 +7,12 @@ from django.utils import timezone
 from accounts.encryption import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.publishing.repository import check_name
+from peer_agent.publishing.hub.names import check_name
 from runs import queue, storage
+from runs.hub_access import account_of, hub_environment
 from runs.models import HubAccount, Publication, Run
 from runs.processes.child import run_child
 from runs.queue import TaskName
-from runs.releases.hub import account_of, hub_environment
 
 CHECK_S = 60.0  # a Hub that takes longer to say whose token it is counts as away
 

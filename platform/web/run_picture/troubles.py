@@ -18,7 +18,7 @@ def run_troubles(seen: Seen, verification: Verification | None, publication: Pub
 
 def _all(seen: Seen, verification: Verification | None, publication: Publication | None) -> Iterator[Fault]:
     dataset, release = seen.run.dataset, seen.run.release
-    if dataset.state == Dataset.State.FAILED and dataset.fault is not None:
+    if dataset.state != Dataset.State.READY and dataset.fault is not None:
         yield dataset.fault
     if _lacks_relay(seen):
         yield Fault.of("E409")

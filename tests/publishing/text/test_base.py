@@ -47,6 +47,19 @@ def test_what_it_is_is_read(folder: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_folder_is_read_as_its_zip_is(folder: Path, tmp_path: Path) -> None:
+    assert read_base(folder, tmp_path / "out") == read_base(zipped(folder), tmp_path / "again")
+    assert (folder / "model.safetensors").exists(), "it stays as it is"
+    (folder / "config.json").unlink()
+    refused(folder, tmp_path, "E388", "config.json")
+
+
+def test_links_in_a_folder_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    (folder / "tokenizer.json").rename(tmp_path / "elsewhere")
+    (folder / "tokenizer.json").symlink_to(tmp_path / "elsewhere")
+    refused(folder, tmp_path, "E388", "tokenizer.json")
+
+
 def test_parts_with_an_index_are_put_together(folder: Path, tmp_path: Path) -> None:
     whole = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()

@@ -69,3 +69,38 @@ def test_the_order_is_a_fixed_shuffle(tmp_path: Path) -> None:
         assert order == documents.order()
         assert sorted(order) == list(range(len(documents)))
         assert order != sorted(order)
+
+
+class TestFolders:
+    def test_texts_follow_one_another_and_none_goes_on_in_the_next(self, tmp_path: Path) -> None:
+        folder = filled(tmp_path, {"00001": b"\xef\xbb\xbfclap?", "00000": b"What has hands"})
+        with open_documents(folder, tmp_path / "rows") as documents:
+            assert [documents[number] for number in range(len(documents))] == ["What has hands", "clap?"]
+            assert (documents.characters, documents.note) == (19, "")
+        assert not (tmp_path / "rows").exists()
+
+    def test_rows_of_all_files_have_one_field(self, tmp_path: Path) -> None:
+        first = b'{"text": "Many hands", "note": "x"}\n'
+        folder = filled(tmp_path, {"00000": first, "00001": b'{"text": "make light work"}\n{"note": "y"}\n'})
+        with open_documents(folder, tmp_path / "rows") as documents:
+            assert [documents[number] for number in range(len(documents))] == ["Many hands", "make light work"]
+            assert "'text' of 3 rows" in documents.note
+            assert "1 without text" in documents.note
+
+    @pytest.mark.parametrize("files", [{}, {"00000": b""}, {"00000": b"", "00001": b""}])
+    def test_without_a_letter(self, tmp_path: Path, files: dict[str, bytes]) -> None:
+        with pytest.raises(Problem, match="E303"):
+            open_documents(filled(tmp_path, files), tmp_path / "rows")
+
+    def test_a_byte_that_is_wrong(self, tmp_path: Path) -> None:
+        with pytest.raises(Problem, match="E302"):
+            open_documents(filled(tmp_path, {"00000": b"Many", "00001": b"hands\xff"}), tmp_path / "rows")
+
+
+def filled(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    """A source of several files."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder

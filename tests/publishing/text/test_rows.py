@@ -33,7 +33,7 @@ def table(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
 
 
 def taken(path: Path) -> tuple[str, list[str], Counter[str]]:
-    field, texts, counted, _ = texts_of(path)
+    field, texts, counted, _ = texts_of([path])
     return field, list(texts), counted
 
 
@@ -121,7 +121,7 @@ def test_parquet_that_is_none_is_refused(tmp_path: Path) -> None:
     whole = table(tmp_path, ROWS).read_bytes()
     for content in (b"PAR1", b"PAR1" + b"x" * 500, whole[: len(whole) // 2], b"PAR1" + whole[4:-30] + b"\xff" * 30):
         with pytest.raises(Problem, match="E381"):
-            texts_of(written(tmp_path, content))
+            texts_of([written(tmp_path, content)])
 
 
 def test_a_row_group_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -140,11 +140,11 @@ def test_what_a_footer_claims_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     path = table(tmp_path, ROWS, row_group_size=10)
     monkeypatch.setattr(parquet_module, "GROUP_ROWS", 5)
     with pytest.raises(Problem, match=r"E382.*first 25 rows"):
-        texts_of(path)
+        texts_of([path])
     monkeypatch.undo()
     monkeypatch.setattr(parquet_module, "GROUP_BYTES", 10)
     with pytest.raises(Problem, match=r"E382.*first 50 rows"):
-        texts_of(path)
+        texts_of([path])
 
 
 @pytest.mark.parametrize("rows", [[{"id": 1}], [{"text": " "}], [{"text": "a"}], [{"text": ["a", "b"]}]])

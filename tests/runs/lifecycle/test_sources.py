@@ -181,17 +181,18 @@ class TestTexts:
     def test_they_count_as_the_organizers_disk(self, mixed: Run) -> None:
         assert quotas.disk_of(mixed.organizer) == 2 * len(TEXT)
 
-    def test_images_learn_from_one_file(self, mixed: Run) -> None:
+    def test_all_are_of_what_the_recipe_learns_from(self, mixed: Run) -> None:
         images = ImageClassification(target_batch=4, micro_batch=2)
         archive = Dataset.objects.create(
             organizer=mixed.organizer, title="D", licence="CC0", filename="d.tar", size=900, folder="datasets/x"
         )
-        with pytest.raises(Problem, match=r"E384.*has 2"):
+        with pytest.raises(Problem, match=r"E377.*txt"):
             drafts.change_draft(run=mixed, recipe=images, licence="CC0", dataset=archive)
         sources.remove_source(run=mixed, source=mixed.dataset.further.get().pk)
         drafts.change_draft(run=mixed, recipe=images, licence="CC0", dataset=archive)
-        with pytest.raises(Problem, match="E384"):
-            sources.require_source(Run.objects.get(), "e.tar")
+        sources.require_source(Run.objects.get(), "e.tar")
+        with pytest.raises(Problem, match="E377"):
+            sources.require_source(Run.objects.get(), "e.txt")
 
     def test_there_are_bounds(self, run: Run) -> None:
         with pytest.raises(Problem, match="E377"):
@@ -249,7 +250,7 @@ class TestWeights:
         assert run.activity.filter(kind="mixed").count() == 1, "nothing new"
 
     def test_not_without_one_for_each(self, mixed: Run) -> None:
-        with pytest.raises(Problem, match=r"E386.*3 weights.*2 texts"):
+        with pytest.raises(Problem, match=r"E386.*3 weights.*2 files"):
             sources.mix_sources(run=mixed, weights=(1.0, 2.0, 3.0))
         with pytest.raises(Problem, match=r"E301.*add up to nothing"):
             sources.mix_sources(run=mixed, weights=(0.0, 0.0))

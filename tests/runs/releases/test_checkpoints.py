@@ -21,7 +21,7 @@ from runs.processes import child, turns
 from runs.releases import checkpoints, publishing
 from runs.releases import hub as hub_room
 from runs.snapshots import retention, verification
-from tests.publishing.hub_double import Hub, running_hub
+from tests.publishing.hub.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE, committed, owned
 
 TOKEN = "hf_of_amina"

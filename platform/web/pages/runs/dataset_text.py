@@ -1,4 +1,4 @@
-"""The text that a form brings: in the form itself, or in pieces before it."""
+"""The text that a form brings: in the form itself, in pieces before it, or by its name on the Hub."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.datasets.batches import require_batch, require_suited
+from runs.datasets.hub_sources import OnHub, bring_from_hub, look_on_hub
 from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.datasets.text_upload import upload_limit
@@ -20,24 +21,35 @@ from web.pages.runs.forms.new_run import NewRunForm
 from web.pages.runs.forms.sources import SourceForm
 
 
-def stored_text(person: Person, form: NewRunForm) -> Dataset | None:
-    """The text of a valid form, kept; None where it brings none.
+def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
+    """What the Hub has of the name in a valid form, if there is one. To be called outside of a transaction.
+
+    Raises Problem as `look_on_hub`.
+    """
+    given, kind = form.cleaned_data, form.material_on_hub
+    if not kind or not given.get("hub"):
+        return None
+    return look_on_hub(person=person, repository=given["hub"], kind=kind, files=given.get("hub_files", ""))
+
+
+def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) -> Dataset | None:
+    """The text of a valid form, kept; None where it brings none. `found`: what it names on the Hub.
 
     Raises Problem E301, E307, E317, E366, E377 before anything is kept, and E302, E303, E304, E311, E318, E365.
     """
     given, recipe = form.cleaned_data, form.recipe()
     quotas.require_model(person, recipe)
-    brought = _brought(person, form)
+    brought = _brought(person, form, found)
     if brought.size:
         require_batch(recipe, size=brought.size)  # a token or an image is at least one byte
     if brought.filename:
-        require_suited(recipe, brought.filename)
+        require_suited(recipe, brought.filename, found.kind if found else "")
     return _kept(person, form, brought, title=given["title"])
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
     """What somebody is answered who sends forms with files too often."""
-    if not request.FILES:
+    if not request.FILES and not request.POST.get("hub"):
         return None
     try:
         rate_limits.spend("uploads", rate_limits.person(request))
@@ -46,26 +58,31 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
     return None
 
 
-def stored_beside(person: Person, form: SourceForm, run: Run, require: Callable[[Run, str], None]) -> Dataset:
+def stored_beside(
+    person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], None], found: OnHub | None
+) -> Dataset:
     """A further file of a draft, kept. Raises Problem as `require` before it is, and as `stored_text`."""
-    brought = _brought(person, form)
-    require(run, brought.filename)
+    brought = _brought(person, form, found)
+    require(run, brought.filename, found.kind if found else "")
     dataset = _kept(person, form, brought, title=run.title)
     assert dataset is not None, "the form wants a text"
     return dataset
 
 
 class _Brought(NamedTuple):
-    """A file that came with the form, or an upload in pieces; nothing of it where neither did."""
+    """A file that came with the form, an upload in pieces, or what is on the Hub; nothing where none of them is."""
 
     filename: str = ""
     size: int = 0
     upload: Upload | None = None
+    found: OnHub | None = None
 
 
-def _brought(person: Person, form: forms.Form) -> _Brought:
+def _brought(person: Person, form: forms.Form, found: OnHub | None) -> _Brought:
     """Raises Problem E318."""
     given = form.cleaned_data
+    if found is not None:
+        return _Brought(found.repository, found.size, found=found)
     if text := given["text"]:
         return _Brought(text.name, text.size)
     if not given["upload"]:
@@ -76,6 +93,8 @@ def _brought(person: Person, form: forms.Form) -> _Brought:
 
 def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) -> Dataset | None:
     facts = {"organizer": person, "title": title, "licence": form.cleaned_data["licence"]}
+    if brought.found is not None:
+        return bring_from_hub(**facts, found=brought.found)
     if text := form.cleaned_data["text"]:
         return store_upload(**facts, filename=text.name, size=text.size, chunks=text.chunks())
     return store_pieces(**facts, upload=brought.upload) if brought.upload else None

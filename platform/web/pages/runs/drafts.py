@@ -9,11 +9,12 @@ from django.views.decorators.http import require_http_methods
 
 from peer_agent.protocol.errors import Problem
 from runs.access import access_managed_run
+from runs.datasets.hub_sources import OnHub
 from runs.lifecycle import drafts
 from runs.models import Run
 from web.http.access import run_or_404
 from web.http.requester import person_in
-from web.pages.runs.dataset_text import stored_text, too_often, upload_facts
+from web.pages.runs.dataset_text import found_on_hub, stored_text, too_often, upload_facts
 from web.pages.runs.forms.new_run import usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm
 
@@ -46,7 +47,7 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
     )
     if request.method == "POST" and form.is_valid():
         try:
-            _change_draft(request, run, form)
+            _change_draft(request, run, form, found_on_hub(person, form))
         except Problem as problem:
             form.blame(problem)
         else:
@@ -56,11 +57,12 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
 
 
 @transaction.atomic
-def _change_draft(request: HttpRequest, run: Run, form: DraftForm) -> None:
+def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
     """All of it or nothing. Raises Problem."""
     recipe = form.recipe()
-    dataset = stored_text(person_in(request), form)
-    drafts.change_draft(run=run, recipe=recipe, licence=form.cleaned_data["licence"], dataset=dataset)
+    dataset = stored_text(person_in(request), form, found)
+    licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence
+    drafts.change_draft(run=run, recipe=recipe, licence=licence, dataset=dataset)
     _change_words(run, form)
 
 

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.access import access_managed_run
+from runs.datasets.hub_sources import arrived
 from runs.datasets.services import lacks_base
 from runs.datasets.sources import SourceLine
 from runs.lifecycle import drafts, ending, membership, services
@@ -209,13 +210,23 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
     recipe = run.parsed_recipe
     can_change = run.state == Run.State.DRAFT and not is_getting_ready(run)
     facts: dict[str, Any] = {
-        "can_add_source": can_change and recipe.material.mixes,
+        "can_add_source": can_change,
         "can_set_base": can_change and recipe.material.adapts is not None,
         "lacks_base": lacks_base(run.dataset),
+        "fetched": fetched(run.dataset),
+        "named": recipe.material.named(len(lines)),
     }
     if len(lines) > 1 and (can_change or possible(run)["is_live"]):
         facts["weights_form"] = WeightsForm(lines=lines, mix=recipe.mix)
     return facts
+
+
+def fetched(dataset: Dataset) -> tuple[int, int] | None:
+    """Bytes that have come from the Hub, and all that will; None where nothing is awaited from there."""
+    coming = [each for each in [*dataset.sources(), *filter(None, [dataset.base])] if each.origin]
+    if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
+        return None
+    return sum(map(arrived, coming)), sum(each.size for each in coming)
 
 
 def possible(run: Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from peer_agent.protocol.errors import Fault, Problem
 from runs.access import access_managed_run, access_run
+from runs.hub_access import account_of
 from runs.models import Publication, Release, Run
 from runs.releases import card_names, checkpoints, hub, publishing
 from web.http.access import run_or_404
@@ -120,7 +121,7 @@ def _page(
     request: HttpRequest, run: Run, *, fault: Fault | None = None, form: PublishForm | None = None, status: int = 200
 ) -> HttpResponse:
     publication = Publication.objects.filter(run=run).first()
-    account = hub.account_of(person_in(request))
+    account = account_of(person_in(request))
     progress = hub.progress_of(run) if publication and publication.state == Publication.State.SENDING else None
     release = Release.objects.filter(run=run, state=Release.State.READY).first()
     is_moving = publication is not None and release is not None and publication.state in MOVING

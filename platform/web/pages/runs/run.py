@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from peer_agent.protocol.errors import Problem
 from runs import quotas, selectors
 from runs.access import access_run, may_manage
+from runs.datasets.hub_sources import OnHub
 from runs.datasets.sources import source_lines
 from runs.lifecycle import services
 from runs.models import Run
@@ -22,7 +23,7 @@ from web.agent_package import install_lines, is_near
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in, site_of
-from web.pages.runs.dataset_text import stored_text, upload_facts
+from web.pages.runs.dataset_text import found_on_hub, stored_text, upload_facts
 from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.model_download import home_facts
 from web.run_picture.averaging import linked
@@ -65,7 +66,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
     )
     if request.method == "POST" and form.is_valid():
         try:
-            run = _create(request, form)
+            run = _create(request, form, found_on_hub(person_in(request), form))
         except Problem as problem:
             form.blame(problem)
         else:
@@ -122,11 +123,11 @@ def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
     return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
 
 
-def _create(request: HttpRequest, form: NewRunForm) -> Run:
+def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
     """Store the text and make the draft. Raises Problem."""
     person, recipe = person_in(request), form.recipe()
     quotas.require_draft_left(person)
-    dataset = stored_text(person, form)
+    dataset = stored_text(person, form, found)
     assert dataset is not None, "the form wants a text"
     return services.create_run(
         organizer=person,

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
 from runs.access import Viewer, access_managed_run
+from runs.datasets.hub_sources import OnHub
 from runs.datasets.services import whole_or_gone
 from runs.datasets.sources import source_lines
 from runs.lifecycle import sources
@@ -20,7 +21,7 @@ from runs.models import Dataset, Release, Run
 from runs.releases.adaptable import adaptable_releases, bring_release
 from web.http.access import run_or_404
 from web.http.requester import person_in
-from web.pages.runs.dataset_text import stored_beside, too_often, upload_facts
+from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
 from web.pages.runs.forms.sources import SourceForm, WeightsForm
 from web.pages.runs.manage import manage_page, managed
 
@@ -32,7 +33,7 @@ class Beside(NamedTuple):
     lead: str
     legend: str
     material: Material
-    require: Callable[[Run, str], None]
+    require: Callable[[Run, str, str], None]
     add: Callable[[Run, Dataset], None]
     releases: Sequence[Release] = ()  # of runs here, of which one may be taken instead of a file
 
@@ -41,7 +42,7 @@ def text_of(run: Run) -> Beside:
     """One more text."""
     material = run.parsed_recipe.material
     return Beside(
-        title=f"Add another {material.name}",
+        title=f"Add {material.more}",
         lead="The run then learns from all of them: of each as much as its size says, or as you say by weights on the "
         "next page.",
         legend="What it also learns from",
@@ -57,8 +58,8 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
     own = recipe.material
     return Beside(
         title="Bring the model",
-        lead="The run adapts a model that is there already: one that was trained here, or one of the Hub. Of the "
-        "latter, zip its folder, with config.json, tokenizer.json and the parameters as safetensors.",
+        lead="The run adapts a model that is there already: one that was trained here, one of the Hub, or one of your "
+        "own: a zip of its folder, with config.json, tokenizer.json and the parameters as safetensors.",
         legend="What it adapts",
         material=own.adapts or own,
         require=sources.require_base,
@@ -91,7 +92,7 @@ def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
     form = SourceForm(request.POST or None, request.FILES or None, material=beside.material, releases=beside.releases)
     if request.method == "POST" and form.is_valid():
         try:
-            _add(request, run, form, beside)
+            _add(request, run, form, beside, found_on_hub(person, form))
         except Problem as problem:
             form.blame(problem)
         else:
@@ -101,12 +102,12 @@ def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
 
 
 @transaction.atomic
-def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside) -> None:
+def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found: OnHub | None) -> None:
     person = person_in(request)
     if (release := form.release) is None:
-        file = stored_beside(person, form, run, beside.require)
+        file = stored_beside(person, form, run, beside.require, found)
     else:
-        beside.require(run, release.archive)
+        beside.require(run, release.archive, "")
         licence = form.cleaned_data["licence"]
         file = bring_release(release, organizer=person, title=run.title, licence=licence)
     with whole_or_gone(file):

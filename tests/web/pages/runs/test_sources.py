@@ -99,12 +99,15 @@ class TestTexts:
         assert as_(organizer).post(f"{TEXTS}{further.pk}/")["Location"] == MANAGE
         assert not Dataset.objects.filter(pk=further.pk).exists()
 
-    def test_images_are_one_file(self, proverbs: Run, organizer: Person) -> None:
+    def test_more_images(self, proverbs: Run, organizer: Person) -> None:
         images = encode_recipe(ImageClassification(target_batch=4, micro_batch=2)).decode()
         Run.objects.update(recipe=images)
-        assert TEXTS not in page(as_(organizer).get(MANAGE))
-        answer = as_(organizer).post(TEXTS, filled())
-        assert "E384" in page(answer)
+        Dataset.objects.update(filename="digits.tar")
+        assert "Add more images" in page(as_(organizer).get(MANAGE))
+        assert "E377" in page(as_(organizer).post(TEXTS, filled()))
+        more = SimpleUploadedFile("letters.tar", b"x" * 99)
+        assert as_(organizer).post(TEXTS, filled(text=more))["Location"] == MANAGE
+        assert '<h2 id="text">The images</h2>' in page(as_(organizer).get(MANAGE))
 
     def test_a_run_that_was_opened_takes_no_more(self, mixed: Run, organizer: Person) -> None:
         Run.objects.update(state=Run.State.OPEN)
@@ -177,7 +180,7 @@ class TestModel:
         assert "still to be brought" in text
         assert f'href="{self.MODEL}"' in text
         form = page(client.get(self.MODEL))
-        assert "zip its folder" in form
+        assert "zip of its folder" in form
         assert "gets a copy of it" in form
         assert "the model that it adapts: eight bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)

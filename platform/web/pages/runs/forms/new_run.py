@@ -1,13 +1,13 @@
 """Forms. Bounds and defaults of the recipe are read from the recipe itself; nothing is typed twice."""
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import HttpRequest
 
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.recipe import USUAL_OBJECTIVE, OutOfBounds, Recipe
+from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
 from runs.models import Run
 from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of
@@ -35,8 +35,24 @@ class NewRunForm(forms.Form):
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
     upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # where the text came in pieces
+    hub = forms.CharField(
+        max_length=200,
+        required=False,
+        label="Or its name on the Hub",
+        help_text="As in owner/name. The site fetches it from there.",
+        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}),
+    )
+    hub_files = forms.CharField(
+        max_length=200,
+        required=False,
+        label="Which of its files there",
+        help_text="As in data/train-*. Leave it empty for all of its training part.",
+        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}),
+    )
     licence = forms.CharField(
-        max_length=200, help_text="As in “CC BY-SA 4.0” or “public domain”. It goes on the model's card."
+        max_length=200,
+        required=False,
+        help_text="As in “CC BY-SA 4.0” or “public domain”. It goes on the model's card.",
     )
     may_share = forms.BooleanField(required=False, help_text="Every machine that helps gets a copy of parts of it.")
 
@@ -54,6 +70,7 @@ class NewRunForm(forms.Form):
         )
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         self.fields["may_share"].label = f"I may share the {material.name}"
+        keep_hub_fields(self, material)
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
         for field in self.recipe_fields:
@@ -62,11 +79,13 @@ class NewRunForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         """A new text, or the first one, needs the word of who brings it."""
         values = super().clean() or self.cleaned_data
-        brings_text = values.get("text") is not None or values.get("upload") is not None
+        brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
-            self.add_error("text", "This field is required.")
+            self.add_error("text", REQUIRED)
+        if not values.get("licence") and not values.get("hub") and "licence" not in self.errors:
+            self.add_error("licence", REQUIRED)
         if (self.wants_text or brings_text) and not values.get("may_share"):
-            self.add_error("may_share", "This field is required.")
+            self.add_error("may_share", REQUIRED)
         return values
 
     @property
@@ -77,7 +96,12 @@ class NewRunForm(forms.Form):
     @property
     def material(self) -> list[forms.BoundField]:
         """The fields that bring the text."""
-        return [self[name] for name in ("text", "licence", "may_share")]
+        return [self[name] for name in ("text", "hub", "hub_files", "licence", "may_share") if name in self.fields]
+
+    @property
+    def material_on_hub(self) -> Literal["", "model", "dataset"]:
+        """What the Hub has it as, empty where it is not taken from there."""
+        return self.usual.material.hub
 
     @property
     def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
@@ -127,12 +151,36 @@ class NewRunForm(forms.Form):
         if isinstance(problem, OutOfBounds):
             found = (field.name for field in self.recipe_fields if ".".join(field.path) == problem.value)
             return next(found, None)
-        name = ABOUT.get(problem.fault.code)
-        return name if name in self.fields else None
+        return field_about(self, problem)
 
     def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
         self.add_error(self._field_of(problem), problem.fault.titled)
+
+
+def keep_hub_fields(form: forms.Form, material: Material) -> None:
+    """Only what can be taken from the Hub is asked for by its name there, and which files only of texts."""
+    for name, is_kept in (("hub", bool(material.hub)), ("hub_files", material.hub == "dataset")):
+        if not is_kept:
+            del form.fields[name]
+    if material.hub:
+        form.fields["licence"].help_text += " Of the Hub: what its card says, unless you know better."
+
+
+def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
+    """Whether a file is brought, in the form or in pieces before it, or named on the Hub; both are a fault."""
+    brings_file = values.get("text") is not None or values.get("upload") is not None
+    if brings_file and values.get("hub"):
+        form.add_error("hub", "Bring a file or name one on the Hub, not both.")
+    return brings_file or bool(values.get("hub"))
+
+
+def field_about(form: forms.Form, problem: Problem) -> str | None:
+    """The field of what is brought that a numbered error is about; None for the form as a whole."""
+    name = ABOUT.get(problem.fault.code)
+    if name == "text" and form.cleaned_data.get("hub"):
+        name = "hub"
+    return name if name in form.fields else None
 
 
 def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recipe:
@@ -163,7 +211,10 @@ def sentence(words: str) -> str:
 
 
 TEXTS = (".txt", ".md", "text/plain")  # what a browser shows where a text is chosen
+REQUIRED = "This field is required."
 ABOUT = {  # errors that are about one field of the form
     "E366": "width",
+    "E396": "hub_files",
+    **dict.fromkeys(("E346", "E347", "E348", "E388", "E389", "E397", "E398"), "hub"),
     **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365", "E377"), "text"),
 }

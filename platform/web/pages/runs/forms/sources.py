@@ -1,7 +1,7 @@
 """Forms for the texts that a run mixes: one more, and the weights of all."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from django import forms
 from django.conf import settings
@@ -10,7 +10,15 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
 from runs.datasets.sources import SourceLine
 from runs.models import Release
-from web.pages.runs.forms.new_run import ABOUT, TEXTS, NewRunForm, sentence
+from web.pages.runs.forms.new_run import (
+    REQUIRED,
+    TEXTS,
+    NewRunForm,
+    brings_one,
+    field_about,
+    keep_hub_fields,
+    sentence,
+)
 
 MOST_WEIGHT = 1e6
 
@@ -20,12 +28,15 @@ class SourceForm(forms.Form):
 
     text = NewRunForm.base_fields["text"]
     upload = NewRunForm.base_fields["upload"]
+    hub = NewRunForm.base_fields["hub"]
+    hub_files = NewRunForm.base_fields["hub_files"]
     licence = NewRunForm.base_fields["licence"]
     may_share = NewRunForm.base_fields["may_share"]
 
     def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
         """`releases`: of runs here, of which one may be taken instead of a file."""
         super().__init__(*args, **kwargs)
+        self.material = material
         self.releases = {str(release.pk): release for release in releases}
         if releases:
             self._offer_releases()
@@ -33,6 +44,7 @@ class SourceForm(forms.Form):
         text.label = material.name.capitalize()
         text.help_text = f"{sentence(material.file)}, up to {settings.UPLOAD_LIMIT_MB:,} MB."
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
+        keep_hub_fields(self, material)
         self.fields["may_share"].label = f"I may share this {material.name}"
         self.fields["may_share"].required = True
         if not material.or_text:
@@ -41,14 +53,18 @@ class SourceForm(forms.Form):
     def _offer_releases(self) -> None:
         named = [(key, _told(release)) for key, release in self.releases.items()]
         self.fields["release"] = forms.ChoiceField(
-            choices=[("", "None of these: I bring a file"), *named],
+            choices=[("", "None of these"), *named],
             required=False,
             label="A model that was trained here",
             help_text="It is taken as it was released. Its licence is that of the text it learned from, unless you "
             "know better.",
         )
-        self.fields["licence"].required = False
         self.order_fields(["release"])
+
+    @property
+    def material_on_hub(self) -> Literal["", "model", "dataset"]:
+        """What the Hub has it as, empty where it is not taken from there."""
+        return self.material.hub
 
     @property
     def release(self) -> Release | None:
@@ -56,20 +72,21 @@ class SourceForm(forms.Form):
         return self.releases.get(self.cleaned_data.get("release", ""))
 
     def clean(self) -> dict[str, Any]:
-        """It needs one thing: a file, in the form or in pieces before it, or a release."""
+        """It needs one thing: a file, in the form or in pieces before it, a name on the Hub, or a release."""
         values = super().clean() or self.cleaned_data
-        brings_file = values.get("text") is not None or values.get("upload") is not None
-        if self.release is not None and brings_file:
-            self.add_error("text", "Take a model that was trained here or bring a file, not both.")
-        elif self.release is None and not brings_file and "text" not in self.errors:
-            self.add_error("text", "This field is required.")
-        if self.release is None and not values.get("licence") and "licence" not in self.errors:
-            self.add_error("licence", "This field is required.")
+        is_brought = brings_one(self, values)
+        if self.release is not None and is_brought:
+            self.add_error("text", "Take a model that was trained here or bring another one, not both.")
+        elif self.release is None and not is_brought and "text" not in self.errors:
+            self.add_error("text", REQUIRED)
+        needs_licence = self.release is None and not values.get("hub")
+        if needs_licence and not values.get("licence") and "licence" not in self.errors:
+            self.add_error("licence", REQUIRED)
         return values
 
     def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
-        self.add_error(ABOUT.get(problem.fault.code), problem.fault.titled)
+        self.add_error(field_about(self, problem), problem.fault.titled)
 
 
 def _told(release: Release) -> str:

@@ -16,8 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
-REPOSITORY = r"(?P<repository>[\w.-]+/[\w.-]+)"
+NAME = r"[\w.-]+/[\w.-]+"
+REPOSITORY = rf"(?P<repository>{NAME})"
+DATASET = rf"(?P<repository>datasets/{NAME})"
+REVISION = r"(?P<revision>[\w.%-]+)"
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Repository:
     """Commits in order: each is all its files. `commits` are those of main, `branches` have those of the others too."""
 
     private: bool = False
+    gated: bool = False  # nobody has agreed to the owner's terms
+    licence: str | list[str] = ""  # as its card says
     commits: list[tuple[str, dict[str, Stored]]] = field(default_factory=list)
     branches: dict[str, list[tuple[str, dict[str, Stored]]]] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)  # by commit
@@ -106,6 +112,10 @@ class Hub:
         self.broken = 0  # so many commits are answered by 500
         self.limited = 0  # so many calls are answered by 429, and seven seconds
         self.damage_uploads = False
+        self.cut_after = 0  # bytes of a file, after which the connection is cut; 0: never
+        self.ignores_ranges = False
+        self.sent = 0  # bytes of files
+        self.damaged: set[str] = set()  # files that are served with other bytes than are listed
         self.held = ""  # the next large file of this repository is asked for and taken, and nothing comes back …
         self.is_holding = threading.Event()  # … from when on
         self.failing = 0.0  # the part of all calls that fail …
@@ -131,9 +141,16 @@ class Hub:
 
     def put(self, repository: str, **files: bytes) -> Repository:
         """A repository that exists; underscores in names stand for dots."""
+        return self.put_files(repository, {name.replace("_", "."): content for name, content in files.items()})
+
+    def put_files(self, repository: str, files: dict[str, bytes], branch: str = "main") -> Repository:
+        """The same by whole names; that of a dataset begins with `datasets/`. Those from 4,096 bytes on are large."""
         made = self.repositories.setdefault(repository, Repository())
+        if branch != "main":
+            made.branches.setdefault(branch, [])
         attributes = {".gitattributes": Stored(b"*.safetensors filter=lfs\n", is_large=False)}
-        made.commit({**attributes, **{n.replace("_", "."): Stored(c, is_large=False) for n, c in files.items()}})
+        stored = {name: Stored(content, is_large=len(content) >= self.large_from) for name, content in files.items()}
+        made.commit({**attributes, **stored}, branch=branch)
         return made
 
     def may_write(self, said: dict[str, Any], repository: str) -> bool:
@@ -141,7 +158,7 @@ class Hub:
         access = said["auth"]["accessToken"]
         scoped = access.get("fineGrained", {}).get("scoped", [])
         is_writing = access["role"] == "write" or any("repo.write" in part["permissions"] for part in scoped)
-        return is_writing and repository.split("/", maxsplit=1)[0] == said["name"]
+        return is_writing and repository.removeprefix("datasets/").split("/")[0] == said["name"]
 
 
 class Refused(Exception):
@@ -226,13 +243,16 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, content: bytes, status: int = 200, **headers: str) -> None:
         if self.is_mute:
             return
+        self._head(status, len(content), headers)
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _head(self, status: int, length: int, headers: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Length", str(length))
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
 
     def _send_json(self, content: Any, status: int = 200, code: str = "") -> None:
         more = {"X_Error_Code": code} if code else {}
@@ -376,17 +396,24 @@ class Handler(BaseHTTPRequestHandler):
         is_card = asked["content"].startswith("---\n")
         self._send_json({"errors": [] if is_card else [{"message": "no front matter"}], "warnings": []})
 
+    def auth_check(self, repository: str) -> None:
+        if self._repository(repository).gated:
+            raise Refused(403, "Access to this repository is restricted", "GatedRepo")
+        self._send(b"")
+
     def info(self, repository: str, revision: str = "main") -> None:
         found = self._repository(repository)
-        files = found.files(revision)
+        files = found.files(unquote(revision))
         if files is None:
             raise Refused(404, "Revision not found", "RevisionNotFound")
-        sha = found.until(revision)[-1][0]
+        sha = found.until(unquote(revision))[-1][0]
+        said = {"id": repository.removeprefix("datasets/"), "sha": sha, "private": found.private, "tags": []}
         siblings = [{"rfilename": name} for name in files]
-        self._send_json({"id": repository, "sha": sha, "private": found.private, "siblings": siblings, "tags": []})
+        card = {"license": found.licence} if found.licence else None
+        self._send_json({**said, "siblings": siblings, "gated": "manual" if found.gated else False, "cardData": card})
 
     def tree(self, repository: str, revision: str) -> None:
-        files = self._repository(repository).files(revision)
+        files = self._repository(repository).files(unquote(revision))
         if files is None:
             raise Refused(404, "Revision not found", "RevisionNotFound")
         entries: list[dict[str, Any]] = []
@@ -400,16 +427,36 @@ class Handler(BaseHTTPRequestHandler):
         self._send_json(entries)
 
     def resolve(self, repository: str, revision: str, name: str) -> None:
-        found = self._repository(repository)
+        found, name = self._repository(repository), unquote(name)
         files = found.files(revision)
         if files is None:
             raise Refused(404, "Revision not found", "RevisionNotFound")
         if name not in files:
             raise Refused(404, "Entry not found", "EntryNotFound")
+        if found.gated:
+            raise Refused(403, "Access to this repository is restricted", "GatedRepo")
         stored = files[name]
         etag = stored.sha256 if stored.is_large else stored.blob
         commit = found.until(revision)[-1][0]
-        self._send(stored.content, X_Repo_Commit=commit, ETag=f'"{etag}"', Accept_Ranges="bytes")
+        content = stored.content[:-1] + b"\0" if name in self.hub.damaged else stored.content
+        told = {"X_Repo_Commit": commit, "ETag": f'"{etag}"', "Accept_Ranges": "bytes"}
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if asked is None or self.hub.ignores_ranges:
+            self._send_some(content, 200, told)
+        else:
+            begin = int(asked[1])
+            told["Content_Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+            self._send_some(content[begin:], 206, told)
+
+    def _send_some(self, content: bytes, status: int, told: dict[str, str]) -> None:
+        """All of it, or as much as comes before the connection is cut."""
+        self.hub.sent += len(content)
+        if not 0 < self.hub.cut_after < len(content) or self.is_mute:
+            self._send(content, status, **told)
+            return
+        self._head(status, len(content), told)
+        self.wfile.write(content[: self.hub.cut_after])
+        self.close_connection = True
 
 
 ROUTES: list[tuple[str, str, Callable[..., None]]] = [
@@ -423,9 +470,15 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("GET", rf"/api/models/{REPOSITORY}/revision/(?P<revision>[\w.-]+)", Handler.info),
     ("GET", rf"/api/models/{REPOSITORY}/tree/(?P<revision>[\w.-]+)", Handler.tree),
     ("GET", rf"/api/models/{REPOSITORY}", Handler.info),
+    ("GET", rf"/api/models/{REPOSITORY}/auth-check", Handler.auth_check),
+    ("GET", rf"/api/{DATASET}/auth-check", Handler.auth_check),
+    ("GET", rf"/api/{DATASET}/revision/{REVISION}", Handler.info),
+    ("GET", rf"/api/{DATASET}/tree/{REVISION}", Handler.tree),
+    ("GET", rf"/api/{DATASET}", Handler.info),
     ("POST", rf"/{REPOSITORY}\.git/info/lfs/objects/batch", Handler.batch),
     ("PUT", rf"/lfs/{REPOSITORY}/(?P<oid>[0-9a-f]{{64}})/(?P<size>\d+)", Handler.upload),
     ("POST", rf"/lfs/{REPOSITORY}/(?P<oid>[0-9a-f]{{64}})/(?P<size>\d+)/verify", Handler.verify),
+    ("GET", rf"/{DATASET}/resolve/(?P<revision>[\w.-]+)/(?P<name>.+)", Handler.resolve),
     ("GET", rf"/{REPOSITORY}/resolve/(?P<revision>[\w.-]+)/(?P<name>.+)", Handler.resolve),
 ]
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing import hub as publishing
-from peer_agent.publishing import patience
-from peer_agent.publishing.hub import Destination, Progress, Pushed, check_token, push
-from tests.publishing.hub_double import Hub, running_hub
+from peer_agent.publishing.hub import patience, pushing
+from peer_agent.publishing.hub.client import Account, check_token
+from peer_agent.publishing.hub.pushing import Destination, Progress, Pushed, push
+from tests.publishing.hub.hub_double import Hub, running_hub
 
 FILES = {
     "README.md": b"---\ntags: []\n---\n# A model\n",
@@ -63,7 +63,7 @@ def held(hub: Hub, repository: str = "amina/words", branch: str = "main") -> dic
 
 class TestToken:
     def test_a_writing_token_names_its_account(self, hub: Hub) -> None:
-        assert check_token(TOKEN, hub.url) == publishing.Account(name="amina", namespaces=("amina",))
+        assert check_token(TOKEN, hub.url) == Account(name="amina", namespaces=("amina",))
 
     def test_a_fine_grained_one_needs_the_scope(self, hub: Hub) -> None:
         hub.account("amina", "hf_fine", role="fineGrained", scopes=("repo.content.read", "repo.write"))
@@ -163,7 +163,7 @@ class TestInterruptions:
         hub.interlopers = 1000
         with pytest.raises(Problem, match="E349"):
             pushed(hub, folder, replace=True)
-        assert hub.interlopers == 1000 - publishing.TRIES
+        assert hub.interlopers == 1000 - pushing.TRIES
 
     def test_after_a_crash_before_the_commit_nothing_large_is_sent_again(self, hub: Hub, folder: Path) -> None:
         hub.broken = len(patience.PAUSES_S) + 1

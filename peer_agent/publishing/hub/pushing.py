@@ -5,11 +5,7 @@ put there is touched without leave. A Hub that fails for a moment is asked again
 was lost is found. Runs in a process of its own, which alone holds the token.
 """
 
-import functools
-import hashlib
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,32 +13,16 @@ import msgspec
 from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.repository import check_name
+from peer_agent.publishing.hub.client import api_of, check_token, held_files, in_words, is_same
+from peer_agent.publishing.hub.names import check_name
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
-WRITING = {"write", "admin"}  # roles of a classic token
-WRITE_SCOPE = "repo.write"  # of a fine-grained one
 MAIN = "main"
 TRIES = 4  # with a parent that somebody else made stale
-AWAY = {408, 429}  # statuses that say so, beside those of 500 and above
 UNCOUNTED = {".gitattributes"}  # the Hub makes it
 NAMES_SHOWN = 3
-SETTINGS = {
-    "HF_HUB_DISABLE_XET": "1",  # one plain upload that every Hub-compatible server speaks
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
-}
-os.environ.update(SETTINGS)  # read when the client is imported, which each function here leaves until it runs
-
-
-class Account(Struct, frozen=True, kw_only=True):
-    """Whose token it is, and the namespaces it may write to; none where it only reads."""
-
-    name: str
-    namespaces: tuple[str, ...]
 
 
 class Destination(Struct, frozen=True, kw_only=True):
@@ -81,17 +61,6 @@ class Progress(Struct, frozen=True, kw_only=True):
 Tell = Callable[[Progress], None]
 
 
-def check_token(token: str, endpoint: str) -> Account:
-    """Whose it is. Raises Problem E343 where the Hub does not know it or it may not write, E346, E347."""
-    api = _api(token, endpoint)
-    with _in_words(endpoint, "the Hub"):
-        said = api.whoami()
-    namespaces = _writable(said)
-    if not namespaces:
-        raise Problem.of("E343", reason="it may read, not write", endpoint=endpoint)
-    return Account(name=str(said["name"]), namespaces=tuple(namespaces))
-
-
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
     """Put these files of a folder there, in one commit. `message`: whose and of which step, parted by a comma.
 
@@ -100,9 +69,9 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
     check_name(to.repository)
     tell(Progress(stage="asking the Hub"))
     check_token(token, to.endpoint)
-    api = _api(token, to.endpoint)
+    api = api_of(token, to.endpoint)
     ours = {name: folder / name for name in names}
-    with _in_words(to.endpoint, to.repository):
+    with in_words(to.endpoint, to.repository):
         _make(api, to)
         commit = _commit(api, ours, to, message, tell)
         tell(Progress(stage="comparing what the Hub holds"))
@@ -120,36 +89,6 @@ def teller(path: Path | None) -> Tell:
             draft.replace(path)
 
     return tell
-
-
-def _api(token: str, endpoint: str) -> "HfApi":
-    from huggingface_hub import HfApi
-
-    _be_patient()
-    return HfApi(endpoint=endpoint, token=token, library_name="manyhands")
-
-
-@functools.cache
-def _be_patient() -> None:
-    """From now on, in this process."""
-    from huggingface_hub import set_client_factory
-
-    from peer_agent.publishing.patience import patient_client
-
-    set_client_factory(patient_client)
-
-
-def _writable(said: Mapping[str, Any]) -> list[str]:
-    """Namespaces, by what `whoami` says of the token."""
-    access = (said.get("auth") or {}).get("accessToken") or {}
-    everywhere = [said["name"], *(org["name"] for org in said.get("orgs") or [])]
-    if access.get("role") in WRITING:
-        return everywhere
-    fine = access.get("fineGrained") or {}
-    if WRITE_SCOPE in (fine.get("global") or []):
-        return everywhere
-    scoped = (part for part in fine.get("scoped") or [] if WRITE_SCOPE in part.get("permissions", ()))
-    return [str(part["entity"]["name"]) for part in scoped]
 
 
 def _make(api: "HfApi", to: Destination) -> None:
@@ -172,7 +111,7 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
     additions: list[CommitOperationAdd] = []
     for _ in range(TRIES):
         parent = api.model_info(to.repository, revision=to.branch).sha
-        held = _held(api, to.repository, parent)
+        held = held_files(api, to.repository, parent)
         if _all_same(ours, held):
             return parent or ""
         if not _may_change(api, to, parent, message):
@@ -201,7 +140,7 @@ def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str)
 
 def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destination) -> None:
     """Raises Problem E345 where there is something else than what we would put there."""
-    others = [name for name, file in held.items() if name not in UNCOUNTED and not _same(ours.get(name), file)]
+    others = [name for name, file in held.items() if name not in UNCOUNTED and not is_same(ours.get(name), file)]
     if others:
         shown = ", ".join(sorted(others)[:NAMES_SHOWN]) + (" …" if len(others) > NAMES_SHOWN else "")
         raise Problem.of("E345", repository=to.repository, names=shown)
@@ -225,65 +164,11 @@ def _upload(api: "HfApi", ours: Mapping[str, Path], to: Destination, tell: Tell)
 
 def _compare(api: "HfApi", ours: Mapping[str, Path], to: Destination, commit: str) -> None:
     """Raises Problem E350 where the Hub holds other bytes."""
-    held = _held(api, to.repository, commit)
-    wrong = [name for name, path in ours.items() if name not in held or not _same(path, held[name])]
+    held = held_files(api, to.repository, commit)
+    wrong = [name for name, path in ours.items() if name not in held or not is_same(path, held[name])]
     if wrong:
         raise Problem.of("E350", names=", ".join(wrong))
 
 
-def _held(api: "HfApi", repository: str, revision: str | None) -> dict[str, Any]:
-    """The files of a revision by name."""
-    tree = api.list_repo_tree(repository, recursive=True, revision=revision)
-    return {file.path: file for file in tree if hasattr(file, "blob_id")}
-
-
 def _all_same(ours: Mapping[str, Path], held: Mapping[str, Any]) -> bool:
-    return all(name in held and _same(path, held[name]) for name, path in ours.items())
-
-
-def _same(path: Path | None, file: Any) -> bool:
-    """Whether a file of the Hub has these bytes: by sha256 where it is a large one, else as git names it."""
-    if path is None or path.stat().st_size != file.size:
-        return False
-    with path.open("rb") as content:
-        if file.lfs is not None:
-            return bool(hashlib.file_digest(content, "sha256").hexdigest() == file.lfs.sha256)
-        blob = hashlib.sha1(b"blob %d\0" % file.size + content.read(), usedforsecurity=False)
-        return bool(blob.hexdigest() == file.blob_id)
-
-
-@contextmanager
-def _in_words(endpoint: str, repository: str) -> Iterator[None]:
-    """What the client raises, as numbered errors."""
-    import httpx2
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        yield
-    except (HfHubHTTPError, httpx2.HTTPError, OSError, RuntimeError, ValueError) as error:
-        raise _problem(_cause(error, HfHubHTTPError), endpoint, repository) from error
-
-
-def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
-    """The Hub's own answer, where the client has wrapped it."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, kind):
-        found = found.__cause__
-    return found or error
-
-
-def _problem(error: BaseException, endpoint: str, repository: str) -> Problem:
-    import httpx2
-
-    if isinstance(error, httpx2.TransportError):
-        return Problem.of("E346", endpoint=endpoint, reason=type(error).__name__)
-    response = getattr(error, "response", None)
-    status = response.status_code if response is not None else 0
-    reason = (getattr(error, "server_message", None) or (f"HTTP {status}" if status else str(error))).splitlines()[0]
-    if status == 401:
-        return Problem.of("E343", reason=reason, endpoint=endpoint)
-    if status in (403, 404):
-        return Problem.of("E344", repository=repository, reason=reason, endpoint=endpoint)
-    if status >= 500 or status in AWAY:
-        return Problem.of("E346", endpoint=endpoint, reason=reason)
-    return Problem.of("E347", reason=reason)
+    return all(name in held and is_same(path, held[name]) for name, path in ours.items())

@@ -1,0 +1,194 @@
+"""A model or texts of the Hub, by the name of their repository: looked at first, then fetched into a folder.
+
+What is fetched goes on where an earlier try has ended, also that of a process which was killed, and is compared with
+the digests that the Hub lists. Nothing in it is run.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+from msgspec import Struct
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.publishing.hub.choosing import model_files, text_files
+from peer_agent.publishing.hub.client import Kind, api_of, held_files, in_words, is_same
+from peer_agent.publishing.hub.names import check_name
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+MOST_LISTED = 20_000  # entries of a repository that are looked at
+CONVERTED = "refs/convert/parquet"  # where the Hub itself puts rows of data that are kept in another way
+TRIES = 5  # without one byte more, after which a Hub counts as away
+PAUSE_S = 1.0
+MEGABYTE = 1_000_000
+LICENCE = 200  # characters of what is said to be the licence
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """A repository, and which of a dataset's files: a pattern as in `data/train-*`, empty for what is usual."""
+
+    repository: str
+    endpoint: str
+    kind: Kind
+    files: str = ""
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What is there: `commit` names it for good. `size` in bytes; `licence` as its card says, else empty."""
+
+    commit: str
+    size: int
+    count: int
+    licence: str
+
+
+class Fetched(Struct, frozen=True, kw_only=True):
+    """What lies in the folder. `sha256`: of the one file, or of a list of all as `sha256sum` writes it."""
+
+    sha256: str
+    size: int
+
+
+def look(wanted: Wanted, token: str, *, most: int) -> Found:
+    """What would be fetched, of `most` bytes. Raises Problem E304, E346 to E348, E388, E389, E396 to E398."""
+    check_name(wanted.repository)
+    api = api_of(token, wanted.endpoint)
+    with _told(wanted):
+        info = api.repo_info(wanted.repository, repo_type=wanted.kind)
+        if getattr(info, "gated", False):
+            api.auth_check(wanted.repository, repo_type=wanted.kind)
+        commit, files = _chosen(api, wanted, info.sha or "")
+    size = sum(file.size for file in files.values())
+    if size > most:
+        raise Problem.of("E304", size=f"{-(-size // MEGABYTE):,}", limit=f"{most // MEGABYTE:,}")
+    return Found(commit=commit, size=size, count=len(files), licence=_licence_of(info))
+
+
+def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
+    """Put the files of that commit into a folder, which may have some of them already.
+
+    Raises Problem E106 where the disk is full, E399 where bytes are not those that were listed, and as `look`.
+    """
+    check_name(wanted.repository)
+    api = api_of(token, wanted.endpoint)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    # Long work may be handed out twice: whoever comes second waits, and finds everything there.
+    with FileLock(folder.with_name(f"{folder.name}.lock")), _told(wanted):
+        _, files = _chosen(api, wanted, commit)
+        if sum(file.size for file in files.values()) > most:
+            raise Problem.of("E399", repository=wanted.repository, name="its list of files")
+        paths = {folder / _name_of(number, name, wanted): file for number, (name, file) in enumerate(files.items())}
+        for path, file in paths.items():
+            _fetch(api, wanted, commit, file, path)
+    return Fetched(sha256=_digest(sorted(paths)), size=sum(file.size for file in files.values()))
+
+
+def _told(wanted: Wanted) -> Any:
+    return in_words(wanted.endpoint, wanted.repository, reading=wanted.kind)
+
+
+def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
+    """The commit, and its files that are wanted. Texts that the Hub alone has as rows are looked for where it has."""
+    held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
+    if wanted.kind == "model":
+        return commit, _files(held, model_files(held))
+    try:
+        return commit, _files(held, text_files(held, wanted.files, wanted.repository))
+    except Problem as problem:
+        converted = _converted(api, wanted) if problem.fault.code == "E398" else None
+        if converted is None or converted == commit:
+            raise
+    held = held_files(api, wanted.repository, converted, kind=wanted.kind, most=MOST_LISTED)
+    return converted, _files(held, text_files(held, wanted.files, wanted.repository))
+
+
+def _files(held: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {name: held[name] for name in names}
+
+
+def _converted(api: "HfApi", wanted: Wanted) -> str | None:
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    try:
+        return api.repo_info(wanted.repository, repo_type=wanted.kind, revision=CONVERTED).sha
+    except RevisionNotFoundError:
+        return None
+
+
+def _licence_of(info: Any) -> str:
+    """As its card says, in the Hub's words for licences."""
+    said = getattr(info.card_data, "license", None) if getattr(info, "card_data", None) is not None else None
+    names = said if isinstance(said, list) else [said]
+    return ", ".join(name for name in names if isinstance(name, str))[:LICENCE]
+
+
+def _name_of(number: int, name: str, wanted: Wanted) -> str:
+    """A file's name here. Those of a model decide what they are; of texts, the order alone does."""
+    return name if wanted.kind == "model" else f"{number:05}"
+
+
+def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
+    """One file. Raises Problem E346, E399, and what the client raises."""
+    import httpx2
+
+    failed = 0
+    while (size := _size_of(path)) < file.size:
+        try:
+            _go_on(api, wanted, commit, file, path)
+        except httpx2.TransportError:
+            if failed >= TRIES:
+                raise
+        failed = 0 if _size_of(path) > size else failed + 1
+        if failed > TRIES:
+            raise Problem.of("E346", endpoint=wanted.endpoint, reason="it sends nothing")
+        if failed:
+            time.sleep(PAUSE_S)
+    path.touch()  # one without a byte is asked for from nobody
+    if not is_same(path, file):
+        path.unlink()
+        raise Problem.of("E399", repository=wanted.repository, name=file.path)
+
+
+def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
+    """What of a file is not here yet. Raises what the client raises."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
+        build_hf_headers,
+        hf_raise_for_status,
+    )
+
+    begin = _size_of(path)
+    address = hf_hub_url(wanted.repository, file.path, repo_type=wanted.kind, revision=commit, endpoint=wanted.endpoint)
+    headers = {**build_hf_headers(token=api.token, library_name="manyhands"), "Accept-Encoding": "identity"}
+    headers |= {"Range": f"bytes={begin}-"} if begin else {}
+    with get_session().stream("GET", address, headers=headers) as response:
+        hf_raise_for_status(response)
+        is_rest = response.status_code == 206
+        left = file.size - (begin if is_rest else 0)
+        with disk_errors(path), path.open("ab" if is_rest else "wb") as target:
+            for block in response.iter_bytes():  # as they come: larger ones are lost with their connection
+                target.write(block[:left])
+                left -= len(block)
+                if left < 0:
+                    break  # more than it said: what is here shows whether it is the file
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _digest(paths: list[Path]) -> str:
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in paths]
+    return lines[0][:64] if len(lines) == 1 else hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,100 @@
+"""Texts and models of the Hub, by name: looked at when somebody names one, fetched before they are prepared."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+from django.conf import settings
+from django.db import transaction
+
+from accounts.models import Person
+from peer_agent.publishing.hub.names import check_name
+from runs import quotas, storage
+from runs.datasets.services import new_dataset
+from runs.hub_access import account_of, hub_environment, token_of
+from runs.models import Dataset
+from runs.processes import turns
+from runs.processes.child import run_child
+
+LOOK_S = 60.0  # a Hub that takes longer to say what it has counts as away
+FETCH_S = 24 * 3600.0
+NOT_STATED = "not stated on the Hub"
+
+Outcome = Literal["busy", "done"]
+
+
+class OnHub(NamedTuple):
+    """A repository as it was when somebody named it. `size` in bytes, of what will be fetched."""
+
+    repository: str
+    kind: Literal["model", "dataset"]
+    files: str
+    commit: str
+    size: int
+    licence: str
+
+
+def look_on_hub(*, person: Person, repository: str, kind: Literal["model", "dataset"], files: str = "") -> OnHub:
+    """What there is, as this person may see it. To be called outside of a transaction: it waits for the Hub.
+
+    Raises Problem E304, E346 to E348, E352, E365, E388, E389, E396 to E398.
+    """
+    check_name(repository)
+    most = settings.HUB_LIMIT_MB * storage.MEGABYTE
+    told = ["--repository", repository, "--kind", kind, f"--files={files}", f"--most={most}"]
+    found = _asked(person, ["hub-look", *told], timeout_s=LOOK_S)
+    quotas.require_disk(person, found["size"])
+    return OnHub(repository, kind, files, found["commit"], found["size"], found["licence"] or NOT_STATED)
+
+
+def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
+    """A row for it; the files come when it is prepared. `licence`: else what its card says. Raises Problem E365."""
+    origin = {"repository": found.repository, "kind": found.kind, "files": found.files, "commit": found.commit}
+    facts: dict[str, Any] = {"title": title, "licence": licence or found.licence, "size": found.size, "origin": origin}
+    dataset = new_dataset(organizer=organizer, filename=found.repository, **facts)
+    with transaction.atomic():
+        quotas.held(organizer)
+        quotas.require_disk(organizer, found.size)
+        dataset.save(force_insert=True)
+    return dataset
+
+
+def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
+    """Fetch those whose files are not here yet, one after another; `busy` where others are being fetched.
+
+    Raises Problem E346 where the Hub is away, and with whatever else is wrong. What has arrived stays.
+    """
+    for dataset in datasets:
+        if not dataset.is_fetched:
+            if not turns.fetching.acquire(blocking=False):
+                return "busy"
+            try:
+                _fetch(dataset)
+            finally:
+                turns.fetching.release()
+    return "done"
+
+
+def arrived(dataset: Dataset) -> int:
+    """Bytes of a dataset of the Hub that are here."""
+    folder = storage.text_path(dataset)
+    return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
+
+
+def _fetch(dataset: Dataset) -> None:
+    origin = dataset.origin or {}
+    most = f"--most={settings.HUB_LIMIT_MB * storage.MEGABYTE}"
+    told = [most, *(f"--{name}={origin[name]}" for name in ("repository", "kind", "files", "commit"))]
+    fetched = _asked(dataset.organizer, ["hub-fetch", str(storage.text_path(dataset)), *told], timeout_s=FETCH_S)
+    Dataset.objects.filter(pk=dataset.pk).update(sha256=fetched["sha256"], size=fetched["size"])
+    dataset.refresh_from_db(fields=["sha256", "size"])
+
+
+def _asked(person: Person, command: list[str], *, timeout_s: float) -> dict[str, Any]:
+    token = token_of(person) if account_of(person) is not None else ""
+    with storage.workspace() as home:
+        return run_child(
+            [*command, "--endpoint", settings.HUB_ENDPOINT],
+            timeout_s=timeout_s,
+            secret=token,
+            more=hub_environment(home),
+        )

@@ -1,0 +1,35 @@
+"""How a child of the site reaches the Hugging Face Hub: with whose token, and through which proxy.
+
+A token leaves the database only into the standard input of that child.
+"""
+
+import os
+from pathlib import Path
+
+from accounts.encryption import Unreadable, unseal
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from runs.models import HubAccount
+
+PASSED_ON = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE")
+
+
+def account_of(person: Person) -> HubAccount | None:
+    """Where this person publishes."""
+    return HubAccount.objects.filter(person=person).first()
+
+
+def token_of(person: Person) -> str:
+    """Where they publish with. Raises Problem E351, E352."""
+    account = account_of(person)
+    if account is None:
+        raise Problem.of("E351")
+    try:
+        return unseal(account.sealed_token)
+    except Unreadable as error:
+        raise Problem.of("E352") from error
+
+
+def hub_environment(home: Path) -> dict[str, str]:
+    """What the client needs beside a token: a folder of its own, and the way through a proxy."""
+    return {"HF_HOME": str(home), **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}

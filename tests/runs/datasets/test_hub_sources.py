@@ -1,0 +1,157 @@
+"""Texts and models by their name on the Hub: with the real child, the real client and a strict double."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery.exceptions import Retry
+
+from accounts.encryption import seal
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from runs import queue, storage, tasks
+from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub
+from runs.lifecycle import preparation, services
+from runs.lifecycle.drafts import delete_draft
+from runs.models import Dataset, HubAccount, Run
+from runs.processes import turns
+from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.runs.factories import RECIPE
+
+LINES = b"".join(b'{"text": "Many hands make light work, %d times."}\n' % number for number in range(400))
+FILES = {"data/train-0.jsonl": LINES, "data/train-1.jsonl": LINES, "data/test-0.jsonl": b"{}"}
+
+
+@pytest.fixture
+def hub(settings: Any) -> Iterator[Hub]:
+    with running_hub() as hub:
+        settings.HUB_ENDPOINT = hub.url
+        hub.put_files("datasets/amina/proverbs", FILES)
+        yield hub
+
+
+@pytest.fixture(autouse=True)
+def _enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+
+
+def brought(organizer: Person, files: str = "") -> Dataset:
+    found = look_on_hub(person=organizer, repository="amina/proverbs", kind="dataset", files=files)
+    return bring_from_hub(organizer=organizer, title="P", licence="", found=found)
+
+
+def drafted(organizer: Person) -> Run:
+    return services.create_run(
+        organizer=organizer, dataset=brought(organizer), title="Proverbs", purpose="", recipe=RECIPE
+    )
+
+
+def test_a_row_at_once_and_the_files_when_they_are_prepared(hub: Hub, organizer: Person) -> None:
+    dataset = brought(organizer)
+    assert (dataset.filename, dataset.size, dataset.licence) == ("amina/proverbs", 2 * len(LINES), NOT_STATED)
+    assert (dataset.on_hub, dataset.is_fetched, arrived(dataset)) == ("dataset", False, 0)
+    assert dataset.origin is not None
+    assert dataset.origin["commit"] == hub.repositories["datasets/amina/proverbs"].head
+    assert fetch_missing([dataset]) == "done"
+    assert (dataset.is_fetched, arrived(dataset)) == (True, 2 * len(LINES))
+    assert len(Dataset.objects.get().sha256) == 64
+    hub.seen.clear()
+    assert fetch_missing([dataset]) == "done"
+    assert hub.seen == [], "what is here is fetched once"
+
+
+def test_a_draft_on_it_becomes_ready(hub: Hub, organizer: Person) -> None:
+    run = drafted(organizer)
+    assert preparation.prepare_dataset(run.dataset_id) == "done"
+    dataset = Dataset.objects.get()
+    assert (dataset.state, dataset.fault_code) == ("ready", "")
+    assert "of 800 rows" in run.activity.get(kind="prepared").text
+    delete_draft(run=run)
+    assert not Dataset.objects.exists()
+
+
+def test_a_pattern_says_which(hub: Hub, organizer: Person) -> None:
+    assert brought(organizer, "data/train-1*").size == len(LINES)
+
+
+def test_with_a_token_what_its_owner_may_see(hub: Hub, organizer: Person) -> None:
+    hub.repositories["datasets/amina/proverbs"].private = True
+    hub.account("amina", "hf_of_amina")
+    with pytest.raises(Problem, match="E397"):
+        brought(organizer)
+    HubAccount.objects.create(person=organizer, name="amina", namespaces=["amina"], sealed_token=seal("hf_of_amina"))
+    dataset = brought(organizer)
+    fetch_missing([dataset])
+    assert dataset.is_fetched
+    assert "Bearer hf_of_amina" in hub.authorizations
+
+
+def test_limits_of_the_site_and_of_a_person(hub: Hub, organizer: Person, settings: Any) -> None:
+    hub.put_files("datasets/amina/proverbs", {"data/train-2.jsonl": b"x" * 2_500_000})
+    settings.HUB_LIMIT_MB = 2
+    with pytest.raises(Problem, match="E304"):
+        brought(organizer)
+    settings.HUB_LIMIT_MB = 100
+    settings.QUOTAS = settings.QUOTAS | {"disk_mb": 2}
+    with pytest.raises(Problem, match="E365"):
+        brought(organizer)
+    assert not Dataset.objects.exists()
+
+
+def test_a_hub_that_is_away_is_asked_again(hub: Hub, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = drafted(organizer)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise Problem.of("E346", endpoint=hub.url, reason="ConnectError")
+
+    monkeypatch.setattr("runs.datasets.hub_sources.run_child", away)
+    with pytest.raises(Retry):
+        tasks.prepare_dataset.apply(args=(run.dataset_id.hex,), throw=True)
+    dataset = Dataset.objects.get()
+    assert (dataset.state, dataset.fault_code) == ("preparing", "E346")
+    run.refresh_from_db()
+    assert run.waiting_for == "", "the draft is as it was"
+    monkeypatch.undo()
+    assert preparation.prepare_dataset(run.dataset_id) == "done"
+    assert (Dataset.objects.get().state, Dataset.objects.get().fault_code) == ("ready", "")
+
+
+def test_one_is_fetched_at_a_time(hub: Hub, organizer: Person) -> None:
+    run = drafted(organizer)
+    with turns.fetching, pytest.raises(Retry):
+        tasks.prepare_dataset.apply(args=(run.dataset_id.hex,), throw=True)
+    assert Dataset.objects.get().state == "preparing"
+
+
+def test_what_has_gone_from_the_hub_is_told_and_asked_for_again_when_the_run_is_opened(
+    hub: Hub, organizer: Person
+) -> None:
+    run = drafted(organizer)
+    gone = hub.repositories.pop("datasets/amina/proverbs")
+    preparation.prepare_dataset(run.dataset_id)
+    run.refresh_from_db()
+    assert (run.dataset.state, run.dataset.fault_code) == ("failed", "E397")
+    hub.repositories["datasets/amina/proverbs"] = gone
+    services.open_run(run=run)
+    preparation.prepare_dataset(run.dataset_id)
+    assert Dataset.objects.get().state == "ready"
+
+
+def test_it_is_what_the_recipe_learns_from_or_nothing(hub: Hub, organizer: Person) -> None:
+    parameters = {"model.safetensors": b"x" * 5000}
+    hub.put_files("amina/words", {"config.json": b"{}", "tokenizer.json": b"{}", **parameters})
+    found = look_on_hub(person=organizer, repository="amina/words", kind="model")
+    model = bring_from_hub(organizer=organizer, title="P", licence="MIT", found=found)
+    assert model.licence == "MIT"
+    with pytest.raises(Problem, match="E377"):
+        services.create_run(organizer=organizer, dataset=model, title="Words", purpose="", recipe=RECIPE)
+
+
+def test_a_deleted_draft_leaves_nothing(hub: Hub, organizer: Person, django_capture_on_commit_callbacks: Any) -> None:
+    run = drafted(organizer)
+    fetch_missing([run.dataset])
+    folder = storage.text_path(run.dataset).parent
+    assert folder.exists()
+    with django_capture_on_commit_callbacks(execute=True):
+        delete_draft(run=run)
+    assert not folder.exists()
