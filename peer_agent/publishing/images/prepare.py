@@ -1,8 +1,9 @@
-"""From a tar of images to shards of pixels and a held-out part. Streams: memory does not grow with the tar."""
+"""From tars of images to shards of pixels and a held-out part. Streams: memory does not grow with the tars."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from msgspec import Struct, field
@@ -36,23 +37,28 @@ class PreparedImages(Prepared, frozen=True, kw_only=True):
 
 
 class Read(Struct):
-    """What came of an archive: pixels are in a file, one after another."""
+    """What came of the archives: pixels are in a file, one after another. `ends`: after how many images each ends."""
 
+    ends: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     classes: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
 
 
-def prepare(archive: Path, out: Path, preparation: ImagePreparation) -> PreparedImages:
-    """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380."""
-    side = preparation.side
+def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Sequence[Path] = ()) -> PreparedImages:
+    """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380.
+
+    `further` archives are sources of their own: each has its shards and its held-out part. Folders of the same name are
+    one class.
+    """
+    side, archives = preparation.side, (archive, *further)
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        if not archive.stat().st_size:
+        if not all(each.stat().st_size for each in archives):
             raise Problem.of("E303")
         raw = out / "pixels"
         try:
-            read = _read(archive, raw, side)
+            read = _read(archives, raw, side)
             if len(read.labels) < 2 or len(read.classes) < preparation.fewest_classes:
                 raise Problem.of("E380", images=f"{len(read.labels):,}", folders=f"{len(read.classes):,}")
             return _write(read, np.memmap(raw, np.uint8, "r", shape=(len(read.labels), side, side, COLOURS)), out)
@@ -60,34 +66,40 @@ def prepare(archive: Path, out: Path, preparation: ImagePreparation) -> Prepared
             raw.unlink(missing_ok=True)
 
 
-def _read(archive: Path, raw: Path, side: int) -> Read:
+def _read(archives: Sequence[Path], raw: Path, side: int) -> Read:
     read = Read()
     with raw.open("wb") as file:
-        for member in members_of(archive):
-            pixels = pixels_of(member.content, side)
-            if pixels is None:
-                read.skipped += 1
-                continue
-            name = "".join(letter for letter in member.folder if letter.isprintable())[:CLASS_NAME]
-            if len(read.labels) * pixels.size >= MOST_BYTES:
-                raise Problem.of("E301", reason=f"at side {side} the images take more than {MOST_BYTES >> 30} GiB")
-            label = read.classes.setdefault(name, len(read.classes))
-            if label >= CLASSES:
-                raise Problem.of("E301", reason=f"there are more than {CLASSES:,} folders")
-            read.labels.append(label)
-            file.write(pixels.tobytes())
+        for archive in archives:
+            _read_one(archive, file, side, read)
+            read.ends.append(len(read.labels))
     return read
+
+
+def _read_one(archive: Path, file: IO[bytes], side: int, read: Read) -> None:
+    for member in members_of(archive):
+        pixels = pixels_of(member.content, side)
+        if pixels is None:
+            read.skipped += 1
+            continue
+        name = "".join(letter for letter in member.folder if letter.isprintable())[:CLASS_NAME]
+        if len(read.labels) * pixels.size >= MOST_BYTES:
+            raise Problem.of("E301", reason=f"at side {side} the images take more than {MOST_BYTES >> 30} GiB")
+        label = read.classes.setdefault(name, len(read.classes))
+        if label >= CLASSES:
+            raise Problem.of("E301", reason=f"there are more than {CLASSES:,} folders")
+        read.labels.append(label)
+        file.write(pixels.tobytes())
 
 
 def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
     classes, labels = _in_order(read)
-    order = np.argsort(np.random.Philox(key=ORDER_KEY).random_raw(len(labels)), kind="stable")
-    held = min(int(HELD_OUT * len(order)), HELD_OUT_MOST) if len(order) >= FEWEST else 0
-    heldout = _write_heldout(Images(pixels[order[:held]], labels[order[:held]]), out / "heldout.safetensors")
+    held, learned = _parted(read.ends)
+    heldout = _write_heldout(Images(pixels[held], labels[held]), out / "heldout.safetensors")
     (out / "shards").mkdir(exist_ok=True)
     shards = [
-        DataFile(write_content(_content(shard), out / "shards"), len(shard.labels))
-        for shard in _in_shards(pixels, labels, order[held:])
+        DataFile(write_content(_content(shard), out / "shards"), len(shard.labels), source)
+        for source, places in enumerate(learned)
+        for shard in _in_shards(pixels, labels, places)
     ]
     images, skipped = sum(shard.size for shard in shards), read.skipped
     left_out = f" {skipped:,} files were no images and are left out." if skipped else ""
@@ -100,6 +112,18 @@ def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
         pieces=_told(classes, labels),
         ready=f"The images are ready: {images:,} of {len(classes):,} classes.{left_out}",
     )
+
+
+def _parted(ends: Sequence[int]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Which images are held out, and which are learned from of each source, in an order of its own."""
+    held, learned = [], []
+    for begin, end in zip((0, *ends), ends, strict=False):
+        count = end - begin
+        order = begin + np.argsort(np.random.Philox(key=ORDER_KEY).random_raw(count), kind="stable")
+        aside = min(int(HELD_OUT * count), HELD_OUT_MOST // len(ends)) if count >= FEWEST else 0
+        held.append(order[:aside])
+        learned.append(order[aside:])
+    return np.concatenate(held), learned
 
 
 def _write_heldout(images: Images, path: Path) -> DataFile | None:

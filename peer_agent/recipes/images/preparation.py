@@ -18,6 +18,7 @@ class ImagePreparation(Preparation, frozen=True, tag="images"):
         "one tar of folders with images in them, a folder for each class where there are classes",
         ("Images of each class", "The largest classes. What is wrong here was packed so."),
         (".tar", ".tar.gz", ".tgz"),
+        more="more images",
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "shards"
     least_beside: ClassVar[int] = 4096

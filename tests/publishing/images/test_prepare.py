@@ -49,6 +49,24 @@ def test_the_same_archive_gives_the_same_shards(tmp_path: Path) -> None:
     assert prepared(tmp_path / "a") == prepared(tmp_path / "b")
 
 
+def test_further_archives_are_sources_of_their_own(tmp_path: Path) -> None:
+    """Each has its shards and its held-out part; folders of one name are one class."""
+    warm = {name: content for name, content in IMAGES.items() if "/green/" not in name}
+    cold = {name: content for name, content in IMAGES.items() if "/red/" not in name}
+    archives = [tar(tmp_path / f"{number}.tar", files) for number, files in enumerate((warm, cold))]
+    made = prepare(archives[0], tmp_path / "both", ImagePreparation(8), archives[1:])
+    assert made.classes == ["blue", "green", "red"]
+    assert [(shard.size, shard.source) for shard in made.shards] == [(36, 0), (36, 1)]
+    assert made.heldout is not None
+    assert made.heldout.size == 8
+    for shard, names in zip(made.shards, ({"blue", "red"}, {"blue", "green"}), strict=True):
+        _, labels = load_shard(tmp_path / "both" / "shards" / f"{shard.digest}.safetensors")
+        assert {made.classes[label] for label in labels} == names
+    _, held = load_shard(tmp_path / "both" / "heldout.safetensors")
+    assert {made.classes[label] for label in held[:4]} <= {"blue", "red"}
+    assert {made.classes[label] for label in held[4:]} <= {"blue", "green"}
+
+
 def test_files_that_are_no_images_are_counted(tmp_path: Path) -> None:
     made = prepared(tmp_path, {**IMAGES, "set/red/broken.png": b"x", "set/red/notes.txt": b"hello"})
     assert (made.skipped, made.size) == (2, 54)
