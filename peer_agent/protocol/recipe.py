@@ -59,6 +59,9 @@ class Words(NamedTuple):
     help: str = ""
 
 
+OnHub = Literal["", "dataset", "model", "tokenizer"]
+
+
 class Material(NamedTuple):
     """What people bring for a recipe to learn from, in words."""
 
@@ -69,8 +72,14 @@ class Material(NamedTuple):
     suffixes: tuple[str, ...]  # that its file has one of …
     or_text: bool = False  # … or it is a text, whatever it is called
     more: str = ""  # one more file, which is a source of its own, as in `another text`
-    adapts: "Material | None" = None  # the model that has to be brought too, where one is adapted
-    hub: Literal["", "model", "dataset"] = ""  # what the Hub has it as, where it may be taken from there by its name
+    adapts: "Material | None" = None  # the model that has to be brought too, where one is adapted …
+    takes: "Material | None" = None  # … or what may be brought: a tokenizer
+    hub: OnHub = ""  # what of the Hub it is, where it may be taken from there by its name
+
+    @property
+    def brought(self) -> "Material | None":
+        """What is, or may be, brought beside the data."""
+        return self.adapts or self.takes
 
     def named(self, count: int) -> str:
         """As in `the texts`: so many files of it."""

@@ -210,7 +210,7 @@ def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     fetch.add_argument("--commit", required=True)
     for command in (look, fetch):
         command.add_argument("--repository", required=True)
-        command.add_argument("--kind", choices=("model", "dataset"), required=True)
+        command.add_argument("--kind", choices=("dataset", "model", "tokenizer"), required=True)
         command.add_argument("--files", default="", help="of a dataset: which, as in data/train-*")
         command.add_argument("--most", type=int, required=True, help="bytes")
     check = _command(commands, "hub-check", run_hub_check)

@@ -65,7 +65,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     made = importlib.import_module(preparation.module).prepare(folder / "file", folder, preparation, **base)
     fitted = recipe.fitted(msgspec.to_builtins(made))
     assert fitted.preparation() == preparation, "what was found is no reason to prepare anew"
-    assert all(getattr(fitted, name) for name in recipe.from_data)
+    assert not any(getattr(fitted, name) in (None, ()) for name in recipe.from_data)
     return fitted, folder
 
 

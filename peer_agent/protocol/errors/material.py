@@ -3,6 +3,12 @@
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_LOST, Entry, Severity
 
 MATERIAL: dict[str, Entry] = {
+    "E372": Entry(
+        "Tokenizer does not fit",
+        Severity.MEDIUM,
+        "The tokenizer cannot be used here: {reason}.",
+        "Bring another one, as tokenizer.json or by the name of a model on the Hub, or let one learn from the text.",
+    ),
     "E377": Entry(
         "File not suited",
         Severity.MEDIUM,

@@ -37,6 +37,13 @@ def model_files(names: Collection[str]) -> list[str]:
     raise Problem.of("E388", reason=f"there is no {WEIGHTS} in it")
 
 
+def tokenizer_files(names: Collection[str]) -> list[str]:
+    """Those of a model's tokenizer. Raises Problem E372."""
+    if TOKENIZER not in names:
+        raise Problem.of("E372", reason=f"there is no {TOKENIZER} in it")
+    return [name for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL) if name in names]
+
+
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
     """Those with rows or texts: of one sort, and where nobody said which, of the training part.
 

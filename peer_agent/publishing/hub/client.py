@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.hub.names import Kind
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
-
-Kind = Literal["model", "dataset"]  # of a repository
 
 WRITING = {"write", "admin"}  # roles of a classic token
 WRITE_SCOPE = "repo.write"  # of a fine-grained one
@@ -82,11 +81,16 @@ def _writable(said: Mapping[str, Any]) -> list[str]:
     return [str(part["entity"]["name"]) for part in scoped]
 
 
+def type_of(kind: Kind) -> str:
+    """Of the repository that has it."""
+    return "dataset" if kind == "dataset" else "model"
+
+
 def held_files(
     api: "HfApi", repository: str, revision: str | None, *, kind: Kind = "model", most: int | None = None
 ) -> dict[str, Any]:
     """The files of a revision by name, of no more than the first `most` entries."""
-    tree = api.list_repo_tree(repository, recursive=True, revision=revision, repo_type=kind)
+    tree = api.list_repo_tree(repository, recursive=True, revision=revision, repo_type=type_of(kind))
     return {file.path: file for file in islice(tree, most) if hasattr(file, "blob_id")}
 
 

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
-from peer_agent.publishing.hub.choosing import model_files, text_files
-from peer_agent.publishing.hub.client import Kind, api_of, held_files, in_words, is_same
-from peer_agent.publishing.hub.names import check_name
+from peer_agent.publishing.hub.choosing import model_files, text_files, tokenizer_files
+from peer_agent.publishing.hub.client import api_of, held_files, in_words, is_same, type_of
+from peer_agent.publishing.hub.names import Kind, check_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -60,9 +60,9 @@ def look(wanted: Wanted, token: str, *, most: int) -> Found:
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with _told(wanted):
-        info = api.repo_info(wanted.repository, repo_type=wanted.kind)
+        info = api.repo_info(wanted.repository, repo_type=type_of(wanted.kind))
         if getattr(info, "gated", False):
-            api.auth_check(wanted.repository, repo_type=wanted.kind)
+            api.auth_check(wanted.repository, repo_type=type_of(wanted.kind))
         commit, files = _chosen(api, wanted, info.sha or "")
     size = sum(file.size for file in files.values())
     if size > most:
@@ -97,8 +97,8 @@ def _told(wanted: Wanted) -> Any:
 def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
     """The commit, and its files that are wanted. Texts that the Hub alone has as rows are looked for where it has."""
     held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
-    if wanted.kind == "model":
-        return commit, _files(held, model_files(held))
+    if wanted.kind != "dataset":
+        return commit, _files(held, (model_files if wanted.kind == "model" else tokenizer_files)(held))
     try:
         return commit, _files(held, text_files(held, wanted.files, wanted.repository))
     except Problem as problem:
@@ -117,7 +117,7 @@ def _converted(api: "HfApi", wanted: Wanted) -> str | None:
     from huggingface_hub.errors import RevisionNotFoundError
 
     try:
-        return api.repo_info(wanted.repository, repo_type=wanted.kind, revision=CONVERTED).sha
+        return api.repo_info(wanted.repository, repo_type=type_of(wanted.kind), revision=CONVERTED).sha
     except RevisionNotFoundError:
         return None
 
@@ -130,8 +130,8 @@ def _licence_of(info: Any) -> str:
 
 
 def _name_of(number: int, name: str, wanted: Wanted) -> str:
-    """A file's name here. Those of a model decide what they are; of texts, the order alone does."""
-    return name if wanted.kind == "model" else f"{number:05}"
+    """A file's name here. Those of a model decide what they are; of texts the order does."""
+    return f"{number:05}" if wanted.kind == "dataset" else name
 
 
 def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
@@ -165,7 +165,9 @@ def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
     )
 
     begin = _size_of(path)
-    address = hf_hub_url(wanted.repository, file.path, repo_type=wanted.kind, revision=commit, endpoint=wanted.endpoint)
+    address = hf_hub_url(
+        wanted.repository, file.path, repo_type=type_of(wanted.kind), revision=commit, endpoint=wanted.endpoint
+    )
     headers = {**build_hf_headers(token=api.token, library_name="manyhands"), "Accept-Encoding": "identity"}
     headers |= {"Range": f"bytes={begin}-"} if begin else {}
     with get_session().stream("GET", address, headers=headers) as response:

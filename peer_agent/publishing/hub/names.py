@@ -1,8 +1,11 @@
 """What repositories on the Hub are called."""
 
 import re
+from typing import Literal
 
 from peer_agent.protocol.errors import Problem
+
+Kind = Literal["dataset", "model", "tokenizer"]  # what is looked for; a tokenizer is a part of a model
 
 PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 NAME = re.compile(f"{PART}/{PART}")

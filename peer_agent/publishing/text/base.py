@@ -29,6 +29,7 @@ from peer_agent.publishing.hub.choosing import (
 )
 from peer_agent.publishing.text.chat import ChatTemplate
 from peer_agent.publishing.text.model_files import ModelFiles, open_model
+from peer_agent.publishing.text.tokenizer import pieces_of
 from peer_agent.recipes.finetune_lora import NAMES, Base
 from peer_agent.recipes.finetune_lora.training import CONFIG, empty_model
 from peer_agent.recipes.json_files import write_json
@@ -174,8 +175,8 @@ def _write_tokenizer(
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     except Exception as error:
         raise Problem.of("E391", reason=f"{TOKENIZER}: {error}") from error
-    if tokenizer.get_vocab_size() > base.vocab:
-        reason = f"its tokenizer has {tokenizer.get_vocab_size():,} tokens, it takes {base.vocab:,}"
+    if pieces_of(tokenizer) > base.vocab:
+        reason = f"its tokenizer has {pieces_of(tokenizer):,} tokens, it takes {base.vocab:,}"
         raise Problem.of("E391", reason=reason)
     settings = files.values(TOKENIZER_CONFIG)
     special = {name: _text_of(settings[name]) for name in KEPT if settings.get(name) is not None}

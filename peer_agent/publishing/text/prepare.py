@@ -6,17 +6,20 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.publishing.text.brought_tokenizer import LARGEST_VOCAB, SMALLEST_VOCAB, take_tokenizer
 from peer_agent.publishing.text.documents import Documents, open_documents
 from peer_agent.publishing.text.shards import entropy_of, in_shards, shard_tokens, write_heldout, write_shard
 from peer_agent.publishing.text.tokenizer import (
     END_OF_TEXT_ID,
     Encoded,
     encode_documents,
+    pieces_of,
     save_tokenizer,
     train_tokenizer,
 )
@@ -24,7 +27,6 @@ from peer_agent.recipes.preparation import DataFile, Prepared
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import Sentences
 
-SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
 TRAINED_ON = 64 << 20  # bytes of text from which the tokenizer learns, at most
 HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so many tokens …
 HELD_OUT_AT_MOST = 0.2  # … if that is no more than this share
@@ -38,20 +40,25 @@ class PreparedText(Prepared, frozen=True, kw_only=True):
     vocab: int
     characters: int
     unigram_entropy: float | None  # nats per token of the shards; None where no loss is of tokens alone
+    end: int = END_OF_TEXT_ID  # the token that ends a text …
+    special: tuple[int, ...] = ()  # … and those of a tokenizer that was brought, for sentences, by their roles
 
 
-def prepare(text: Path, out: Path, preparation: TextPreparation, further: Sequence[Path] = ()) -> PreparedText:
-    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E381, E382.
+def prepare(
+    text: Path, out: Path, preparation: TextPreparation, further: Sequence[Path] = (), *, base: Path | None = None
+) -> PreparedText:
+    """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
 
-    `further` texts are sources of their own: each has its shards and its held-out part. One tokenizer learns of all.
+    `further` texts are sources of their own: each has its shards and its held-out part. One tokenizer learns of all, or
+    is brought: `base`.
     """
     vocab = preparation.vocab
-    if not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
+    if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
         raise Problem.of("E301", reason=f"vocabulary {vocab} is not within {SMALLEST_VOCAB} and {LARGEST_VOCAB}")
     with disk_errors(out), ExitStack() as stack:
         files = enumerate((text, *further))
         texts = [stack.enter_context(open_documents(path, out / f"rows-{number}")) for number, path in files]
-        return _prepare(texts, out, preparation)
+        return _prepare(texts, out, preparation) if base is None else _prepare_by(base, texts, out, preparation)
 
 
 def _prepare(texts: Sequence[Documents], out: Path, preparation: TextPreparation) -> PreparedText:
@@ -62,12 +69,21 @@ def _prepare(texts: Sequence[Documents], out: Path, preparation: TextPreparation
     return cut(texts, out, tokenizer, sentences=sentences)
 
 
+def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: TextPreparation) -> PreparedText:
+    sentences = preparation.sentences
+    brought = take_tokenizer(base, out / "tokenizer", sentences=sentences)
+    made = cut(texts, out, brought.tokenizer, sentences=sentences, end=brought.end)
+    return replace(made, end=brought.end, special=brought.special)
+
+
 def cut(
     texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
     """Write shards and the held-out part of texts. `end`: the token that follows each document that is no sentences."""
     orders = [documents.order() for documents in texts]
-    pieces, held = tokenizer.get_vocab_size(), list[Encoded]()
+    tokenizer.no_truncation()  # some files say that
+    tokenizer.no_padding()
+    pieces, held = pieces_of(tokenizer), list[Encoded]()
     counts, shards = np.zeros(pieces, dtype=np.int64), list[DataFile]()
     for source, (documents, order) in enumerate(zip(texts, orders, strict=True)):
         encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences, end=end)

@@ -98,6 +98,11 @@ def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenize
     return tokenizer
 
 
+def pieces_of(tokenizer: Tokenizer) -> int:
+    """One more than its largest token: how many rows a model has for it, where some numbers are left out too."""
+    return 1 + max(tokenizer.get_vocab().values(), default=-1)
+
+
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> Iterator[Encoded]:

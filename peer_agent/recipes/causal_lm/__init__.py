@@ -1,9 +1,10 @@
 """A causal language model: every token but a sample's first is predicted from those before it."""
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import Rule, Words, register
 from peer_agent.recipes.text.recipe import TextRecipe, usage_of_writer
@@ -43,6 +44,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     training = "peer_agent.recipes.causal_lm.training"
     task = "text-generation"
     largest = "model.layers"
+    from_data = ("end",)
     words = (
         Words("family", "model.family", "Family", "GPT-2 is the simplest; Llama and Qwen are what tools expect today."),
         Words("layers", "model.layers", "Layers", "2 to 4 learn on laptops within the hour."),
@@ -54,6 +56,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     )
 
     model: Model = Model()
+    end: Annotated[int, Meta(ge=0, le=65_535)] = 0  # the token that ends a text, set from the tokenizer
 
     @property
     def stretch(self) -> int:
@@ -84,6 +87,10 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     def recomputed_floats(self, samples: int) -> float:
         """As of every transformer."""
         return recomputed_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
+
+    def fitted(self, data: Mapping[str, Any]) -> Self:
+        """The tokenizer's tokens, and which of them ends a text."""
+        return replace(super().fitted(data), end=data.get("end", 0))
 
     def rules(self) -> Iterable[Rule]:
         """Of the model's shape."""

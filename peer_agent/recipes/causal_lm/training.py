@@ -25,7 +25,6 @@ from peer_agent.recipes.training import Batch, Place, Samples
 
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss"]
 
-END_OF_TEXT, END_OF_TEXT_ID = "<|endoftext|>", 0  # the tokenizer's first token; also begins a text
 SPREAD = 0.02  # standard deviation of fresh matrices, as in GPT-2
 INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled by depth, as in GPT-2
 
@@ -55,8 +54,8 @@ def _gpt2(recipe: CausalLM) -> PreTrainedModel:
         embd_pdrop=0.0,
         attn_pdrop=0.0,
         summary_first_dropout=0.0,
-        bos_token_id=END_OF_TEXT_ID,
-        eos_token_id=END_OF_TEXT_ID,
+        bos_token_id=recipe.end,
+        eos_token_id=recipe.end,
         tie_word_embeddings=True,
     )
     return GPT2LMHeadModel(config)
@@ -83,8 +82,8 @@ def _gated(recipe: CausalLM) -> dict[str, Any]:
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads or shape.heads,
         "head_dim": shape.width // shape.heads,
-        "bos_token_id": END_OF_TEXT_ID,
-        "eos_token_id": END_OF_TEXT_ID,
+        "bos_token_id": recipe.end,
+        "eos_token_id": recipe.end,
     }
 
 
@@ -109,7 +108,7 @@ def figures_of(recipe: CausalLM, model: torch.nn.Module, heldout: Tokens, loss: 
 def save_model(recipe: CausalLM, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
     """The folder of a transformers model that writes by itself."""
     settings: Any = model.generation_config
-    settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=0, max_length=recipe.model.context)
+    settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=recipe.end, max_length=recipe.model.context)
     model.save_pretrained(out)
     copy_tokenizer(data / "tokenizer", out, context=recipe.model.context)
     return ("config.json", "generation_config.json", "model.safetensors", *TOKENIZER_FILES)

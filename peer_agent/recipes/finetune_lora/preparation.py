@@ -10,9 +10,18 @@ class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
     """Shards of the base's tokens; its tokenizer and its parameters lie beside them."""
 
     material: ClassVar[Material] = TextPreparation.material._replace(
+        takes=None,
         file="one file of UTF-8 text, or rows with texts or conversations: JSON lines or Parquet",
         adapts=Material(
-            "model", "parameters", "one zip of a model's folder, with safetensors", ("", ""), (".zip",), hub="model"
+            "model",
+            "parameters",
+            "one zip of a model's folder, with safetensors",
+            (
+                "The model that is adapted",
+                "Bring it next: a release of a run here, a model of the Hub, or one of your own.",
+            ),
+            (".zip",),
+            hub="model",
         ),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"

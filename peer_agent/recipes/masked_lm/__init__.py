@@ -1,7 +1,7 @@
 """A masked language model: words that were hidden are found again from both sides, and two parts are put in order."""
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -10,6 +10,8 @@ from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.text.preparation import Language, TextPreparation, TokenizerName
 from peer_agent.recipes.text.recipe import TextRecipe
 from peer_agent.recipes.text.transformer import even_heads, kept_floats, recomputed_floats
+
+Token = Annotated[int, Meta(ge=0, le=65_535)]
 
 SPECIAL = 3  # tokens of a sample that are no text: [CLS] A [SEP] B [SEP]
 # Floats that forward keeps for backward, a layer, for each token and unit of width: with transformers 5 torch saves
@@ -41,6 +43,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     loss_unit = ("masked word", "masked words")
     task = "fill-mask"
     largest = "model.layers"
+    from_data = ("special",)
     words = (
         Words("family", "model.family", "Family", "ALBERT uses one layer again and again: few parameters to send."),
         Words("layers", "model.layers", "Layers"),
@@ -64,6 +67,8 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     lowercase: Literal[0, 1] = 0
     masked: Annotated[float, Meta(ge=0.01, le=0.5)] = 0.15
     order: Literal[0, 1] = 1
+    # Padding, unknown, [CLS], [SEP] and [MASK], set from the tokenizer.
+    special: tuple[Token, Token, Token, Token, Token] = (0, 1, 2, 3, 4)
 
     @property
     def stretch(self) -> int:
@@ -99,7 +104,15 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         """Of the model's shape, and of what a tokenizer can do."""
         normalizes = self.tokenizer == "bpe" and self.language != "any"
         yield even_heads(self.model)
+        yield Rule("special", "each special token is another one of the vocabulary", not self._are_special())
         yield Rule("language", "only a unigram tokenizer normalizes", normalizes)
+
+    def _are_special(self) -> bool:
+        return len(set(self.special)) == len(self.special) and max(self.special) < self.vocab
+
+    def fitted(self, data: Mapping[str, Any]) -> Self:
+        """The tokenizer's tokens, and which of them are special."""
+        return replace(super().fitted(data), special=tuple(data.get("special") or range(5)))
 
     def preparation(self) -> TextPreparation:
         """By a tokenizer of its vocabulary, with the beginnings of sentences."""

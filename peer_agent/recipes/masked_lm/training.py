@@ -17,9 +17,7 @@ from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokeni
 from peer_agent.recipes.text.tokens import IGNORED, Sentences, load_sentences
 from peer_agent.recipes.training import Batch, Place, Samples, heldout_batches
 
-PADDING, UNKNOWN, CLS, SEP, MASK = range(5)  # the tokenizer's first tokens
 JUDGED = 2048  # held-out samples, about, that a model is judged by
-WORDS_FROM = 5  # the first token that is one
 SPREAD = 0.02  # standard deviation of fresh matrices
 KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # of masked words: left as they are, and replaced by any word
 
@@ -34,7 +32,7 @@ def build_model(recipe: MaskedLM) -> PreTrainedModel:
             draw_normal(parameter, seed=recipe.seed, name=name, spread=SPREAD)
     with torch.no_grad():
         embeddings: Any = model.get_input_embeddings()
-        embeddings.weight[PADDING].zero_()
+        embeddings.weight[recipe.special[0]].zero_()
     return model
 
 
@@ -43,6 +41,7 @@ def build_model(recipe: MaskedLM) -> PreTrainedModel:
 
 def _albert(recipe: MaskedLM) -> PreTrainedModel:
     shape = recipe.model
+    padding, _, cls, sep, _ = recipe.special
     config = AlbertConfig(
         vocab_size=recipe.vocab,
         embedding_size=shape.embedding,
@@ -55,9 +54,9 @@ def _albert(recipe: MaskedLM) -> PreTrainedModel:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         classifier_dropout_prob=0.0,
-        pad_token_id=PADDING,
-        bos_token_id=CLS,
-        eos_token_id=SEP,
+        pad_token_id=padding,
+        bos_token_id=cls,
+        eos_token_id=sep,
     )
     return AlbertForPreTraining(config)
 
@@ -74,7 +73,7 @@ def _bert(recipe: MaskedLM) -> PreTrainedModel:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         classifier_dropout=0.0,
-        pad_token_id=PADDING,
+        pad_token_id=recipe.special[0],
     )
     return BertForPreTraining(config)
 
@@ -111,19 +110,20 @@ def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place)
 def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
     """A stretch of text as `[CLS] A [SEP] B [SEP]`, cut where a sentence begins, its parts swapped half of the time."""
     chance = chance_of(place, sample)
+    padding, _, cls, sep, _ = recipe.special
     start = sample * recipe.stretch
     text = shard.tokens[start : start + recipe.stretch].astype(np.int64)
     cut = _cut(shard, start, len(text), chance)
     is_swapped = bool(recipe.order) and chance.random() < 0.5
     parts = (text[cut:], text[:cut]) if is_swapped else (text[:cut], text[cut:])
-    ids = np.concatenate([[CLS], parts[0], [SEP], parts[1], [SEP]])
+    ids = np.concatenate([[cls], parts[0], [sep], parts[1], [sep]])
     second = len(parts[0]) + 2
     is_word = np.ones(len(ids), bool)
     is_word[[0, second - 1, len(ids) - 1]] = False
     ids, labels = _masked(recipe, ids, np.flatnonzero(is_word), chance)
     room = recipe.model.context - len(ids)
     return Sample(
-        np.pad(ids, (0, room), constant_values=PADDING),
+        np.pad(ids, (0, room), constant_values=padding),
         np.pad(labels, (0, room), constant_values=IGNORED),
         np.pad((np.arange(len(ids)) >= second).astype(np.int64), (0, room)),
         np.pad(np.ones(len(ids), np.int64), (0, room)),
@@ -147,11 +147,18 @@ def _masked(
     labels = np.full(len(ids), IGNORED, np.int64)
     labels[hidden] = ids[hidden]
     draws, others = chance.random(len(hidden)), chance.random(len(hidden))
-    other = WORDS_FROM + (others * (recipe.vocab - WORDS_FROM)).astype(np.int64)
-    changed = np.where(draws < KEPT_SHARE + RANDOM_SHARE, other, MASK)
+    other = _word(recipe, (others * (recipe.vocab - len(recipe.special))).astype(np.int64))
+    changed = np.where(draws < KEPT_SHARE + RANDOM_SHARE, other, recipe.special[-1])
     ids = ids.copy()
     ids[hidden] = np.where(draws < KEPT_SHARE, ids[hidden], changed)
     return ids, labels
+
+
+def _word(recipe: MaskedLM, number: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tokens by their number among those that are not special."""
+    for special in sorted(recipe.special):
+        number = number + (number >= special)
+    return number
 
 
 # Loss

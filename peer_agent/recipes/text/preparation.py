@@ -24,6 +24,14 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
         or_text=True,
         more="another text",
         hub="dataset",
+        takes=Material(
+            "tokenizer",
+            "tokens",
+            "a tokenizer.json",
+            ("The tokenizer", "It learns from the text, unless you bring one."),
+            (".json",),
+            hub="tokenizer",
+        ),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
     module: ClassVar[str] = "peer_agent.publishing.text.prepare"

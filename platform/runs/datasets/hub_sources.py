@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import transaction
 
 from accounts.models import Person
-from peer_agent.publishing.hub.names import check_name
+from peer_agent.publishing.hub.names import Kind, check_name
 from runs import quotas, storage
 from runs.datasets.services import new_dataset
 from runs.hub_access import account_of, hub_environment, token_of
@@ -26,14 +26,14 @@ class OnHub(NamedTuple):
     """A repository as it was when somebody named it. `size` in bytes, of what will be fetched."""
 
     repository: str
-    kind: Literal["model", "dataset"]
+    kind: Kind
     files: str
     commit: str
     size: int
     licence: str
 
 
-def look_on_hub(*, person: Person, repository: str, kind: Literal["model", "dataset"], files: str = "") -> OnHub:
+def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "") -> OnHub:
     """What there is, as this person may see it. To be called outside of a transaction: it waits for the Hub.
 
     Raises Problem E304, E346 to E348, E352, E365, E388, E389, E396 to E398.

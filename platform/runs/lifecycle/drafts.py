@@ -75,7 +75,8 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
         require_data(recipe, text)
     Dataset.objects.filter(pk=text.pk).update(licence=licence)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode(), dataset=text, waiting_for="")
-    _hand_over(draft.dataset, text, adapts=recipe.material.adapts is not None)
+    brought = recipe.material.brought
+    _hand_over(draft.dataset, text, keeps=brought is not None and brought == old.material.brought)
     if dataset is not None:
         forget_text(draft.dataset)
     if not is_known:
@@ -87,16 +88,16 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
     run.refresh_from_db()
 
 
-def _hand_over(before: Dataset, text: Dataset, *, adapts: bool) -> None:
-    """What was brought beside a text stays beside the one in its place; a model only where one is adapted."""
+def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
+    """What was brought beside a text stays beside the one in its place; a model or a tokenizer where one is of use."""
     base = before.base
     if text != before:
         before.further.update(first=text)
     before.base = None
-    text.base = base if adapts else None
+    text.base = base if keeps else None
     for each in (before, text):
         each.save(update_fields=["base"])
-    if base is not None and not adapts:
+    if base is not None and not keeps:
         forget_text(base)
 
 

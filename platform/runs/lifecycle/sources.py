@@ -25,11 +25,11 @@ USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
 
 
 def require_base(run: Run, filename: str, on_hub: str = "") -> None:
-    """A file of this name may be the model that a draft adapts, or that which is so called on the Hub.
+    """A file of this name, here or on the Hub, may be the model that a draft adapts, or a tokenizer of its text.
 
     Raises Problem E377, E392.
     """
-    wanted = run.parsed_recipe.material.adapts
+    wanted = run.parsed_recipe.material.brought
     if wanted is None:
         raise Problem.of("E392")
     if not (on_hub == wanted.hub if on_hub else filename.lower().endswith(wanted.suffixes)):
@@ -38,20 +38,36 @@ def require_base(run: Run, filename: str, on_hub: str = "") -> None:
 
 @transaction.atomic
 def set_base(*, run: Run, base: Dataset) -> None:
-    """The model that a draft adapts, in the place of another one; the text is cut by its tokenizer.
+    """What a draft adapts, or a tokenizer, in the place of another one; the text is cut by it.
 
     Raises Problem E315, E377, E392.
     """
     draft = require_draft(run)
     require_base(draft, base.filename, base.on_hub)
+    _put_base(draft, base)
+    name = draft.parsed_recipe.material.brought.name  # type: ignore[union-attr]
+    add_line(run=run, kind="edited", text=f"{run.organizer.username} brought the {name} {quoted(base.filename)}.")
+    run.refresh_from_db()
+
+
+@transaction.atomic
+def remove_base(*, run: Run) -> None:
+    """Take what was brought off a draft again: a tokenizer learns from the text then. Raises Problem E315."""
+    draft = require_draft(run)
+    if (before := draft.dataset.base) is None:
+        return
+    _put_base(draft, None)
+    add_line(run=run, kind="edited", text=f"{run.organizer.username} took {quoted(before.filename)} off.")
+    run.refresh_from_db()
+
+
+def _put_base(draft: Run, base: Dataset | None) -> None:
     before, recipe = draft.dataset.base, draft.parsed_recipe
     Dataset.objects.filter(pk=draft.dataset_id).update(base=base)
     draft.dataset.base = base
     if before is not None:
         forget_text(before)
     _change(draft, recipe)
-    add_line(run=run, kind="edited", text=f"{run.organizer.username} brought the model {quoted(base.filename)}.")
-    run.refresh_from_db()
 
 
 def require_source(run: Run, filename: str, on_hub: str = "") -> None:

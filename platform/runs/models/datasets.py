@@ -40,7 +40,7 @@ class Dataset(models.Model):
     folder = models.CharField(max_length=200)  # relative to the storage folder
     # Where this is a further source of another's runs: that one, which also has all that is prepared.
     first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
-    # A model that is adapted with this text: a file of its own, prepared with it.
+    # A model that is adapted with this text, or a tokenizer that cuts it: a file of its own, prepared with it.
     base = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="adapted")
     # Where it comes from the Hub: `repository`, `kind`, `files` and `commit`; no sha256 before it is here.
     origin = models.JSONField(null=True, blank=True)

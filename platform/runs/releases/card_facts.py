@@ -98,7 +98,8 @@ def _data_facts(run: Run) -> dict[str, Any]:
         of_each = "; ".join(f"{text.licence} ({text.filename})" for text in texts)
         licence = next(iter(licences)) if len(licences) == 1 else of_each
     if (base := run.dataset.base) is not None:
-        title, licence = f"{title}; adapted: {base.filename}", f"{licence}; {base.licence} ({base.filename})"
+        what = "adapted" if run.parsed_recipe.material.adapts is not None else "tokenizer"
+        title, licence = f"{title}; {what}: {base.filename}", f"{licence}; {base.licence} ({base.filename})"
     return {"data_title": title, "data_licence": licence, "data_vouched": "; ".join(vouchers)}
 
 

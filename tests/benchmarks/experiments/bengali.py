@@ -102,6 +102,16 @@ def mixed(swarm: Swarm) -> list[float]:
     return [part / max(sum(used), 1) for part in used]
 
 
+def newest(swarm: Swarm) -> dict[str, Any]:
+    """The snapshot of the last step."""
+    return max(swarm.items("snapshots"), key=step_of)
+
+
+def step_of(snapshot: dict[str, Any]) -> int:
+    """The step it was made after."""
+    return int(snapshot["step"])
+
+
 def tuned(script: str, model: Path, data: Path, what: str, seeds: int) -> dict[str, Any]:
     """Figures of the released weights and of fresh ones, seed by seed."""
     files = {
@@ -136,10 +146,10 @@ def measured(data: Path, steps: int, batch: int, seeds: int) -> Figures:
             records = swarm.records()
             parts = mixed(swarm)
             model = swarm.released(folder / "model", READY_S)
+            swarm.wait(lambda: newest(swarm)["heldout_figures"], READY_S, "the last snapshot is measured")
             snapshots = swarm.items("snapshots")
         found = {what: tuned(script, model, data, what, seeds) for what, script in SCRIPTS.items()}
     held = sorted((each["step"], each["heldout_loss"]) for each in snapshots if each["heldout_loss"] is not None)
-    last = max(snapshots, key=lambda each: each["step"])
     losses = [record["loss"] for record in records]
     return {
         "steps": steps,
@@ -149,7 +159,7 @@ def measured(data: Path, steps: int, batch: int, seeds: int) -> Figures:
         "mix": parts,
         "losses": [sum(part) / len(part) for part in (losses[:5], losses[-5:])],
         "heldout": held,
-        "figures": last["heldout_figures"],
+        "figures": max(snapshots, key=step_of)["heldout_figures"],
         "exact": sum(bool(record["exact"]) for record in records),
         **found,
     }

@@ -4,7 +4,7 @@ import pytest
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.hub import choosing
-from peer_agent.publishing.hub.choosing import model_files, text_files
+from peer_agent.publishing.hub.choosing import model_files, text_files, tokenizer_files
 
 MODEL = ["README.md", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors", "model.bin"]
 PARTS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
@@ -32,6 +32,12 @@ def test_one_in_parts() -> None:
 def test_what_is_no_models_folder(names: list[str], said: str) -> None:
     with pytest.raises(Problem, match=said):
         model_files(names)
+
+
+def test_of_a_tokenizer_its_files_alone() -> None:
+    assert tokenizer_files(MODEL) == ["tokenizer.json", "tokenizer_config.json"]
+    with pytest.raises(Problem, match="E372"):
+        tokenizer_files(["config.json", "vocab.txt"])
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,6 @@ from transformers import AutoModelForMaskedLM
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.recipes.masked_lm import BERT, PAPER, SMALL, MaskedLM, Model
 from peer_agent.recipes.masked_lm.training import (
-    CLS,
-    MASK,
-    PADDING,
-    SEP,
-    WORDS_FROM,
     batch_of,
     build_model,
     loss_units_in,
@@ -31,6 +26,8 @@ HERE = Place(RunId("ab" * 16), 0, 0)
 CPU = torch.device("cpu")
 TINY = MaskedLM(model=Model(layers=2, width=32, heads=4, context=35, embedding=16), vocab=300)
 STRETCH = 32
+PADDING, _, CLS, SEP, MASK = TINY.special
+WORDS_FROM = 5
 
 
 def some_text(tokens: int = 1000, every: int = 10) -> Sentences:
@@ -47,6 +44,21 @@ def rows(recipe: MaskedLM = TINY, text: Sentences | None = None, place: Place = 
 def originals(ids: Any, labels: Any) -> Any:
     """What stood there before anything was masked."""
     return np.where(labels == IGNORED, ids, labels)
+
+
+def test_special_tokens_are_those_of_the_tokenizer() -> None:
+    """Wherever they lie: samples are the same but for their numbers, and no other word becomes one of them."""
+    special = (0, 100, 101, 102, 103)
+    other = replace(TINY, special=special)
+    number_of = np.concatenate([np.array(special), [n for n in range(300) if n not in special]])
+    text = some_text()
+    moved = Sentences(number_of[text.tokens].astype(np.uint16), text.starts)
+    (ids, labels, *rest), (theirs, their_labels, *their_rest) = rows(TINY, text), rows(other, moved)
+    assert (number_of[ids] == theirs).all()
+    assert (np.where(labels == IGNORED, IGNORED, number_of[labels]) == their_labels).all()
+    assert all((a == b).all() for a, b in zip(rest, their_rest, strict=True))
+    model: Any = build_model(other)
+    assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (0, 101, 102)
 
 
 def test_a_sample_is_a_stretch_in_two_parts_that_begin_with_sentences() -> None:

@@ -1,6 +1,7 @@
 """Texts and models by their name on the Hub: with the real child, the real client and a strict double."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,18 @@ from celery.exceptions import Retry
 from accounts.encryption import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from peer_agent.recipes.causal_lm import CausalLM
+from peer_agent.recipes.finetune_lora import FinetuneLoRA
+from peer_agent.recipes.masked_lm import MaskedLM
+from peer_agent.recipes.masked_lm import Model as Reader
 from runs import queue, storage, tasks
 from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub
-from runs.lifecycle import preparation, services
+from runs.lifecycle import drafts, preparation, services, sources
 from runs.lifecycle.drafts import delete_draft
 from runs.models import Dataset, HubAccount, Run
 from runs.processes import turns
 from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.text.test_brought_tokenizer import llama
 from tests.runs.factories import RECIPE
 
 LINES = b"".join(b'{"text": "Many hands make light work, %d times."}\n' % number for number in range(400))
@@ -145,6 +151,37 @@ def test_it_is_what_the_recipe_learns_from_or_nothing(hub: Hub, organizer: Perso
     assert model.licence == "MIT"
     with pytest.raises(Problem, match="E377"):
         services.create_run(organizer=organizer, dataset=model, title="Words", purpose="", recipe=RECIPE)
+
+
+def test_a_tokenizer_of_the_hub_cuts_the_text(hub: Hub, organizer: Person, tmp_path: Path) -> None:
+    llama().save(str(tmp_path / "tokenizer.json"))
+    hub.put_files("meta/llama", {"tokenizer.json": (tmp_path / "tokenizer.json").read_bytes()})
+    run = drafted(organizer)
+    found = look_on_hub(person=organizer, repository="meta/llama", kind="tokenizer")
+    sources.set_base(run=run, base=bring_from_hub(organizer=organizer, title="P", licence="MIT", found=found))
+    assert preparation.prepare_dataset(run.dataset_id) == "done"
+    run = Run.objects.get()
+    assert isinstance(run.parsed_recipe, CausalLM)
+    assert (run.parsed_recipe.vocab, run.parsed_recipe.end) == (400, 2)
+    sources.remove_base(run=run)
+    preparation.prepare_dataset(run.dataset_id)
+    run = Run.objects.get()
+    assert isinstance(run.parsed_recipe, CausalLM)
+    assert run.parsed_recipe.end == 0
+
+
+def test_a_tokenizer_goes_where_nothing_can_be_done_with_it(hub: Hub, organizer: Person, tmp_path: Path) -> None:
+    hub.put_files("meta/llama", {"tokenizer.json": b"{}"})
+    run = drafted(organizer)
+    found = look_on_hub(person=organizer, repository="meta/llama", kind="tokenizer")
+    sources.set_base(run=run, base=bring_from_hub(organizer=organizer, title="P", licence="MIT", found=found))
+    masked = MaskedLM(model=Reader(context=16), target_batch=4, micro_batch=2)
+    drafts.change_draft(run=run, recipe=masked, licence="CC0")
+    assert run.dataset.base is not None, "a model that reads takes one too"
+    adapting = FinetuneLoRA(context=8, target_batch=4, micro_batch=2)
+    drafts.change_draft(run=run, recipe=adapting, licence="CC0")
+    assert run.dataset.base is None
+    assert Dataset.objects.count() == 1
 
 
 def test_a_deleted_draft_leaves_nothing(hub: Hub, organizer: Person, django_capture_on_commit_callbacks: Any) -> None:

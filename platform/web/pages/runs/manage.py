@@ -211,7 +211,8 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
     can_change = run.state == Run.State.DRAFT and not is_getting_ready(run)
     facts: dict[str, Any] = {
         "can_add_source": can_change,
-        "can_set_base": can_change and recipe.material.adapts is not None,
+        "brought": recipe.material.brought,
+        "can_set_base": can_change and recipe.material.brought is not None,
         "lacks_base": lacks_base(run.dataset),
         "fetched": fetched(run.dataset),
         "named": recipe.material.named(len(lines)),

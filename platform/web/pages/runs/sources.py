@@ -53,15 +53,25 @@ def text_of(run: Run) -> Beside:
 
 
 def base_of(run: Run, viewer: Viewer) -> Beside:
-    """The model that it adapts."""
+    """The model that it adapts, or a tokenizer."""
     recipe = run.parsed_recipe
     own = recipe.material
+    if own.adapts is None:
+        return Beside(
+            title="Bring a tokenizer",
+            lead="The text is cut by it as other texts are: one of a model on the Hub, or a file of your own. Without "
+            "it, a tokenizer learns from the text itself.",
+            legend="What cuts the text",
+            material=own.takes or own,
+            require=sources.require_base,
+            add=lambda run, file: sources.set_base(run=run, base=file),
+        )
     return Beside(
         title="Bring the model",
         lead="The run adapts a model that is there already: one that was trained here, one of the Hub, or one of your "
         "own: a zip of its folder, with config.json, tokenizer.json and the parameters as safetensors.",
         legend="What it adapts",
-        material=own.adapts or own,
+        material=own.adapts,
         require=sources.require_base,
         add=lambda run, file: sources.set_base(run=run, base=file),
         releases=adaptable_releases(recipe, viewer),
@@ -79,8 +89,10 @@ def add_source(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def set_base(request: HttpRequest, slug: str) -> HttpResponse:
-    """A form for the model that a draft adapts."""
+    """A form for the model that a draft adapts, or a tokenizer; of the latter, also for having it off again."""
     run = run_or_404(access_managed_run, request, slug)
+    if request.POST.get("action") == "remove":
+        return managed(request, run, lambda: sources.remove_base(run=run))
     return bring(request, run, base_of(run, request.user))
 
 

@@ -111,6 +111,39 @@ def test_another_text_in_the_place_of_a_drafts(hub: Hub, organizer: Person) -> N
     assert (run.dataset.filename, run.dataset.licence) == ("amina/proverbs", "cc0-1.0")
 
 
+def test_a_tokenizer(hub: Hub, organizer: Person) -> None:
+    hub.put_files("amina/words", {"tokenizer.json": b"{}", "model.safetensors": b"x" * 5000})
+    run = draft(organizer)
+    client = as_(organizer)
+    assert "It learns from the text, unless you bring one." in page(client.get(MANAGE))
+    assert "Bring a tokenizer" in page(client.get("/runs/proverbs/model/"))
+    brought = {"hub": "amina/words", "licence": "MIT", "may_share": "on"}
+    assert client.post("/runs/proverbs/model/", brought)["Location"] == MANAGE
+    base = Dataset.objects.get(adapted=run.dataset)
+    assert (base.on_hub, base.size) == ("tokenizer", 2)
+    assert Dataset.objects.get(pk=run.dataset_id).state == "uploaded", "the text is cut anew"
+    Dataset.objects.filter(pk=run.dataset_id).update(state=Dataset.State.READY)
+    assert "Remove <bdi>amina/words</bdi>" in page(client.get(MANAGE))
+    client.post("/runs/proverbs/model/", {"action": "remove"})
+    assert not Dataset.objects.filter(pk=base.pk).exists()
+    run.refresh_from_db()
+    assert run.dataset.base is None
+    assert "took" in run.activity.latest("pk").text
+    client.post("/runs/proverbs/model/", {"action": "remove"})  # twice is once
+
+
+def test_one_that_is_uploaded(organizer: Person) -> None:
+    run = draft(organizer)
+    form = {"licence": "MIT", "may_share": "on"}
+    wrong = SimpleUploadedFile("tokenizer.model", b"x" * 90)
+    assert "E377" in page(as_(organizer).post("/runs/proverbs/model/", form | {"text": wrong}))
+    given = SimpleUploadedFile("tokenizer.json", b"{}")
+    assert as_(organizer).post("/runs/proverbs/model/", form | {"text": given})["Location"] == MANAGE
+    run.refresh_from_db()
+    assert run.dataset.base is not None
+    assert run.dataset.base.filename == "tokenizer.json"
+
+
 def test_the_model_that_is_adapted(hub: Hub, organizer: Person) -> None:
     parameters = {"model.safetensors": b"x" * 5000}
     hub.put_files("amina/words", {"config.json": b"{}", "tokenizer.json": b"{}", **parameters}).licence = "mit"

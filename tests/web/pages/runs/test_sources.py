@@ -17,7 +17,7 @@ from runs.datasets.services import preparation_of
 from runs.models import Dataset, Release, Run, Shard
 from runs.storage import release_path, text_path
 from runs.storage import root as storage_root
-from tests.runs.factories import RECIPE, draft
+from tests.runs.factories import draft
 from tests.web.browsing import as_, page
 
 MANAGE = "/runs/proverbs/manage/"
@@ -270,7 +270,7 @@ class TestModel:
 
     def test_what_is_wrong_is_said(self, adapting: Run, organizer: Person) -> None:
         assert "E377" in page(as_(organizer).post(self.MODEL, filled()))
-        Run.objects.update(recipe=encode_recipe(RECIPE).decode())
+        Run.objects.update(recipe=encode_recipe(ImageClassification(target_batch=4, micro_batch=2)).decode())
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
         assert "E392" in page(as_(organizer).post(self.MODEL, filled(text=model)))
         assert Dataset.objects.count() == 1

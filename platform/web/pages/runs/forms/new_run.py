@@ -1,13 +1,13 @@
 """Forms. Bounds and defaults of the recipe are read from the recipe itself; nothing is typed twice."""
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import HttpRequest
 
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OutOfBounds, Recipe
+from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OnHub, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
 from runs.models import Run
 from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of
@@ -99,7 +99,7 @@ class NewRunForm(forms.Form):
         return [self[name] for name in ("text", "hub", "hub_files", "licence", "may_share") if name in self.fields]
 
     @property
-    def material_on_hub(self) -> Literal["", "model", "dataset"]:
+    def material_on_hub(self) -> OnHub:
         """What the Hub has it as, empty where it is not taken from there."""
         return self.usual.material.hub
 

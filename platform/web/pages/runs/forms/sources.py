@@ -1,13 +1,13 @@
 """Forms for the texts that a run mixes: one more, and the weights of all."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from django import forms
 from django.conf import settings
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Material
+from peer_agent.protocol.recipe import Material, OnHub
 from runs.datasets.sources import SourceLine
 from runs.models import Release
 from web.pages.runs.forms.new_run import (
@@ -62,7 +62,7 @@ class SourceForm(forms.Form):
         self.order_fields(["release"])
 
     @property
-    def material_on_hub(self) -> Literal["", "model", "dataset"]:
+    def material_on_hub(self) -> OnHub:
         """What the Hub has it as, empty where it is not taken from there."""
         return self.material.hub
 
