@@ -1,6 +1,8 @@
 """The held-out loss of a snapshot: what the model makes of data that nobody trains on."""
 
 import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,11 +11,13 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.release import model_from
-from peer_agent.recipes.training import NO_FILES, training_of
+from peer_agent.recipes.training import NO_FILES, Shard, heldout_batches, training_of
 from peer_agent.training.loop import memory_or_problem
 from peer_agent.training.objective import mean_loss
 
 MOST_UNITS = 200_000  # loss units, from the beginning of what is held out: it lies in random order
+TRIES = 2  # of a batch: the first one also loads what torch needs
+BUDGET_S = 600.0  # that the loss may take, and about as long again what else a model is judged by
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
@@ -27,15 +31,42 @@ class Evaluated(Struct, frozen=True, kw_only=True):
 def evaluate(
     *, recipe: Recipe, snapshot: Path, heldout: Path, most: int = MOST_UNITS, files: Path = NO_FILES
 ) -> Evaluated:
-    """The held-out loss, with the objective of training. Raises Problem E107, E111, E310, E360, E361."""
+    """The held-out loss, with the objective of training. Raises Problem E107, E111, E310, E360, E361.
+
+    Of a model that is too large for this processor, fewer samples are looked at: a half of them, a quarter.
+    """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
         model = model_from(recipe, snapshot, files)
         try:
-            mean = mean_loss(model, recipe, shard, torch.device("cpu"), most=most)
+            samples, units = affordable(model, recipe, shard)
+            mean = mean_loss(model, recipe, shard, torch.device("cpu"), most=min(most, units))
         except ValueError as error:
             raise Problem.of("E360", reason=error) from error
         if not math.isfinite(mean.loss):
             raise Problem.of("E361", loss=mean.loss)
-        figures = training_of(recipe).figures_of(recipe, model, shard, mean.loss)
+        figures = training_of(recipe).figures_of(recipe, model, shard, mean.loss, samples)
     return Evaluated(loss=mean.loss, units=mean.units, figures=dict(figures))
+
+
+def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
+    """How many samples may be looked at in the budget, and about how many loss units they have.
+
+    Raises ValueError where there are none.
+    """
+    kind = training_of(recipe)
+    samples, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
+    if batch is None:
+        raise ValueError("the data are too little to be evaluated")
+    seconds = min(_seconds(lambda: kind.summed_loss(recipe, model, batch, torch.device("cpu"))) for _ in range(TRIES))
+    least, rows = recipe.micro_batch, len(batch[0])
+    while samples > least and seconds * samples / rows > BUDGET_S:
+        samples //= 2
+    return samples, samples * kind.loss_units_in(batch) / rows
+
+
+def _seconds(compute: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    with torch.no_grad():
+        compute()
+    return time.perf_counter() - began

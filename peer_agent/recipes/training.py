@@ -60,8 +60,11 @@ class Training(Protocol):
     ) -> "torch.Tensor":
         """Nats, summed over the loss units of a batch."""
 
-    def figures_of(self, recipe: Any, model: "torch.nn.Module", heldout: Shard, loss: float) -> Mapping[str, float]:
-        """What people judge such a model by, by name, on held-out data of which the mean loss is known.
+    def figures_of(
+        self, recipe: Any, model: "torch.nn.Module", heldout: Shard, loss: float, most: int
+    ) -> Mapping[str, float]:
+        """What people judge such a model by, by name, on held-out data of which the mean loss is known: its first
+        `most` samples, as far as it looks at samples.
 
         A figure called accuracy is a share. Few samples at a time: it is measured on the site's processor.
         """

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from safetensors.numpy import save_file
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
+from peer_agent.publishing import evaluate as module
 from peer_agent.publishing.evaluate import MOST_UNITS, evaluate
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.text.tokens import Tokens
@@ -69,6 +71,25 @@ def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
     assert found.units == 8 * 23, "micro-batches are whole"
     assert found.loss == pytest.approx(by_torch_alone(RECIPE, tokens[: 8 * 24]), rel=1e-5)
     assert MOST_UNITS == 200_000
+
+
+def test_a_large_model_is_judged_by_fewer_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a half of them, and again, until they fit into the time that there is; by a micro-batch at least."""
+    heldout, snapshot = written(some_shards((0, 1003))[1], tmp_path), snapshot_of(RECIPE, tmp_path)
+    judged: list[int] = []
+
+    def figures_of(*given: Any) -> dict[str, float]:
+        judged.append(given[-1])
+        return {}
+
+    monkeypatch.setattr("peer_agent.recipes.causal_lm.training.figures_of", figures_of)
+    whole = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout)
+    monkeypatch.setattr(module, "_seconds", lambda _: 100.0)  # for four of 42 samples
+    half = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout)
+    monkeypatch.setattr(module, "_seconds", lambda _: 1e6)
+    least = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout)
+    assert judged == [42, 21, 2]
+    assert (whole.units, half.units, least.units) == (961, 24 * 23, 4 * 23)
 
 
 def test_a_text_without_a_predicted_token_has_a_number(tmp_path: Path) -> None:

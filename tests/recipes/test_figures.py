@@ -40,7 +40,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Images:
 @pytest.mark.parametrize(("loss", "perplexity"), [(0.0, 1.0), (3.0, 20.0855369), (10_000.0, np.exp(700.0))])
 def test_perplexity_is_a_number_whatever_the_loss(loss: float, perplexity: float) -> None:
     recipe = small_recipe()
-    assert causal_lm.figures_of(recipe, torch.nn.Identity(), np.zeros(9, np.uint16), loss) == {
+    assert causal_lm.figures_of(recipe, torch.nn.Identity(), np.zeros(9, np.uint16), loss, 9) == {
         "perplexity": pytest.approx(perplexity)
     }
 
@@ -65,7 +65,7 @@ class Told(torch.nn.Module):
 def test_accuracy_is_the_share_of_images_named_rightly(digits: Images, right: int) -> None:
     labels = torch.from_numpy(digits.labels.astype(np.int64))
     model = Told([*torch.split(labels, 16)], 10, right)
-    assert image_classification.figures_of(CLASSIFIER, model, digits, 0.0) == {"accuracy": right / 10}
+    assert image_classification.figures_of(CLASSIFIER, model, digits, 0.0, 10_000) == {"accuracy": right / 10}
 
 
 def test_no_more_images_than_are_needed_are_looked_at(digits: Images) -> None:
@@ -80,7 +80,7 @@ def test_masked_accuracy_is_that_of_masked_words_alone(right: int) -> None:
     labels = [torch.from_numpy(batch[1]) for batch in heldout_batches(MASKED, heldout)]
     answers = [torch.where(part == IGNORED, torch.full_like(part, 3), part) for part in labels]
     model = Told(answers, 400, right)
-    assert masked_lm.figures_of(MASKED, model, heldout, 0.0) == {"masked accuracy": right / 10}
+    assert masked_lm.figures_of(MASKED, model, heldout, 0.0, 10_000) == {"masked accuracy": right / 10}
 
 
 def test_no_more_samples_than_are_needed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +89,14 @@ def test_no_more_samples_than_are_needed_are_read(monkeypatch: pytest.MonkeyPatc
     labels = [torch.from_numpy(batch[1]) for batch in heldout_batches(MASKED, heldout, most=40)]
     assert 40 <= sum(map(len, labels)) < 40 + MASKED.micro_batch
     model = Told([torch.where(part == IGNORED, torch.full_like(part, 3), part) for part in labels], 400, 10)
-    assert masked_lm.figures_of(MASKED, model, heldout, 0.0) == {"masked accuracy": 1.0}
+    assert masked_lm.figures_of(MASKED, model, heldout, 0.0, 10_000) == {"masked accuracy": 1.0}
 
 
 def test_a_probe_finds_more_than_chance_in_digits_and_nothing_where_there_are_no_classes(digits: Images) -> None:
     torch.set_num_threads(1)
     model = image_ssl.build_model(SSL)
-    found = image_ssl.figures_of(SSL, model, digits, 0.0)
+    found = image_ssl.figures_of(SSL, model, digits, 0.0, 10_000)
     assert 0.3 < found["probe accuracy"] <= 1.0, "a trunk that nobody trained shows some of it"
     shuffled = np.random.Generator(np.random.Philox(1)).permutation(digits.labels)
-    assert image_ssl.figures_of(SSL, model, Images(digits.pixels, shuffled), 0.0)["probe accuracy"] < 0.25
-    assert image_ssl.figures_of(SSL, model, Images(digits.pixels, np.zeros(400, np.uint16)), 0.0) == {}
+    assert image_ssl.figures_of(SSL, model, Images(digits.pixels, shuffled), 0.0, 10_000)["probe accuracy"] < 0.25
+    assert image_ssl.figures_of(SSL, model, Images(digits.pixels, np.zeros(400, np.uint16)), 0.0, 10_000) == {}

@@ -88,9 +88,11 @@ def batch_of(recipe: FinetuneLoRA, shard: Tokens, samples: Samples, place: Place
     return rows_of(samples, tokens=shard, context=recipe.context)
 
 
-def figures_of(recipe: FinetuneLoRA, model: torch.nn.Module, heldout: Tokens, loss: float) -> Mapping[str, float]:
+def figures_of(
+    recipe: FinetuneLoRA, model: torch.nn.Module, heldout: Tokens, loss: float, most: int
+) -> Mapping[str, float]:
     """What people say instead of a loss."""
-    del recipe, model, heldout
+    del recipe, model, heldout, most
     return {"perplexity": perplexity(loss)}
 
 

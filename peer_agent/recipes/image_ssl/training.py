@@ -130,12 +130,12 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float) -> Mapping[str, float]:
+def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
     """What a linear probe that learns from every other image names of the rest; none where there are no classes."""
     del loss
     if heldout.labels.max() == heldout.labels.min():
         return {}
-    made = [model.trunk(pixel_values=pixels).pooler_output.flatten(1) for pixels in whole_images(recipe, heldout)]
+    made = [model.trunk(pixel_values=pixels).pooler_output.flatten(1) for pixels in whole_images(recipe, heldout, most)]
     features = torch.cat(made).numpy()
     labels = heldout.labels[: len(features)].astype(np.int64)
     halves = [Labelled(features[start::2], labels[start::2]) for start in (0, 1)]

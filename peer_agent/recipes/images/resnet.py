@@ -52,9 +52,9 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def whole_images(recipe: ImageRecipe, images: Images) -> Iterator[torch.Tensor]:
+def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
     """The first ones as units, each with statistics of its own: [micro batch, 3, side, side]."""
-    for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED), recipe.micro_batch):
+    for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
         yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 

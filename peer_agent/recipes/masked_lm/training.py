@@ -187,11 +187,13 @@ def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: 
 
 
 @torch.no_grad()
-def figures_of(recipe: MaskedLM, model: torch.nn.Module, heldout: Sentences, loss: float) -> Mapping[str, float]:
+def figures_of(
+    recipe: MaskedLM, model: torch.nn.Module, heldout: Sentences, loss: float, most: int
+) -> Mapping[str, float]:
     """The share of masked words that it finds."""
     del loss
     found = masked = 0
-    for batch in heldout_batches(recipe, heldout, most=JUDGED):
+    for batch in heldout_batches(recipe, heldout, most=min(JUDGED, most)):
         ids, labels, kinds, mask, _ = map(torch.from_numpy, batch)
         logits = model(input_ids=ids, token_type_ids=kinds, attention_mask=mask)[0]
         found += int((logits.argmax(dim=-1) == labels).sum())
