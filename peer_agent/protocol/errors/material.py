@@ -117,7 +117,7 @@ MATERIAL: dict[str, Entry] = {
         "Several parts on the Hub",
         Severity.LOW,
         "{repository} has several parts: {parts}.",
-        "Say which of its files you mean, as in {example}.",
+        "Say which of them you mean, as in {example}.",
         means=NOTHING_BEGUN,
     ),
     "E397": Entry(

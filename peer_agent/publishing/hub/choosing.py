@@ -47,10 +47,11 @@ def tokenizer_files(names: Collection[str]) -> list[str]:
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
     """Those with rows or texts: of one sort, and where nobody said which, of the training part.
 
-    `pattern`: as in `data/train-*`; empty for all. Raises Problem E396 where it must be said which, E398.
+    `pattern`: a folder, or as in `data/train-*`; empty for all. Raises Problem E396 where it must be said which, E398.
     """
     found = sorted(name for name in names if name.rpartition("/")[2] not in NO_ROWS)
-    asked = [name for name in found if not pattern or fnmatchcase(name, pattern)]
+    folder = pattern.rstrip("/") + "/"
+    asked = [name for name in found if not pattern or name.startswith(folder) or fnmatchcase(name, pattern)]
     of_sorts = ([name for name in asked if name.lower().endswith(suffixes)] for suffixes in ROWS)
     readable = next(filter(None, of_sorts), [])
     if not readable:
@@ -59,7 +60,9 @@ def text_files(names: Collection[str], pattern: str, repository: str) -> list[st
         readable = [name for name in readable if TRAINING.search(name)] or readable
         _require_one_part(readable, repository)
     if len(readable) > MOST_FILES:
-        raise Problem.of("E396", repository=repository, parts=f"{len(readable):,} files", example=readable[0])
+        raise Problem.of(
+            "E396", repository=repository, parts=f"{len(readable):,} files", example=f"{repository}/{readable[0]}"
+        )
     return readable
 
 
@@ -69,5 +72,5 @@ def _require_one_part(names: Sequence[str], repository: str) -> None:
     if len(folders) > 1:
         first = [folder or "its own folder" for folder in list(folders)[:NAMED]]
         more = f" and {len(folders) - NAMED:,} more" if len(folders) > NAMED else ""
-        example = next(folder for folder in folders if folder)
-        raise Problem.of("E396", repository=repository, parts=", ".join(first) + more, example=f"{example}/*")
+        example = f"{repository}/{next(folder for folder in folders if folder)}"
+        raise Problem.of("E396", repository=repository, parts=", ".join(first) + more, example=example)

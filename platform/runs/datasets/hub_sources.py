@@ -33,6 +33,15 @@ class OnHub(NamedTuple):
     licence: str
 
 
+def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
+    """The repository that somebody names, and which files of a dataset: `owner/name/folder`, or a page's address."""
+    path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
+    if kind != "dataset":
+        return path.removesuffix("/tree/main"), ""
+    owner, name, *rest = [*path.removeprefix("datasets/").split("/", 2), ""][:3]
+    return f"{owner}/{name}", "".join(rest).removeprefix("tree/main").strip("/")
+
+
 def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "") -> OnHub:
     """What there is, as this person may see it. To be called outside of a transaction: it waits for the Hub.
 

@@ -49,6 +49,7 @@ def test_of_a_tokenizer_its_files_alone() -> None:
         (["training.txt", "b/constraint.txt"], "training*", [0]),
         (["en/train.jsonl", "fr/train.jsonl"], "fr/*", [1]),
         (["x/train/0.parquet", "x/valid/0.parquet"], "x/valid/*", [1]),
+        (["x/train/0.parquet", "xy/train/0.parquet"], "x", [0]),
         (["all.PARQUET"], "", [0]),
     ],
 )
@@ -58,7 +59,10 @@ def test_of_texts_those_of_one_sort_and_of_the_training_part(names: list[str], p
 
 def test_of_several_parts_it_has_to_be_said_which() -> None:
     names = [f"2023.{part}/train-0.parquet" for part in ("ab", "ac", "bn", "de")]
-    with pytest.raises(Problem, match=r"E396.*2023.ab, 2023.ac, 2023.bn and 1 more.*2023.ab/\*"):
+    with pytest.raises(
+        Problem,
+        match=r"E396.*2023.ab, 2023.ac, 2023.bn and 1 more.*wikipedia/2023.ab\.",
+    ):
         text_files(names, "", "wikimedia/wikipedia")
     assert text_files(names, "2023.bn/*", "wikimedia/wikipedia") == ["2023.bn/train-0.parquet"]
 

@@ -10,12 +10,13 @@ from celery.exceptions import Retry
 from accounts.encryption import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.hub.names import Kind
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as Reader
 from runs import queue, storage, tasks
-from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub
+from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub, named_on_hub
 from runs.lifecycle import drafts, preparation, services, sources
 from runs.lifecycle.drafts import delete_draft
 from runs.models import Dataset, HubAccount, Run
@@ -50,6 +51,25 @@ def drafted(organizer: Person) -> Run:
     return services.create_run(
         organizer=organizer, dataset=brought(organizer), title="Proverbs", purpose="", recipe=RECIPE
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "repository", "files"),
+    [
+        ("amina/proverbs", "dataset", "amina/proverbs", ""),
+        (" amina/proverbs/ ", "dataset", "amina/proverbs", ""),
+        ("amina/proverbs/data/train-*", "dataset", "amina/proverbs", "data/train-*"),
+        ("https://huggingface.co/datasets/amina/proverbs", "dataset", "amina/proverbs", ""),
+        ("https://huggingface.co/datasets/amina/proverbs/tree/main/data", "dataset", "amina/proverbs", "data"),
+        ("https://huggingface.co/amina/words", "model", "amina/words", ""),
+        ("https://huggingface.co/amina/words/tree/main", "tokenizer", "amina/words", ""),
+        ("amina/words/model.safetensors", "model", "amina/words/model.safetensors", ""),
+        ("proverbs", "dataset", "proverbs/", ""),
+        ("", "dataset", "/", ""),
+    ],
+)
+def test_names_as_people_have_them(words: str, kind: Kind, repository: str, files: str) -> None:
+    assert named_on_hub(words, kind) == (repository, files)
 
 
 def test_a_row_at_once_and_the_files_when_they_are_prepared(hub: Hub, organizer: Person) -> None:

@@ -11,7 +11,7 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.datasets.batches import require_batch, require_suited
-from runs.datasets.hub_sources import OnHub, bring_from_hub, look_on_hub
+from runs.datasets.hub_sources import OnHub, bring_from_hub, look_on_hub, named_on_hub
 from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
 from runs.datasets.services import store_pieces, store_upload
 from runs.datasets.text_upload import upload_limit
@@ -29,7 +29,8 @@ def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
     given, kind = form.cleaned_data, form.material_on_hub
     if not kind or not given.get("hub"):
         return None
-    return look_on_hub(person=person, repository=given["hub"], kind=kind, files=given.get("hub_files", ""))
+    repository, files = named_on_hub(given["hub"], kind)
+    return look_on_hub(person=person, repository=repository, kind=kind, files=files)
 
 
 def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) -> Dataset | None:

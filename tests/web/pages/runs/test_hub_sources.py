@@ -66,8 +66,8 @@ def test_a_run_begins_with_a_text_of_the_hub(hub: Hub, organizer: Person) -> Non
     [
         ({"hub": "amina/riddles"}, "E397", "hub"),
         ({"hub": "proverbs"}, "E348", "hub"),
-        ({"hub_files": "*.csv"}, "E398", "hub"),
-        ({"hub": "amina/parts"}, "E396", "hub_files"),
+        ({"hub": "amina/proverbs/*.csv"}, "E398", "hub"),
+        ({"hub": "amina/parts"}, "E396", "hub"),
         ({"text": SimpleUploadedFile("w.txt", b"Many hands")}, "not both", "hub"),
         ({"may_share": ""}, "required", "may_share"),
         ({"target_batch": "100000"}, "E307", "hub"),
@@ -154,7 +154,7 @@ def test_the_model_that_is_adapted(hub: Hub, organizer: Person) -> None:
     client = as_(organizer)
     shown = page(client.get("/runs/proverbs/model/"))
     assert "Or its name on the Hub" in shown
-    assert "Which of its files" not in shown
+    assert "a part of it" not in shown
     assert client.post("/runs/proverbs/model/", {"hub": "amina/words", "may_share": "on"})["Location"] == MANAGE
     run.refresh_from_db()
     base = Dataset.objects.get(adapted=run.dataset)

@@ -42,13 +42,6 @@ class NewRunForm(forms.Form):
         help_text="As in owner/name. The site fetches it from there.",
         widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}),
     )
-    hub_files = forms.CharField(
-        max_length=200,
-        required=False,
-        label="Which of its files there",
-        help_text="As in data/train-*. Leave it empty for all of its training part.",
-        widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}),
-    )
     licence = forms.CharField(
         max_length=200,
         required=False,
@@ -70,7 +63,7 @@ class NewRunForm(forms.Form):
         )
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         self.fields["may_share"].label = f"I may share the {material.name}"
-        keep_hub_fields(self, material)
+        offer_hub(self, material)
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
         for field in self.recipe_fields:
@@ -96,7 +89,7 @@ class NewRunForm(forms.Form):
     @property
     def material(self) -> list[forms.BoundField]:
         """The fields that bring the text."""
-        return [self[name] for name in ("text", "hub", "hub_files", "licence", "may_share") if name in self.fields]
+        return [self[name] for name in ("text", "hub", "licence", "may_share") if name in self.fields]
 
     @property
     def material_on_hub(self) -> OnHub:
@@ -158,13 +151,14 @@ class NewRunForm(forms.Form):
         self.add_error(self._field_of(problem), problem.fault.titled)
 
 
-def keep_hub_fields(form: forms.Form, material: Material) -> None:
-    """Only what can be taken from the Hub is asked for by its name there, and which files only of texts."""
-    for name, is_kept in (("hub", bool(material.hub)), ("hub_files", material.hub == "dataset")):
-        if not is_kept:
-            del form.fields[name]
-    if material.hub:
-        form.fields["licence"].help_text += " Of the Hub: what its card says, unless you know better."
+def offer_hub(form: forms.Form, material: Material) -> None:
+    """Only what can be taken from the Hub is asked for by its name there."""
+    if not material.hub:
+        del form.fields["hub"]
+        return
+    form.fields["licence"].help_text += " Of the Hub: what its card says, unless you know better."
+    if material.hub == "dataset":
+        form.fields["hub"].help_text = "As in owner/name, or owner/name/folder for a part of it. The site fetches it."
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
@@ -214,7 +208,6 @@ TEXTS = (".txt", ".md", "text/plain")  # what a browser shows where a text is ch
 REQUIRED = "This field is required."
 ABOUT = {  # errors that are about one field of the form
     "E366": "width",
-    "E396": "hub_files",
-    **dict.fromkeys(("E346", "E347", "E348", "E388", "E389", "E397", "E398"), "hub"),
+    **dict.fromkeys(("E346", "E347", "E348", "E372", "E388", "E389", "E396", "E397", "E398"), "hub"),
     **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365", "E377"), "text"),
 }

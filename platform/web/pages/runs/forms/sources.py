@@ -16,7 +16,7 @@ from web.pages.runs.forms.new_run import (
     NewRunForm,
     brings_one,
     field_about,
-    keep_hub_fields,
+    offer_hub,
     sentence,
 )
 
@@ -29,7 +29,6 @@ class SourceForm(forms.Form):
     text = NewRunForm.base_fields["text"]
     upload = NewRunForm.base_fields["upload"]
     hub = NewRunForm.base_fields["hub"]
-    hub_files = NewRunForm.base_fields["hub_files"]
     licence = NewRunForm.base_fields["licence"]
     may_share = NewRunForm.base_fields["may_share"]
 
@@ -44,7 +43,7 @@ class SourceForm(forms.Form):
         text.label = material.name.capitalize()
         text.help_text = f"{sentence(material.file)}, up to {settings.UPLOAD_LIMIT_MB:,} MB."
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
-        keep_hub_fields(self, material)
+        offer_hub(self, material)
         self.fields["may_share"].label = f"I may share this {material.name}"
         self.fields["may_share"].required = True
         if not material.or_text:
