@@ -42,6 +42,8 @@ def test_from_a_text_to_a_release(tmp_path: Path) -> None:
         "unigram_entropy",
         "pieces",
         "ready",
+        "end",
+        "special",
     }
     assert set(prepared["shards"][0]) == set(prepared["heldout"]) == {"digest", "size", "source"}
     (tmp_path / "recipe.json").write_bytes(encode_recipe(small_recipe()))
