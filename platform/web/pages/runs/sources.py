@@ -59,9 +59,9 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
     if own.adapts is None:
         return Beside(
             title="Bring a tokenizer",
-            lead="The text is cut by it as other texts are: one of a model on the Hub, or a file of your own. Without "
-            "it, a tokenizer learns from the text itself.",
-            legend="What cuts the text",
+            lead="Take that of a model on the Hub, or a file of your own. Without one, a tokenizer learns from the "
+            "text itself.",
+            legend="The tokenizer",
             material=own.takes or own,
             require=sources.require_base,
             add=lambda run, file: sources.set_base(run=run, base=file),

@@ -156,7 +156,7 @@ def offer_hub(form: forms.Form, material: Material) -> None:
     if not material.hub:
         del form.fields["hub"]
         return
-    form.fields["licence"].help_text += " Of the Hub: what its card says, unless you know better."
+    form.fields["licence"].help_text += " Leave it empty for what the card on the Hub says."
     if material.hub == "dataset":
         form.fields["hub"].help_text = "As in owner/name, or owner/name/folder for a part of it. The site fetches it."
 
