@@ -178,7 +178,8 @@ class Jobs:
     async def compute(self, action: e.Compute) -> None:
         """Begin it, and go on: a cut does not wait for the unit in hand. The data of those after it are fetched."""
         if self.shards is not None:
-            self.shards.prefetch(unit.shard for unit in (action.unit, *self.agent.core.queue))
+            core = self.agent.core
+            self.shards.prefetch([*(unit.shard for unit in (action.unit, *core.queue)), *core.coming])
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:

@@ -66,7 +66,8 @@ class Shards:
 
     def prefetch(self, coming: Iterable[int]) -> None:
         """Begin to fetch the first few of these that are neither open nor on their way. Asked from the event loop."""
-        for shard in islice((shard for shard in dict.fromkeys(coming) if shard not in self._open), AHEAD):
+        known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site says which
+        for shard in islice((shard for shard in known if shard not in self._open), AHEAD):
             self._begin(shard)
 
     async def _fetched(self, shard: int) -> Path:

@@ -20,11 +20,11 @@ from tests.protocol.trainer.stage import commit
 async def test_the_data_of_the_next_units_are_fetched_while_it_computes() -> None:
     asked: list[int] = []
     started: list[Any] = []
-    core = SimpleNamespace(queue=[Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)])
+    core = SimpleNamespace(queue=[Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)], coming=(9, 7))
     jobs = Jobs(cast("Any", SimpleNamespace(core=core, start=started.append)))
     jobs.shards = cast("Any", SimpleNamespace(prefetch=asked.extend))
     await jobs.compute(e.Compute(1, Unit(0, 3, 0, 4)))
-    assert asked == [3, 5, 9]
+    assert asked == [3, 5, 9, 9, 7]
     started[0].close()
 
 

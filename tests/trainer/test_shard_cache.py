@@ -120,6 +120,14 @@ async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAc
     assert sorted(site.given) == [1, 2, 3, 4, 5]
 
 
+async def test_what_there_is_not_is_not_fetched(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    """A site says what comes, also one that is wrong."""
+    shards = shards_of(tmp_path, access)
+    shards.prefetch([10**9, 1])
+    await quiet(shards)
+    assert site.given == [1]
+
+
 async def test_a_shard_that_is_on_its_way_is_waited_for(tmp_path: Path, access: RunAccess, site: Site) -> None:
     shards = shards_of(tmp_path, access)
     site.is_open.clear()

@@ -145,6 +145,19 @@ class LeaseBook(Struct):
         source.own[accumulator] = own
         return own
 
+    def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
+        """Of each source the shard that it goes through and the next.
+
+        That one is its own from now on, unless fewer are nobody's than there are machines, which might have none then.
+        """
+        coming: list[int] = []
+        for source in self.sources:
+            own = [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
+            if own and source.weight and len(source.waiting) >= machines:
+                own = self._own(source, accumulator, self._rest(source.epoch, own[0]) + 1)
+            coming += own[:2] if source.weight else []
+        return tuple(coming)
+
     def marked(self, accumulator: AccumulatorId) -> int:
         """Samples below the marks of its own shards that are not dealt yet."""
         places = [(source.epoch, shard) for source in self.sources for shard in source.own.get(accumulator, ())]

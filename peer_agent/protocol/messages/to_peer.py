@@ -19,7 +19,9 @@ from peer_agent.protocol.identifiers import (
 from peer_agent.protocol.log.records import Contribution
 from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Message, Norm, Path, Units, Wait
 from peer_agent.protocol.messages.to_site import Weight
-from peer_agent.protocol.recipe import Codec
+from peer_agent.protocol.recipe import MOST_SOURCES, Codec
+
+MOST_COMING = 2 * MOST_SOURCES  # shards of which a machine is told before it has units of them
 
 
 class Listener(Struct, frozen=True):
@@ -84,12 +86,16 @@ class Rehello(Message, frozen=True, kw_only=True):
 
 
 class Lease(Message, frozen=True, kw_only=True):
-    """More units, and how many samples may lie in the accumulator before the trainer rests (rule 22)."""
+    """More units, and how many samples may lie in the accumulator before the trainer rests (rule 22).
+
+    `coming`: shards of which its next units will be, as far as that is known; to be fetched ahead.
+    """
 
     run: Run
     fence: Medium
     units: Units
     quota: Count
+    coming: Annotated[tuple[Count, ...], Meta(max_length=MOST_COMING)] = ()
 
 
 class AccumulatorRevoked(Message, frozen=True, kw_only=True):

@@ -94,6 +94,7 @@ class TrainerState(Struct, kw_only=True):
     pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records ahead, by index
     # the work: a unit is in the queue, in hand, fresh or kept
     queue: deque[Unit] = field(default_factory=deque)
+    coming: tuple[int, ...] = ()  # shards of which the units after those will be
     in_hand: InHand | None = None
     fresh: dict[Unit, Done] = field(default_factory=dict)  # offered never: a sum of its own, can be done again
     kept: dict[Unit, Done] = field(default_factory=dict)  # was offered: in one sum with what was left out of updates

@@ -36,7 +36,7 @@ def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
     known = {*state.undone, *state.fresh, *state.kept, *state.settled}
     new = [unit for unit in dict.fromkeys(lease.units) if unit not in known]
     state.queue.extend(new[: max(0, MOST_UNITS - len(state.queue))])
-    state.quota = lease.quota
+    state.quota, state.coming = lease.quota, lease.coming
     return work(state)
 
 

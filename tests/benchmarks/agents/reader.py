@@ -84,7 +84,7 @@ async def read(given: argparse.Namespace) -> Figures:
     began, seen, waits = time.monotonic(), set[int](), list[float]()
     while time.monotonic() - began < given.seconds and len(seen) <= given.shards:
         unit = leases.next()
-        shards.prefetch(each.shard for each in (unit, *leases.queue))
+        shards.prefetch([*(each.shard for each in (unit, *leases.queue)), *leases.book.coming(ME, 1)])
         asked = time.monotonic()
         tokens = await asyncio.to_thread(shards.__getitem__, unit.shard)
         assert len(tokens) == TOKENS

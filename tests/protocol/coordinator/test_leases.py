@@ -50,6 +50,11 @@ class Book(RuleBasedStateMachine):
         assert self.book.holds(name, units)
         assert not self.used & set(units)
 
+    @rule(name=names, machines=st.integers(0, 4))
+    def coming(self, name: AccumulatorId, machines: int) -> None:
+        coming = self.book.coming(name, machines)
+        assert len(coming) == len(set(coming)) <= 2 * len(self.book.sources)
+
     @rule(name=names, data=st.data())
     def mark_used(self, name: AccumulatorId, data: st.DataObject) -> None:
         held = sorted(self.book.held.get(name, set()))
@@ -175,6 +180,40 @@ def test_each_goes_through_a_shard_of_its_own_and_then_through_the_next() -> Non
     leases.raise_marks(leases.wanted_marks({A: 12, B: 12}))
     assert leases.grant(A, 8) == (Unit(0, 0, 8, 12), Unit(0, 2, 0, 4))
     assert leases.grant(B, 4) == (Unit(0, 1, 4, 8),)
+
+
+def test_the_next_shard_of_each_is_known_as_soon_as_it_has_one() -> None:
+    """And is nobody else's, so that it can be fetched while the one before is gone through."""
+    leases = LeaseBook((12,) * 6, 4)
+    assert leases.coming(A, 2) == (), "nobody has asked for anything"
+    leases.raise_marks(leases.wanted_marks({A: 4, B: 4}))
+    leases.grant(A, 4), leases.grant(B, 4)
+    assert (leases.coming(A, 2), leases.coming(B, 2), leases.coming(A, 2)) == ((0, 2), (1, 3), (0, 2))
+    leases.raise_marks(leases.wanted_marks({A: 12, B: 12}))
+    assert {unit.shard for unit in leases.grant(A, 8)} == {0}
+    assert leases.coming(A, 2) == (2, 4)
+    leases.raise_marks(leases.wanted_marks({A: 12, B: 12}))
+    assert {unit.shard for unit in leases.grant(A, 12)} == {2}
+    assert leases.coming(A, 2) == (4,), "where few are nobody's, they are left to whoever needs one now"
+    assert leases.coming(C, 2) == ()
+
+
+def test_of_several_sources_the_next_shard_of_each_that_is_dealt_from() -> None:
+    leases = LeaseBook((12,) * 6, 4, [Source((0, 1), 0.5), Source((2, 3), 0.5), Source((4, 5), 0.0)])
+    leases.raise_marks(leases.wanted_marks({A: 8}))
+    leases.grant(A, 8)
+    assert leases.coming(A, 1) == (0, 1, 2, 3)
+
+
+def test_the_next_shard_of_whoever_is_gone_is_somebody_elses() -> None:
+    leases = LeaseBook((12,) * 4, 4)
+    leases.raise_marks(leases.wanted_marks({A: 4}))
+    leases.grant(A, 4)
+    assert leases.coming(A, 2) == (0, 1)
+    leases.mark_used(A, leases.held[A])
+    leases.raise_marks(leases.wanted_marks({B: 4}))
+    leases.grant(B, 4)
+    assert set(leases.coming(B, 2)) <= {0, 1}
 
 
 def test_towards_the_end_of_an_epoch_they_share_what_is_left() -> None:

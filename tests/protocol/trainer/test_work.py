@@ -10,6 +10,14 @@ from tests.protocol.identities import RUN
 from tests.protocol.trainer.stage import TOKENS, greeting, ready, unit, void
 
 
+def test_what_comes_after_the_units_is_kept_from_lease_to_lease() -> None:
+    stage = ready()
+    stage.hears(m.Lease(run=RUN, fence=1, units=(unit(0),), quota=100, coming=(3, 4)))
+    assert stage.core.coming == (3, 4)
+    stage.hears(m.Lease(run=RUN, fence=1, units=(), quota=100))
+    assert stage.core.coming == ()
+
+
 def test_units_are_computed_one_after_another_up_to_the_quota() -> None:
     stage = ready()
     stage.lease(0, 1, 2, quota=8)

@@ -123,4 +123,6 @@ def _tell(state: RunState, member: Member, units: tuple[Unit, ...], quota: int) 
     if units:
         member.granted_at, member.granted, member.short_since = state.now, units, None
     recount(state, member)
-    return [Send((member.peer,), m.Lease(run=state.run, fence=state.fence, units=units, quota=quota))]
+    coming = state.leases.coming(member.accumulator, len(state.members))
+    lease = m.Lease(run=state.run, fence=state.fence, units=units, quota=quota, coming=coming)
+    return [Send((member.peer,), lease)]

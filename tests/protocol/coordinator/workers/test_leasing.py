@@ -7,8 +7,9 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.coordinator.workers.leasing import _tell, deal, reserve
+from peer_agent.protocol.messages import Shard
 from tests.protocol.coordinator.scenes import four, pair
-from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, sent
+from tests.protocol.coordinator.stage import CONTEXT, UNIT, Stage, Trainer, sent
 
 
 def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -> None:
@@ -30,6 +31,15 @@ def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -
     shares = stage.member(fast).share, stage.member(slow).share
     assert shares == (48, 12)
     assert (fast.quota, slow.quota) == (60, 16)
+
+
+def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
+    stage = Stage(shards=tuple(Shard(f"{number}" * 64, 40 * CONTEXT) for number in range(9)))
+    stage.relay()
+    ann, bob = stage.trainer("ann"), stage.trainer("bob")
+    of_ann, of_bob = (sent(stage.said, m.Lease, trainer.peer)[-1] for trainer in (ann, bob))
+    assert (of_ann.units[0].shard, of_ann.coming) == (0, (0, 1))
+    assert of_bob.coming == (2, 3), "each has shards of its own"
 
 
 def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown() -> None:
