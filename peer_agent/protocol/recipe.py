@@ -246,6 +246,8 @@ LATER: dict[tuple[str, ...], Any] = {
     ("precision",): "fp32",
     ("mix",): (),
     ("model", "kv_heads"): 0,
+    ("end",): 0,
+    ("special",): (0, 1, 2, 3, 4),
 }
 
 

@@ -21,6 +21,7 @@ from peer_agent.protocol.recipe import (
     register,
 )
 from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.recipes.masked_lm import MaskedLM
 
 
 def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
@@ -48,10 +49,13 @@ def test_values_that_came_later_are_left_out_where_they_say_nothing() -> None:
         CausalLM(codecs="plan"),
         CausalLM(contributors="fast", codecs="plan"),
         CausalLM(model=Model(family="llama", kv_heads=2)),
+        CausalLM(end=2),
+        MaskedLM(special=(0, 100, 101, 102, 103)),
     ):
         assert encode_recipe(changed) != BEFORE
         assert parse_recipe(encode_recipe(changed)) == changed
     assert b"codecs" not in encode_recipe(CausalLM(contributors="fast"))
+    assert b"special" not in encode_recipe(MaskedLM())
 
 
 @pytest.mark.parametrize(
