@@ -103,6 +103,7 @@ def leased(shards: int) -> Figures:
         done += 50
         if done % 500 == 0:
             world.restart_host(3.0)
+            assert world.run_steps(1, 36_000.0)  # until it is there again
             restarts += 1
             say(f"{done} steps")
     assert world.run_steps(20, 36_000.0)

@@ -1,5 +1,7 @@
 """Who is leased how much: by what it has shown, and never while it is not known what it holds."""
 
+from typing import cast
+
 import pytest
 
 from peer_agent.protocol import messages as m
@@ -37,7 +39,7 @@ def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
     stage = Stage(shards=tuple(Shard(f"{number}" * 64, 40 * CONTEXT) for number in range(9)))
     stage.relay()
     ann, bob = stage.trainer("ann"), stage.trainer("bob")
-    of_ann, of_bob = (sent(stage.said, m.Lease, trainer.peer)[-1] for trainer in (ann, bob))
+    of_ann, of_bob = (cast("m.Lease", sent(stage.said, m.Lease, trainer.peer)[-1]) for trainer in (ann, bob))
     assert (of_ann.units[0].shard, of_ann.coming) == (0, (0, 1))
     assert of_bob.coming == (2, 3), "each has shards of its own"
 
