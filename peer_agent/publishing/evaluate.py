@@ -50,19 +50,19 @@ def evaluate(
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """How many samples may be looked at in the budget, and about how many loss units they have.
+    """How many samples may be looked at in the budget, and about how many loss units they have; without end if all.
 
     Raises ValueError where there are none.
     """
     kind = training_of(recipe)
-    samples, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
+    whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:
         raise ValueError("the data are too little to be evaluated")
     seconds = min(_seconds(lambda: kind.summed_loss(recipe, model, batch, torch.device("cpu"))) for _ in range(TRIES))
-    least, rows = recipe.micro_batch, len(batch[0])
-    while samples > least and seconds * samples / rows > BUDGET_S:
+    samples, rows = whole, len(batch[0])
+    while samples > recipe.micro_batch and seconds * samples / rows > BUDGET_S:
         samples //= 2
-    return samples, samples * kind.loss_units_in(batch) / rows
+    return samples, math.inf if samples == whole else samples * kind.loss_units_in(batch) / rows
 
 
 def _seconds(compute: Callable[[], object]) -> float:

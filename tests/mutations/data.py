@@ -4,6 +4,7 @@ from tests.mutations.mutation import Mutation
 
 LEASES = "peer_agent/protocol/coordinator/leases.py"
 DEALT = ("tests/protocol/coordinator/test_leases.py",)
+FETCHED = ("tests/publishing/hub/test_fetching.py",)
 CHAT, WRITTEN = "peer_agent/publishing/text/chat.py", ("tests/publishing/text/test_chat.py",)
 LENT, TAKEN = "peer_agent/trainer/collaboration.py", ("tests/trainer/test_collaboration.py",)
 LOOP, COMPUTED = "peer_agent/training/loop.py", ("tests/training/test_loop.py",)
@@ -70,8 +71,8 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "a shard that is open is fetched ahead",
         "peer_agent/trainer/shard_cache.py",
-        "islice((shard for shard in dict.fromkeys(coming) if shard not in self._open), AHEAD)",
-        "islice(dict.fromkeys(coming), AHEAD)",
+        "islice((shard for shard in known if shard not in self._open), AHEAD)",
+        "islice(known, AHEAD)",
         ("tests/trainer/test_shard_cache.py",),
     ),
     Mutation(
@@ -231,5 +232,47 @@ DATA: tuple[Mutation, ...] = (
         "    with whole_or_gone(file):\n        beside.add(run, file)",
         "    beside.add(run, file)",
         PAGES,
+    ),
+    Mutation(
+        "a machine takes its next shard though others have none",
+        LEASES,
+        "len(source.waiting) >= machines",
+        "len(source.waiting) >= 0",
+        DEALT,
+    ),
+    Mutation(
+        "shards that there are not are fetched ahead",
+        "peer_agent/trainer/shard_cache.py",
+        " if shard < len(self.shards))",
+        ")",
+        ("tests/trainer/test_shard_cache.py",),
+    ),
+    Mutation(
+        "what comes from the Hub is not compared",
+        "peer_agent/publishing/hub/fetching.py",
+        "    if not is_same(path, file):",
+        "    if False:",
+        FETCHED,
+    ),
+    Mutation(
+        "more is read of a file than the Hub listed",
+        "peer_agent/publishing/hub/fetching.py",
+        "if left < 0:",
+        "if False:",
+        FETCHED,
+    ),
+    Mutation(
+        "a tokenizer's file cuts documents short",
+        "peer_agent/publishing/text/prepare.py",
+        "    tokenizer.no_truncation()  # some files say that\n",
+        "",
+        ("tests/publishing/text/test_brought_tokenizer.py",),
+    ),
+    Mutation(
+        "a large model is judged by all samples",
+        "peer_agent/publishing/evaluate.py",
+        "        samples //= 2\n",
+        "        break\n",
+        ("tests/publishing/test_evaluate.py",),
     ),
 )

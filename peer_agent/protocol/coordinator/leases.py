@@ -136,7 +136,7 @@ class LeaseBook(Struct):
 
     def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
         """The shards that it goes through, with so many samples left in them as long as some shards are nobody's."""
-        own = [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
+        own = self._unfinished(source, accumulator)
         rest = sum(self._rest(source.epoch, shard) for shard in own)
         while rest < samples and source.waiting:
             own.append(source.waiting.popitem()[0])
@@ -145,17 +145,20 @@ class LeaseBook(Struct):
         source.own[accumulator] = own
         return own
 
+    def _unfinished(self, source: Source, accumulator: AccumulatorId) -> list[int]:
+        return [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
+
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
         """Of each source the shard that it goes through and the next.
 
         That one is its own from now on, unless fewer are nobody's than there are machines, which might have none then.
         """
         coming: list[int] = []
-        for source in self.sources:
-            own = [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
-            if own and source.weight and len(source.waiting) >= machines:
+        for source in (each for each in self.sources if each.weight):
+            own = self._unfinished(source, accumulator)
+            if own and len(source.waiting) >= machines:
                 own = self._own(source, accumulator, self._rest(source.epoch, own[0]) + 1)
-            coming += own[:2] if source.weight else []
+            coming += own[:2]
         return tuple(coming)
 
     def marked(self, accumulator: AccumulatorId) -> int:

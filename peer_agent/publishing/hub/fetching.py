@@ -176,10 +176,10 @@ def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
         left = file.size - (begin if is_rest else 0)
         with disk_errors(path), path.open("ab" if is_rest else "wb") as target:
             for block in response.iter_bytes():  # as they come: larger ones are lost with their connection
-                target.write(block[:left])
+                target.write(block)
                 left -= len(block)
                 if left < 0:
-                    break  # more than it said: what is here shows whether it is the file
+                    break  # more than it said: it is another file
 
 
 def _size_of(path: Path) -> int:

@@ -29,7 +29,7 @@ from peer_agent.publishing.hub.choosing import (
 )
 from peer_agent.publishing.text.chat import ChatTemplate
 from peer_agent.publishing.text.model_files import ModelFiles, open_model
-from peer_agent.publishing.text.tokenizer import pieces_of
+from peer_agent.publishing.text.tokenizer import pieces_of, text_of
 from peer_agent.recipes.finetune_lora import NAMES, Base
 from peer_agent.recipes.finetune_lora.training import CONFIG, empty_model
 from peer_agent.recipes.json_files import write_json
@@ -179,7 +179,7 @@ def _write_tokenizer(
         reason = f"its tokenizer has {pieces_of(tokenizer):,} tokens, it takes {base.vocab:,}"
         raise Problem.of("E391", reason=reason)
     settings = files.values(TOKENIZER_CONFIG)
-    special = {name: _text_of(settings[name]) for name in KEPT if settings.get(name) is not None}
+    special = {name: text_of(settings[name]) for name in KEPT if settings.get(name) is not None}
     template = _template_of(files, settings)
     special |= {"chat_template": template} if template else {}
     write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast", **special})
@@ -198,11 +198,6 @@ def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
         named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
         found = named.get("default")
     return found if isinstance(found, str) else ""
-
-
-def _text_of(setting: Any) -> Any:
-    """A token as its text: older files have an object with more of it."""
-    return setting.get("content") if isinstance(setting, dict) else setting
 
 
 def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, processors
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.hub.choosing import SPECIAL, TOKENIZER, TOKENIZER_CONFIG
-from peer_agent.publishing.text.tokenizer import pieces_of
+from peer_agent.publishing.text.tokenizer import pieces_of, text_of
 from peer_agent.recipes.json_files import write_json
 
 SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
@@ -84,7 +84,7 @@ def _named(brought: Path) -> dict[str, str]:
     for name in (SPECIAL, TOKENIZER_CONFIG) if brought.is_dir() else ():
         if (brought / name).is_file():
             said = _values(brought / name)
-            texts = {role: part.get("content") if isinstance(part, dict) else part for role, part in said.items()}
+            texts = {role: text_of(part) for role, part in said.items()}
             found |= {role: text for role, text in texts.items() if isinstance(text, str)}
     return found
 

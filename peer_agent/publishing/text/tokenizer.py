@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokenizers import (
     Regex,
@@ -101,6 +101,11 @@ def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenize
 def pieces_of(tokenizer: Tokenizer) -> int:
     """One more than its largest token: how many rows a model has for it, where some numbers are left out too."""
     return 1 + max(tokenizer.get_vocab().values(), default=-1)
+
+
+def text_of(setting: Any) -> Any:
+    """A token of a tokenizer's settings as its text: older files have an object with more of it."""
+    return setting.get("content") if isinstance(setting, dict) else setting
 
 
 def encode_documents(

@@ -45,13 +45,12 @@ def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
 def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "") -> OnHub:
     """What there is, as this person may see it. To be called outside of a transaction: it waits for the Hub.
 
-    Raises Problem E304, E346 to E348, E352, E365, E388, E389, E396 to E398.
+    Raises Problem E304, E346 to E348, E352, E372, E388, E389, E396 to E398.
     """
     check_name(repository)
     most = settings.HUB_LIMIT_MB * storage.MEGABYTE
     told = ["--repository", repository, "--kind", kind, f"--files={files}", f"--most={most}"]
     found = _asked(person, ["hub-look", *told], timeout_s=LOOK_S)
-    quotas.require_disk(person, found["size"])
     return OnHub(repository, kind, files, found["commit"], found["size"], found["licence"] or NOT_STATED)
 
 

@@ -51,7 +51,7 @@ def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
 
 def _fetch(dataset: Dataset) -> Literal["away", "busy", "done"]:
     try:
-        return fetch_missing([*dataset.sources(), *filter(None, [dataset.base])])
+        return fetch_missing(dataset.parts())
     except Problem as problem:
         if problem.fault.code != AWAY_CODE:
             raise

@@ -11,7 +11,7 @@ from django.db import transaction
 from msgspec.structs import replace
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import MOST_SOURCES, Recipe, checked, encode_recipe
+from peer_agent.protocol.recipe import MOST_SOURCES, Material, Recipe, checked, encode_recipe
 from runs.datasets.batches import require_suited
 from runs.datasets.services import prepare_anew
 from runs.datasets.sources import source_lines
@@ -24,16 +24,17 @@ from runs.timeline import add_line, quoted
 USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
 
 
-def require_base(run: Run, filename: str, on_hub: str = "") -> None:
+def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
     """A file of this name, here or on the Hub, may be the model that a draft adapts, or a tokenizer of its text.
 
-    Raises Problem E377, E392.
+    What it is to be. Raises Problem E377, E392.
     """
     wanted = run.parsed_recipe.material.brought
     if wanted is None:
         raise Problem.of("E392")
     if not (on_hub == wanted.hub if on_hub else filename.lower().endswith(wanted.suffixes)):
         raise Problem.of("E377", name=filename, file=wanted.file)
+    return wanted
 
 
 @transaction.atomic
@@ -43,10 +44,10 @@ def set_base(*, run: Run, base: Dataset) -> None:
     Raises Problem E315, E377, E392.
     """
     draft = require_draft(run)
-    require_base(draft, base.filename, base.on_hub)
+    wanted = require_base(draft, base.filename, base.on_hub)
     _put_base(draft, base)
-    name = draft.parsed_recipe.material.brought.name  # type: ignore[union-attr]
-    add_line(run=run, kind="edited", text=f"{run.organizer.username} brought the {name} {quoted(base.filename)}.")
+    what = f"the {wanted.name} {quoted(base.filename)}"
+    add_line(run=run, kind="edited", text=f"{run.organizer.username} brought {what}.")
     run.refresh_from_db()
 
 

@@ -55,6 +55,10 @@ class Dataset(models.Model):
         """All texts that its runs learn from: itself, then the further ones as they came."""
         return [self, *self.further.order_by("created_at", "id")]
 
+    def parts(self) -> list["Dataset"]:
+        """All that it is prepared from: its sources, and what was brought beside them."""
+        return [*self.sources(), *filter(None, [self.base])]
+
     @property
     def on_hub(self) -> str:
         """What it is on the Hub, empty where it was uploaded."""

@@ -115,7 +115,7 @@ class Hub:
         self.cut_after = 0  # bytes of a file, after which the connection is cut; 0: never
         self.ignores_ranges = False
         self.sent = 0  # bytes of files
-        self.damaged: set[str] = set()  # files that are served with other bytes than are listed
+        self.damaged: dict[str, bytes] = {}  # what is served of files instead of what is listed
         self.held = ""  # the next large file of this repository is asked for and taken, and nothing comes back …
         self.is_holding = threading.Event()  # … from when on
         self.failing = 0.0  # the part of all calls that fail …
@@ -438,7 +438,7 @@ class Handler(BaseHTTPRequestHandler):
         stored = files[name]
         etag = stored.sha256 if stored.is_large else stored.blob
         commit = found.until(revision)[-1][0]
-        content = stored.content[:-1] + b"\0" if name in self.hub.damaged else stored.content
+        content = self.hub.damaged.get(name, stored.content)
         told = {"X_Repo_Commit": commit, "ETag": f'"{etag}"', "Accept_Ranges": "bytes"}
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if asked is None or self.hub.ignores_ranges:

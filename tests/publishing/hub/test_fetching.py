@@ -149,14 +149,24 @@ def is_fetched(wanted: Wanted, commit: str, folder: Path) -> bool:
 
 def test_other_bytes_than_were_listed_are_not_kept(hub: Hub, tmp_path: Path) -> None:
     hub.put_files("datasets/amina/proverbs", ROWS)
-    hub.damaged = {"data/train-0.parquet"}
+    hub.damaged = {"data/train-0.parquet": ROWS["data/train-0.parquet"][:-1] + b"\0"}
     head = hub.repositories["datasets/amina/proverbs"].head
     with pytest.raises(Problem, match=r"E399.*train-0"):
         fetch(texts(hub), head, tmp_path / "text", "", most=MOST)
     assert held(tmp_path / "text") == {}
-    hub.damaged = set()
+    hub.damaged = {}
     fetch(texts(hub), head, tmp_path / "text", "", most=MOST)
     assert len(held(tmp_path / "text")) == 2
+
+
+def test_no_more_is_read_than_was_listed(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.put_files("datasets/amina/proverbs", {"a.txt": b"x" * 5000})
+    hub.damaged = {"a.txt": b"x" * 20_000_000}
+    sizes: list[int] = []
+    monkeypatch.setattr(fetching, "is_same", lambda path, _: sizes.append(path.stat().st_size))
+    with pytest.raises(Problem, match="E399"):
+        fetch(texts(hub), hub.repositories["datasets/amina/proverbs"].head, tmp_path / "text", "", most=MOST)
+    assert 5000 < sizes[0] < 2_000_000, "but for the last piece"
 
 
 def test_more_than_is_taken(hub: Hub, tmp_path: Path) -> None:

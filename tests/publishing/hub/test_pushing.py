@@ -87,6 +87,16 @@ class TestToken:
             check_token(TOKEN, "http://127.0.0.1:9")
 
 
+def test_a_hub_that_is_to_hold_a_file_back_asks_for_one_that_it_knows(hub: Hub, folder: Path) -> None:
+    """Of the double: somebody else may have brought the same bytes before."""
+    hub.account("teo", "hf_teo")
+    push(folder, tuple(FILES), destination(hub, repository="teo/words"), "hf_teo", message=MESSAGE, tell=lambda _: None)
+    hub.held = "amina/words"
+    with contextlib.suppress(Problem):
+        pushed(hub, folder)
+    assert hub.is_holding.is_set()
+
+
 class TestPush:
     @pytest.mark.parametrize("large_from", [1, 4096, 1 << 30], ids=["all large", "mixed", "all small"])
     def test_what_arrives_is_what_was_sent(self, hub: Hub, folder: Path, large_from: int) -> None:

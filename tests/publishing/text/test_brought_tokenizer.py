@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.text import brought_tokenizer as module
 from peer_agent.publishing.text.brought_tokenizer import take_tokenizer
-from peer_agent.publishing.text.prepare import prepare
+from peer_agent.publishing.text.documents import open_documents
+from peer_agent.publishing.text.prepare import cut, prepare
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.causal_lm.training import build_model, save_model
 from peer_agent.recipes.masked_lm import MaskedLM
@@ -149,3 +150,19 @@ def test_one_token_has_one_role(tmp_path: Path) -> None:
     settings = {"cls_token": "[SEP]", "sep_token": "[SEP]"}
     with pytest.raises(Problem, match=r"E372.*two roles"):
         take_tokenizer(kept(tmp_path, bert(), **settings), tmp_path / "out", sentences=True)
+
+
+def test_a_file_that_says_truncation_cuts_no_document_short(tmp_path: Path) -> None:
+    """As of a model that is adapted, whose tokenizer is taken as it is."""
+    own = bert()
+    with open_documents(written(tmp_path, WORDS), tmp_path / "rows") as documents:
+        made = cut([documents], tmp_path / "out", own, end=0)
+    assert made.size > 3000
+
+
+def test_numbers_that_are_left_out_are_rows_all_the_same(tmp_path: Path) -> None:
+    vocab = {"[UNK]": 0, "[SEP]": 900, **{word: 300 + place for place, word in enumerate(("many", "hands"))}}
+    holes = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    holes.pre_tokenizer = pre_tokenizers.Whitespace()
+    with open_documents(written(tmp_path, "many hands " * 400), tmp_path / "rows") as documents:
+        assert cut([documents], tmp_path / "out", holes, end=900).vocab == 901

@@ -60,7 +60,7 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
 
 
 def stored_beside(
-    person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], None], found: OnHub | None
+    person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], object], found: OnHub | None
 ) -> Dataset:
     """A further file of a draft, kept. Raises Problem as `require` before it is, and as `stored_text`."""
     brought = _brought(person, form, found)

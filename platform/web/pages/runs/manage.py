@@ -224,7 +224,7 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
 
 def fetched(dataset: Dataset) -> tuple[int, int] | None:
     """Bytes that have come from the Hub, and all that will; None where nothing is awaited from there."""
-    coming = [each for each in [*dataset.sources(), *filter(None, [dataset.base])] if each.origin]
+    coming = [each for each in dataset.parts() if each.origin]
     if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
         return None
     return sum(map(arrived, coming)), sum(each.size for each in coming)

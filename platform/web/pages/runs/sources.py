@@ -33,7 +33,7 @@ class Beside(NamedTuple):
     lead: str
     legend: str
     material: Material
-    require: Callable[[Run, str, str], None]
+    require: Callable[[Run, str, str], object]
     add: Callable[[Run, Dataset], None]
     releases: Sequence[Release] = ()  # of runs here, of which one may be taken instead of a file
 
