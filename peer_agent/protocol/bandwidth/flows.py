@@ -108,6 +108,18 @@ class Load(Struct):
         return lasting >= STEADY * self.received
 
     @property
+    def busy_bps(self) -> float:
+        """Bytes per second until flows with most of its bytes ended: from then on fewer may have had it to themselves."""
+        remaining, until = self.received, self.last_s
+        for flow in sorted(self.flows, key=lambda flow: flow.last_s):
+            until, remaining = flow.last_s, remaining - flow.received
+            if remaining < STEADY * self.received:
+                break
+        times, carried = self._carried()
+        busy_s = max(until - self.first_s, SHORTEST_S)
+        return float(np.interp(until, times, carried)) / busy_s
+
+    @property
     def is_asked(self) -> bool:
         """Whether a plan's pace said how fast all of it was to come."""
         return all(flow.asked_s for flow in self.flows)

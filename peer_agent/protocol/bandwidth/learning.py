@@ -70,7 +70,8 @@ def learn(
         if known is None:
             capacities[direction] = Capacity(min(load.bps, FASTEST_BPS), is_floor=True, measured_at=at)
             continue
-        is_slowing = load.is_steady and direction in slowing
+        # One that held up nearly all of its flows was full until the first of them were over.
+        is_slowing = direction in slowing and (load.is_steady or load.part_of(held_up) >= STEADY)
         was_suspected, known.is_suspected = known.is_suspected, is_slowing
         if load.is_of_averages and not was_suspected:
             is_slowing = False  # it may have been busy for a moment, and will not be asked for more than this again
@@ -87,7 +88,8 @@ def learn(
         if load.bps >= known.bps:
             _raise(known, load, at)
         elif is_slowing or is_full:
-            known.bps += WEIGHT * (load.bps - known.bps)
+            bps = load.bps if load.is_steady else min(load.busy_bps, known.bps)
+            known.bps += WEIGHT * (bps - known.bps)
             known.measured_at = at
 
 
