@@ -8,6 +8,8 @@ from peer_agent.network.uplink import UPLINK, Stream, Uplink, batch, size_of
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
+FASTEST = 4  # one of so many receivers, at least, has taken what is not waiting
+
 
 class Outbox:
     """The averaged chunks of one attempt, in the order in which they were finished.
@@ -22,11 +24,17 @@ class Outbox:
         self._bodies: list[Message | Frame] = []
         self._room = max_bytes
         self._closed = False
+        self._cursors: dict[Stream, int] = {}  # of those who follow
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
         """How many bodies there are."""
         return len(self._bodies)
+
+    def waiting(self) -> int:
+        """How many bodies three quarters of those who follow have not taken: one that is slow itself does not count."""
+        behind = sorted(len(self._bodies) - cursor for cursor in self._cursors.values())
+        return behind[len(behind) // FASTEST] if behind and not self._closed else 0
 
     def publish(self, body: Message | Frame) -> None:
         """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
@@ -50,11 +58,15 @@ class Outbox:
         Returns how many were sent up to then, counted from the first of the list. Raises LinkLost, Refused.
         """
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
-        while not self._closed:
-            if cursor < len(self._bodies):
-                cursor += await self._send(connection, stream, cursor)
-            else:
-                await self._news.wait()
+        try:
+            while not self._closed:
+                self._cursors[stream] = cursor
+                if cursor < len(self._bodies):
+                    cursor += await self._send(connection, stream, cursor)
+                else:
+                    await self._news.wait()
+        finally:
+            self._cursors.pop(stream, None)
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:

@@ -105,6 +105,10 @@ class RelayedRun:
         """Whether it has to be told often that time passes."""
         return self.state.reducer is not None and has_deadlines(self.state.reducer)
 
+    def ticked(self) -> e.Ticked:
+        """Time passes; with what only its links know."""
+        return e.Ticked(self.outbox.waiting() if self.outbox is not None else 0)
+
     async def handle(self, event: e.Event) -> None:
         """Something happened. What is to be told to peers is told beside it: none of them may hold up the others."""
         answers: dict[PeerId, list[Answer]] = {}

@@ -91,6 +91,34 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
     assert len(stalled.taken) == 2
 
 
+async def test_what_waits_is_what_three_quarters_have_not_taken() -> None:
+    """A receiver that is slow itself tells nothing of the way out of here; one that is fast does not hide it."""
+    outbox, receivers = Outbox(ROOM), [Gated() for _ in range(4)]
+    assert outbox.waiting() == 0
+    following = [asyncio.create_task(outbox.follow(one.as_connection())) for one in receivers]
+    for body in averages(10, 60_000):  # two go out at once
+        outbox.publish(body)
+    for one, taken in zip(receivers, (10, 4, 2, 0), strict=True):
+        for _ in range(taken):
+            one.gate.release()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert [len(one.taken) for one in receivers] == [10, 4, 2, 0]
+    assert outbox.waiting() == 6
+    following[0].cancel()
+    await asyncio.gather(following[0], return_exceptions=True)
+    assert outbox.waiting() == 6, "of three the fastest"
+    following[1].cancel()
+    await asyncio.gather(following[1], return_exceptions=True)
+    assert outbox.waiting() == 8
+    outbox.close()
+    assert outbox.waiting() == 0
+    for one in receivers:
+        for _ in range(10):
+            one.gate.release()
+    await asyncio.gather(*following, return_exceptions=True)
+
+
 async def test_a_body_is_not_copied_for_each_receiver() -> None:
     outbox, receivers = Outbox(ROOM), [Gated(), Gated()]
     following = [asyncio.create_task(outbox.follow(one.as_connection())) for one in receivers]

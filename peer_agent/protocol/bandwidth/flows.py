@@ -109,7 +109,7 @@ class Load(Struct):
 
     @property
     def busy_bps(self) -> float:
-        """Bytes per second until flows with most of its bytes ended: from then on fewer may have had it to themselves."""
+        """Bytes per second until flows with a part of its bytes had ended, as it may have idled from then on."""
         remaining, until = self.received, self.last_s
         for flow in sorted(self.flows, key=lambda flow: flow.last_s):
             until, remaining = flow.last_s, remaining - flow.received

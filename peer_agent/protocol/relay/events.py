@@ -152,7 +152,9 @@ class Reached(Struct, frozen=True):
 
 
 class Ticked(Struct, frozen=True):
-    """The relay's clock has ticked."""
+    """The relay's clock has ticked. `waiting`: averaged chunks that most receivers have not taken (`Outbox`)."""
+
+    waiting: int = 0
 
 
 class ControlLost(Struct, frozen=True):

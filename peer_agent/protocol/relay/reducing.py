@@ -310,7 +310,7 @@ def has_deadlines(reducer: Reducer) -> bool:
     return reducer.phase is Phase.REDUCE and reducer.attempt is not None and reducer.attempt.plan.plan.sigma > 0
 
 
-def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
+def tick(state: RelayState, reducer: Reducer, now: float, waiting: int) -> list[e.Action]:
     """Close what is late, say how far each slot is and, once more, what may have been lost; end idle links."""
     attempt = reducer.attempt
     if attempt is None or not (attempt.spans or attempt.received):
@@ -319,7 +319,8 @@ def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
     if state.joined and now - attempt.progress_at >= PROGRESS_S:
         attempt.progress_at = now
         if attempt.spans:
-            actions.append(e.Say(m.Progress(**named(attempt), received=attempt.coverage.progress())))
+            received = attempt.coverage.progress()
+            actions.append(e.Say(m.Progress(**named(attempt), received=received, waiting=waiting)))
         actions += _again(attempt, now)
     return actions + _idle_links(state, attempt, now)
 

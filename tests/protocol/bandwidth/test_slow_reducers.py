@@ -33,8 +33,14 @@ AVERAGES = [
 
 
 def flows() -> list[Flow]:
-    made = [Flow(PeerId(a), PeerId(b), kb * 1000, *times, True, full) for a, b, kb, *times, full in GRADIENTS]
-    return made + [Flow(PeerId(a), PeerId(b), kb * 1000, *times) for a, b, kb, *times in AVERAGES]
+    made = [
+        Flow(PeerId(sender), PeerId(receiver), kb * 1000, first, last, asked, True, full)
+        for sender, receiver, kb, first, last, asked, full in GRADIENTS
+    ]
+    return made + [
+        Flow(PeerId(sender), PeerId(receiver), kb * 1000, first, last, asked)
+        for sender, receiver, kb, first, last, asked in AVERAGES
+    ]
 
 
 def known() -> dict[Direction, Capacity]:
@@ -63,10 +69,8 @@ def test_nobody_else_is_slower_for_it() -> None:
 def test_who_held_up_a_small_part_of_what_it_sent_is_no_limit() -> None:
     """It is its receiver that became slower; most of what it sent came in time."""
     a, fast, slow = (PeerId(name) for name in ("a", "fast", "slow"))
-    capacities = {
-        direction: Capacity(12.5e6, is_floor=True, measured_at=0)
-        for direction in [(a, "up"), (fast, "down"), (slow, "down")]
-    }
+    directions: list[Direction] = [(a, "up"), (fast, "down"), (slow, "down")]
+    capacities = {direction: Capacity(12.5e6, is_floor=True, measured_at=0) for direction in directions}
     flows_of = ((fast, 160_000_000, 15.0, 0.0), (slow, 20_000_000, 60.0, 60.0))
     gone = [Flow(a, to, size, 0.0, took_s, 15.0, True, full_s) for to, size, took_s, full_s in flows_of]
     learn(capacities, {}, gone, 1)

@@ -5,7 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.phases import Why
-from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at, open_round
+from peer_agent.protocol.coordinator.round.attempt import (
+    chunks_of,
+    has_delivered,
+    has_quorum_without,
+    open_at,
+    open_round,
+)
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
@@ -21,6 +27,9 @@ STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get 
 WAIT = 4.0  # times what the others took, before what is slow is waited for no more
 HEARD_S = 3.0  # of a reducer that the senders are ahead of: it says each second how far it is
 STILL_BATCHES = 2.0  # or the time in which so many batches of each slot are planned to come there
+REPORT_S = 1.0  # between two words of a reducer
+SILENT_REPORTS = 2  # that do not come, before a reducer that stands still is taken for stopped as a whole
+UNSENT_S, UNSENT = 1.5, 1.5  # seconds of its averages, or times what chunks are waited for, that wait for its uplink
 HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
 
 
@@ -31,6 +40,7 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
     if round_ is None or expected is None:
         return []
     round_.reported[member.peer] = state.now
+    round_.unsent[member.peer] = min(progress.waiting, expected)
     slots = round_.progress.setdefault(member.peer, {})
     for slot, said in progress.received:
         chunks, before = min(said, expected), slots.get(slot)
@@ -51,9 +61,10 @@ def watch(state: RunState) -> list[Command]:
     stalled = list(_stalled(state, round_))
     slots = {slot for _, slot in stalled}
     if late := _late_reducers(state, round_, slots):
-        strike(state, late)
-        round_.hung |= late
-        return commands + replan(state)
+        silent = _silent(state, round_, late)
+        return commands + _do_without(state, round_, late) + _drop_silent(state, round_, silent)
+    if late := _with_a_slow_uplink(state, round_):
+        return commands + _do_without(state, round_, late, "gives out its averages far too slowly")
     slots |= set(_slow(state, round_))
     if slots:
         commands += _drop_late(state, sorted(slots))
@@ -116,6 +127,51 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     if able - planned and idle_s >= max(HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS), WAIT * moving_s):
         return late
     return set()
+
+
+def _do_without(state: RunState, round_: Round, reducers: set[PeerId], *why: str) -> list[Command]:
+    """The others average what these have not; they reduce nothing in the next round, in which their links are seen."""
+    strike(state, reducers)
+    round_.hung |= reducers
+    return replan(state, *why)
+
+
+def _with_a_slow_uplink(state: RunState, round_: Round) -> set[PeerId]:
+    """Reducers whose averages leave far later than by plan, while another's do not, and which have much left to do.
+
+    Each average leaves a reducer once for every receiver: where its uplink became slow, all wait for that.
+    """
+    if round_.plan is None or not round_.plan.sigma:
+        return set()
+    able = {member.peer for member in state.listening.values() if state.may_reduce(member)} - round_.hung
+    whole_s, planned, open_ = coming_s(round_.plan), chunks_of(round_), chunks_of(round_, round_.done)
+    late_s = {peer: whole_s * round_.unsent.get(peer, 0) / chunks for peer, chunks in planned.items()}
+    too_late_s = max(UNSENT_S, UNSENT * waiting_s(round_.plan))
+    if not any(late_s[peer] < too_late_s / 2 for peer in able.intersection(planned)):
+        return set()  # the plan is wrong for all
+    left_s = {peer: whole_s * chunks / planned[peer] for peer, chunks in open_.items()}
+    return {peer for peer, seconds in left_s.items() if late_s[peer] > too_late_s and seconds > waiting_s(round_.plan)}
+
+
+def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
+    """Slots of those which say nothing, and of which nothing came since they did: their gradient comes no more."""
+    silent = set()
+    for slot, entry in enumerate(round_.slots):
+        heard_at = round_.reported.get(entry.peer, round_.planned_at)
+        moved = [slots[slot].at for slots in round_.progress.values() if slot in slots]
+        has_stopped = max(moved, default=round_.planned_at) - heard_at <= REPORT_S
+        is_silent = entry.peer in reducers and state.now - heard_at >= SILENT_REPORTS * REPORT_S
+        if is_silent and has_stopped and not has_delivered(round_, slot):
+            silent.add(slot)
+    return silent
+
+
+def _drop_silent(state: RunState, round_: Round, slots: set[int]) -> list[Command]:
+    """Where the new attempt can do without them: they would be waited for in it once more."""
+    left = sorted(slots - round_.dropped)
+    if not left or state.phase is not Phase.REDUCE or not has_quorum_without(state, round_, left):
+        return []
+    return _drop_late(state, left)
 
 
 def _has_all(round_: Round, reducer: PeerId) -> bool:
