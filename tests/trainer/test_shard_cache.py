@@ -78,7 +78,7 @@ def on_disk(tmp_path: Path) -> list[int]:
 
 
 async def quiet(shards: Shards) -> None:
-    await asyncio.gather(*shards._fetching.values(), return_exceptions=True)
+    await asyncio.gather(*filter(None, (shards._fetcher,)), *shards._fetching.values(), return_exceptions=True)
     await asyncio.sleep(0)
 
 
@@ -92,7 +92,7 @@ async def test_what_comes_is_there_before_it_is_asked_for(tmp_path: Path, access
     shards = shards_of(tmp_path, access)
     shards.prefetch([2, 2, 4, 5])
     await quiet(shards)
-    assert sorted(site.given) == [2, 4], f"the next {AHEAD}, each once"
+    assert site.given == [2, 4], f"the next {AHEAD}, each once"
     site.is_open.clear()  # nothing more is given
     assert [await content(shards, number) for number in (2, 4)] == [2, 4]
 
@@ -117,7 +117,34 @@ async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAc
         await content(shards, number)
     shards.prefetch([1, 2, 3, 1, 2, 3, 4, 5, 6])
     await quiet(shards)
-    assert sorted(site.given) == [1, 2, 3, 4, 5]
+    assert site.given == [1, 2, 3, 4, 5]
+
+
+async def test_the_next_one_has_the_link_to_itself(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    """Two at once were both there as late as the second of them is one after another."""
+    shards = shards_of(tmp_path, access)
+    site.is_open.clear()
+    shards.prefetch([1, 2])
+    await asyncio.sleep(0.05)
+    assert list(shards._fetching) == [1]
+    shards.prefetch([3, 2])  # 3 is needed before 2 by now
+    await asyncio.sleep(0.05)
+    assert list(shards._fetching) == [1], "what is on its way comes"
+    asking = asyncio.create_task(content(shards, 5))
+    await asyncio.sleep(0.05)
+    assert sorted(shards._fetching) == [1, 5], "what is needed now waits for nothing"
+    site.is_open.set()
+    assert await asking == 5
+    await quiet(shards)
+    assert [number for number in site.given if number != 5] == [1, 3, 2]
+
+
+async def test_one_that_cannot_be_had_stops_no_other(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    shards = shards_of(tmp_path, access)
+    site.refusals = ["E106"]
+    shards.prefetch([1, 2])
+    await quiet(shards)
+    assert site.given == [2]
 
 
 async def test_what_there_is_not_is_not_fetched(tmp_path: Path, access: RunAccess, site: Site) -> None:

@@ -149,17 +149,18 @@ class LeaseBook(Struct):
         return [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
-        """Of each source the shard that it goes through and the next.
+        """Of each source the shard that it goes through and the next; in the order in which they are needed.
 
-        That one is its own from now on, unless fewer are nobody's than there are machines, which might have none then.
+        The next one is its own from now on, unless fewer are nobody's than there are machines: these might have none.
         """
-        coming: list[int] = []
+        coming: list[tuple[float, int]] = []  # after how many samples of all sources, and which
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
             if own and len(source.waiting) >= machines:
                 own = self._own(source, accumulator, self._rest(source.epoch, own[0]) + 1)
-            coming += own[:2]
-        return tuple(coming)
+            needed = (0.0, self._rest(source.epoch, own[0]) / source.weight if own else 0.0)
+            coming += zip(needed, own, strict=False)
+        return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0]))
 
     def marked(self, accumulator: AccumulatorId) -> int:
         """Samples below the marks of its own shards that are not dealt yet."""

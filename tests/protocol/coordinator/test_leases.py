@@ -202,7 +202,15 @@ def test_of_several_sources_the_next_shard_of_each_that_is_dealt_from() -> None:
     leases = LeaseBook((12,) * 6, 4, [Source((0, 1), 0.5), Source((2, 3), 0.5), Source((4, 5), 0.0)])
     leases.raise_marks(leases.wanted_marks({A: 8}))
     leases.grant(A, 8)
-    assert leases.coming(A, 1) == (0, 1, 2, 3)
+    assert leases.coming(A, 1) == (0, 2, 1, 3)
+
+
+def test_the_shard_that_is_needed_first_is_named_first() -> None:
+    """A source of three quarters is through its shard before one of a quarter."""
+    leases = LeaseBook((12, 12, 20, 20), 4, [Source((0, 1), 0.25), Source((2, 3), 0.75)])
+    leases.raise_marks(leases.wanted_marks({A: 8}))
+    leases.grant(A, 8)
+    assert leases.coming(A, 1) == (0, 2, 3, 1)
 
 
 def test_the_next_shard_of_whoever_is_gone_is_somebody_elses() -> None:
