@@ -248,7 +248,7 @@ Words = e.Tell | e.Warn | e.Began | e.Ended | e.Show
 OfFloats = e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle
 
 
-def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve) -> None:
+def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e.StopSending) -> None:
     """There is no person, no socket and no float, and relays ask by `sends`."""
     del action
 

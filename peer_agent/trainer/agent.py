@@ -230,7 +230,7 @@ class Agent:
                 self._tell(action)
             case e.Dial():
                 self.links.follow(action.listeners)
-            case e.Freeze() | e.Hold() | e.Send() | e.Serve() | e.Release() | e.Settle():
+            case e.Freeze() | e.Hold() | e.Send() | e.Serve() | e.StopSending() | e.Release() | e.Settle():
                 self._carry_round(action)
             case e.Made():
                 self._made(action.record)
@@ -257,7 +257,7 @@ class Agent:
             case _:
                 assert_never(action)
 
-    def _carry_round(self, action: e.Freeze | e.Hold | e.Send | e.Serve | e.Release | e.Settle) -> None:
+    def _carry_round(self, action: e.Freeze | e.Hold | e.Send | e.Serve | e.StopSending | e.Release | e.Settle) -> None:
         match action:
             case e.Freeze():
                 self.jobs.add(self.jobs.freeze, action, self._open_round(action.cut))
@@ -268,6 +268,8 @@ class Agent:
                 self._follow(self._round_of(action.plan.plan), action.plan)
             case e.Serve() if self.round is not None:
                 self.round.serve(action.peer, action.message)
+            case e.StopSending() if self.round is not None:
+                self.round.stop_sending()
             case e.Release() | e.Settle():
                 self._end_round()
                 self.jobs.add(self.jobs.change, action)

@@ -47,7 +47,7 @@ class OpenRound:
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
         """Take an attempt's averages from now on, and those that came before the plan; send what `slot` is asked."""
-        self._stop_sending()
+        self.stop_sending()
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
         self._reducers = {span.span: span.reducer for span in plan.spans}
@@ -102,10 +102,11 @@ class OpenRound:
 
     def stop(self) -> None:
         """The round is over: let go of what it held."""
-        self._stop_sending()
+        self.stop_sending()
         self._early_frames = []
 
-    def _stop_sending(self) -> None:
+    def stop_sending(self) -> None:
+        """Nothing more of our gradient goes out in this attempt."""
         if self.task is not None:
             self.task.cancel()
             self.task = None

@@ -67,6 +67,22 @@ async def test_a_reducer_that_opens_late_does_not_wait_for_one_that_takes_nothin
     await asyncio.wait([sending])
 
 
+async def test_what_was_not_sent_yet_stays_here_once_nobody_waits_for_it() -> None:
+    round_, plan = a_round()
+    round_.follow(plan, 0)
+    frozen = Taking(frozen=True)
+    round_.task = asyncio.create_task(contribute(round_, Links({RELAY: frozen})))  # type: ignore[arg-type]
+    round_.serve(RELAY, opening(plan))
+    async with asyncio.timeout(PATIENCE_S):
+        await frozen.asked.wait()
+        task = round_.task
+        round_.stop_sending()
+        await asyncio.wait([task])
+    assert task.cancelled()
+    assert frozen.taken.empty()
+    assert round_.plan is plan, "its averages are still taken"
+
+
 async def test_reducers_that_open_together_are_served_together_whoever_takes_nothing() -> None:
     """The leaves of the second were sent when the first had taken its own."""
     round_, plan = a_round()

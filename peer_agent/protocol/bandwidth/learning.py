@@ -42,6 +42,7 @@ from peer_agent.protocol.plan import Pair
 BUSY = 0.5  # of the estimate: a direction that carried so much had its turn to show that it carries more
 MOST = 0.5  # of a peer's bytes
 NEARLY_FULL = 0.7  # of the estimate: what is shared by bursts and steady flows carries no more
+MOST_FALL = 16.0  # in one attempt, by what its end was not waited for
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 HOPE_OF_REDUCERS = 4.0  # the same where a peer reduces alone: those that measured it were, as a rule, slower
 
@@ -104,6 +105,16 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
         known = capacities.get(direction)
         if known is None or bps > known.bps:
             capacities[direction] = Capacity(bps, is_floor=True, measured_at=at)
+
+
+def learn_less(capacities: dict[Direction, Capacity], direction: Direction, bps: float, at: float) -> None:
+    """Take what has gone through a direction while more waited for it: it carries no more than that.
+
+    No less than a part of what was known: of a short time, and by a peer's word, little may be seen.
+    """
+    known = capacities.get(direction)
+    if known is not None and bps < known.bps:
+        capacities[direction] = Capacity(max(bps, known.bps / MOST_FALL), is_floor=False, measured_at=at)
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:

@@ -104,8 +104,10 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
             return [shown, e.Quit()] if message.state == "finished" else [shown]
         case m.Notice():
             return [e.Warn(Fault(message.code, message.text))]
-        case m.Drop() | m.Probe() | m.Uplink():
-            return []  # for whoever reduces, and for the links: nothing of either changes a trainer
+        case m.Drop():
+            return rounds.take_drop(state, message)
+        case m.Probe() | m.Uplink():
+            return []  # for the links: nothing of it changes a trainer
         case m.Planned() | m.Commit():
             raise TypeError("plans and commits are opened before they are taken")
     assert_never(message)

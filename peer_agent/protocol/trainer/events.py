@@ -286,6 +286,10 @@ class Serve(Struct, frozen=True):
     message: m.Open
 
 
+class StopSending(Struct, frozen=True):
+    """The attempt goes on without our gradient: what is still to be sent of it would only fill our uplink."""
+
+
 class Release(Struct, frozen=True):
     """The round is over without an update: stop sending; what was frozen may be added to again."""
 
@@ -343,6 +347,7 @@ Action = (
     | Hold
     | Send
     | Serve
+    | StopSending
     | Release
     | Apply
     | Settle

@@ -14,6 +14,7 @@ from peer_agent.protocol.trainer.events import (
     Release,
     Send,
     Serve,
+    StopSending,
     Tell,
     Warn,
 )
@@ -108,7 +109,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
     is_known = round_.plan is not None and plan.attempt <= round_.attempt
     if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
         return []
-    round_.plan, round_.attempt, round_.is_gathered = plan, plan.attempt, False
+    round_.plan, round_.attempt, round_.is_gathered, round_.is_dropped = plan, plan.attempt, False, False
     move(state, Cause.PLANNED, Phase.REDUCE)
     early, round_.early = round_.early, []
     served = [action for peer, message in early for action in _serve(round_, peer, message)]
@@ -133,6 +134,17 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
         return []
     move(state, Cause.OPENED, state.phase)
     return _serve(round_, event.peer, event.message)
+
+
+def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
+    """The others go on without this machine's slot. What it reduces, and the averages, it needs its uplink for."""
+    round_ = state.round
+    if round_ is None or (drop.step, drop.fence) != _place(round_) or drop.attempt != round_.attempt:
+        return []
+    if round_.is_dropped or round_.slot is None or drop.slot != round_.slot:
+        return []
+    round_.is_dropped = True
+    return [StopSending()]
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
@@ -165,7 +177,7 @@ def _serve(round_: Round, peer: PeerId, message: m.Open) -> list[Action]:
     if round_.plan is None or message.attempt > round_.attempt:
         round_.early = [*round_.early, (peer, message)][-EARLY_OPENS:]
         return []
-    return [Serve(peer, message)] if round_.slot == message.slot else []
+    return [Serve(peer, message)] if round_.slot == message.slot and not round_.is_dropped else []
 
 
 def _place(round_: Round) -> tuple[int, int]:

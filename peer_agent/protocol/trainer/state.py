@@ -56,6 +56,7 @@ class Round(Struct):
     offer: m.Offer | None = None
     plan: OpenedPlan | None = None
     is_gathered: bool = False  # all averages of the attempt are here
+    is_dropped: bool = False  # the attempt goes on without our slot
     early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers that were told the plan before us
 
     @property

@@ -133,7 +133,7 @@ class Contributor:
                 self._start(self._load(action))
             case e.Compute():
                 self._start(self._compute(action))
-            case e.Freeze() | e.Send() | e.Serve() | e.Settle() | e.Release():
+            case e.Freeze() | e.Send() | e.Serve() | e.StopSending() | e.Settle() | e.Release():
                 self._carry_round(action)
             case e.Keep():
                 self._add_noise(self._computed)
@@ -186,7 +186,7 @@ class Contributor:
         elif tokens:
             self.accumulator.add(self.noise * np.float32(tokens))
 
-    def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.Settle | e.Release) -> None:
+    def _carry_round(self, action: e.Freeze | e.Send | e.Serve | e.StopSending | e.Settle | e.Release) -> None:
         if isinstance(action, e.Freeze):
             self._cuts += 1
             if self._waiting is not None:
@@ -204,6 +204,8 @@ class Contributor:
                 self.round.task = asyncio.create_task(contribute(self.round, self.links))
             case e.Serve():
                 self.round.serve(action.peer, action.message)
+            case e.StopSending():
+                self.round.stop_sending()
             case e.Settle():
                 self.accumulator.remove_averaged(action.included)
                 self._end_round()

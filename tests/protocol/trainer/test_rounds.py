@@ -124,6 +124,29 @@ def test_reducers_are_served_when_they_open_and_again_when_they_come_back() -> N
         assert stage.actions == [], stray
 
 
+def test_who_is_dropped_sends_no_more_of_its_gradient_in_that_attempt() -> None:
+    """Its averages, and those of others, needed its uplink: a round with a slow reducer took a third longer."""
+    stage = in_round()
+    stray = ({"slot": 0}, {"attempt": 2}, {"fence": 2}, {"step": 1})
+    for change in stray:
+        stage.hears(dropped(**change))
+        assert not stage.did(e.StopSending), change
+    stage.hears(dropped())
+    assert stage.actions == [e.StopSending()]
+    stage.hears(dropped())
+    assert stage.actions == [], "it was said again"
+    stage.handle(e.OpenHeard(RELAY, opening()))
+    assert stage.actions == [], "a reducer that comes back"
+    stage.plans(attempt=2)
+    stage.handle(e.OpenHeard(RELAY, opening(attempt=2)))
+    assert stage.did(e.Serve), "the next attempt may ask for it"
+
+
+def dropped(**change: int) -> m.Drop:
+    place = {"step": 0, "fence": 1, "attempt": 1, "slot": opening().slot}
+    return m.Drop(run=RUN, **(place | change))
+
+
 def gathered(attempt: int = 1) -> e.Gathered:
     return e.Gathered(attempt, b"h" * 32, (m.Arrival(RELAY, 1000, 0.5, 1.5),), (m.Departure(RELAY, 0.7),))
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, Capacity, Direction, Flow
-from peer_agent.protocol.bandwidth.learning import learn
+from peer_agent.protocol.bandwidth.learning import learn, learn_less
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.state import Measured, Member, RunState
 from peer_agent.protocol.deadlines import coming_s
@@ -91,6 +91,26 @@ def learn_links(state: RunState) -> None:
     learn(state.capacities, state.pairs, _as_asked(measured, told), state.rounds, measured.hoped_s)
     state.measured = None
     _forget_old(state.capacities)
+
+
+def learn_uplink(state: RunState, reducer: PeerId) -> None:
+    """Averages wait for its uplink: what has left it since the plan came, by its own reports and the other reducers'.
+
+    All that is told of an attempt is told at its end, and this one has none.
+    """
+    round_ = state.round
+    if round_ is None or round_.plan is None or state.now <= round_.planned_at:
+        return
+    plan, slots = round_.plan, [number for number in range(len(round_.slots)) if number not in round_.dropped]
+    here = round_.progress.get(reducer, {})
+    averaged = min((here[slot].chunks if slot in here else 0 for slot in slots), default=0)
+    given = max(averaged - round_.unsent.get(reducer, 0), 0)
+    receivers = sum(member.trains or member.keeps_log for member in state.members.values() if member.peer != reducer)
+    sent = given * receivers * _size(plan, plan.codec_down, 1)
+    for number, slot in enumerate(round_.slots):
+        for other, moved in round_.progress.items() if slot.peer == reducer else ():
+            sent += _size(plan, slot.codec, moved[number].chunks) if other != reducer and number in moved else 0
+    learn_less(state.capacities, (reducer, "up"), sent / (state.now - round_.planned_at), state.rounds)
 
 
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:

@@ -191,7 +191,9 @@ def _missing(kept: Sequence[m.PlannedSpan], chunks: int) -> list[tuple[int, int]
 
 
 def drop_message(state: RunState, round_: Round, slot: int) -> Send:
-    """Tell everybody who reduces to go on without a slot."""
-    reducers = {span.reducer for span in round_.plan.spans} if round_.plan is not None else set[PeerId]()
+    """Tell everybody who reduces to go on without a slot, and whose it is to send no more."""
+    told = {round_.slots[slot].peer}
+    if round_.plan is not None:
+        told |= {span.reducer for span in round_.plan.spans}
     message = m.Drop(run=state.run, step=state.step, fence=state.fence, attempt=round_.attempt, slot=slot)
-    return Send(tuple(sorted(reducers.intersection(state.members))), message)
+    return Send(tuple(sorted(told.intersection(state.members))), message)

@@ -12,6 +12,7 @@ from peer_agent.protocol.coordinator.round.attempt import (
     open_at,
     open_round,
 )
+from peer_agent.protocol.coordinator.round.measuring import learn_uplink
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
@@ -64,6 +65,8 @@ def watch(state: RunState) -> list[Command]:
         silent = _silent(state, round_, late)
         return commands + _do_without(state, round_, late) + _drop_silent(state, round_, silent)
     if late := _with_a_slow_uplink(state, round_):
+        for reducer in late:
+            learn_uplink(state, reducer)
         return commands + _do_without(state, round_, late, "gives out its averages far too slowly")
     slots |= set(_slow(state, round_))
     if slots:

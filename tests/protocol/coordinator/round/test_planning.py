@@ -20,7 +20,7 @@ from peer_agent.protocol.coordinator.round.planning import (
 )
 from peer_agent.protocol.coordinator.state import Late
 from peer_agent.protocol.deadlines import MOST_SIGMA
-from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, reducing
+from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, chunks_arrive, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, RUN, Stage, peer_of, sent
 
 # --- what is held
@@ -233,6 +233,14 @@ def test_relays_are_told_the_whole_plan_and_trainers_their_part() -> None:
     assert told.keepers == tuple(relays)
     assert told.peers == tuple(trainer.peer for trainer in trainers)
     assert told.plan is stage.round.plan
+
+
+def test_who_is_dropped_is_told_so_as_it_need_not_send_any_more() -> None:
+    stage, trainers, (relay,) = reducing()
+    chunks_arrive(stage, relay, 6, 2, 2, 2, 0)
+    assert stage.round.dropped == {3}
+    assert sent(stage.said, m.Drop, trainers[3].peer)
+    assert not sent(stage.said, m.Drop, trainers[0].peer)
 
 
 def test_who_reduces_is_told_of_every_drop_and_again_with_each_plan() -> None:

@@ -5,7 +5,10 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.bandwidth.learning import MOST_FALL
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.round import planning
+from peer_agent.protocol.coordinator.round.measuring import FRAME_BYTES
 from peer_agent.protocol.coordinator.round.watching import HEARD_S, UNSENT, UNSENT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
@@ -56,6 +59,37 @@ def test_what_a_reducer_cannot_give_out_in_time_is_averaged_by_another(first: in
     assert ({span.reducer for span in stage.spans()} == {relays[0]}) is (attempt == 2)
     assert stage.state.members[relays[1]].conduct.strikes == attempt - 1, "it has no part in the next round"
     assert "void" not in notes(stage.said)
+
+
+def test_what_its_uplink_carries_is_known_from_the_next_plan_on() -> None:
+    """Of an attempt that ends so nobody tells what came, and when."""
+    stage, relays = two_relays(8.0)
+    plan = stage.round.plan
+    assert plan is not None
+    before = stage.state.capacities[relays[1], "up"].bps
+    stage.round.plan = replace(plan, sigma=0.4)
+    stage.wait(4)
+    say(stage, relays[0], 3, 0)
+    say(stage, relays[1], 4, 3)
+    began, chunk = stage.round.planned_at, encoded_size(FP16, plan.chunk_elements) + FRAME_BYTES
+    stage.wait(0.5)
+    assert stage.round.attempt == 2
+    known = stage.state.capacities[relays[1], "up"]
+    assert not known.is_floor
+    receivers = SLOTS + 1  # all trainers, and the other keeper of the log
+    assert known.bps == pytest.approx(receivers * chunk / (stage.round.planned_at - began))
+    assert before / MOST_FALL < known.bps < before
+
+
+def test_a_reducer_of_which_nothing_was_seen_is_not_taken_for_dead() -> None:
+    """A plan would count on weeks for its gradient."""
+    stage, relays = two_relays(8.0)
+    before = stage.state.capacities[relays[1], "up"].bps
+    stage.wait(1)
+    say(stage, relays[0], 2, 0)
+    say(stage, relays[1], 4, 4)
+    stage.wait(0.5)
+    assert stage.state.capacities[relays[1], "up"].bps == before / MOST_FALL
 
 
 @pytest.mark.parametrize(("done", "attempt"), [(1, 2), (3, 1)])
