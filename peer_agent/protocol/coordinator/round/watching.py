@@ -16,6 +16,7 @@ from peer_agent.protocol.coordinator.round.measuring import learn_uplink
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
+from peer_agent.protocol.coordinator.round.uplinks import with_a_slow_uplink
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
@@ -30,7 +31,6 @@ HEARD_S = 3.0  # of a reducer that the senders are ahead of: it says each second
 STILL_BATCHES = 2.0  # or the time in which so many batches of each slot are planned to come there
 REPORT_S = 1.0  # between two words of a reducer
 SILENT_REPORTS = 2  # that do not come, before a reducer that stands still is taken for stopped as a whole
-UNSENT_S, UNSENT = 1.5, 1.5  # seconds of its averages, or times what chunks are waited for, that wait for its uplink
 HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
 
 
@@ -63,11 +63,14 @@ def watch(state: RunState) -> list[Command]:
     slots = {slot for _, slot in stalled}
     if late := _late_reducers(state, round_, slots):
         silent = _silent(state, round_, late)
-        return commands + _do_without(state, round_, late) + _drop_silent(state, round_, silent)
-    if late := _with_a_slow_uplink(state, round_):
+        strike(state, late)
+        round_.hung |= late
+        return commands + replan(state) + _drop_silent(state, round_, silent)
+    if late := with_a_slow_uplink(state, round_):
         for reducer in late:
             learn_uplink(state, reducer)
-        return commands + _do_without(state, round_, late, "gives out its averages far too slowly")
+        round_.hung |= late
+        return commands + replan(state, "has a slower uplink than was known")
     slots |= set(_slow(state, round_))
     if slots:
         commands += _drop_late(state, sorted(slots))
@@ -130,30 +133,6 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
     if able - planned and idle_s >= max(HANG_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS), WAIT * moving_s):
         return late
     return set()
-
-
-def _do_without(state: RunState, round_: Round, reducers: set[PeerId], *why: str) -> list[Command]:
-    """The others average what these have not; they reduce nothing in the next round, in which their links are seen."""
-    strike(state, reducers)
-    round_.hung |= reducers
-    return replan(state, *why)
-
-
-def _with_a_slow_uplink(state: RunState, round_: Round) -> set[PeerId]:
-    """Reducers whose averages leave far later than by plan, while another's do not, and which have much left to do.
-
-    Each average leaves a reducer once for every receiver: where its uplink became slow, all wait for that.
-    """
-    if round_.plan is None or not round_.plan.sigma:
-        return set()
-    able = {member.peer for member in state.listening.values() if state.may_reduce(member)} - round_.hung
-    whole_s, planned, open_ = coming_s(round_.plan), chunks_of(round_), chunks_of(round_, round_.done)
-    late_s = {peer: whole_s * round_.unsent.get(peer, 0) / chunks for peer, chunks in planned.items()}
-    too_late_s = max(UNSENT_S, UNSENT * waiting_s(round_.plan))
-    if not any(late_s[peer] < too_late_s / 2 for peer in able.intersection(planned)):
-        return set()  # the plan is wrong for all
-    left_s = {peer: whole_s * chunks / planned[peer] for peer, chunks in open_.items()}
-    return {peer for peer, seconds in left_s.items() if late_s[peer] > too_late_s and seconds > waiting_s(round_.plan)}
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
