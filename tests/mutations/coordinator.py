@@ -179,7 +179,7 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a reducer that sends too slowly is found by its averages alone",
         "round/uplinks",
-        " | _last_everywhere(round_)",
+        " | last_everywhere(round_)",
         "",
         "round/slow_reducers",
     ),
@@ -200,8 +200,22 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a stopped reducer's gradient is waited for once more",
         "round/watching",
-        " + _drop_silent(state, round_, silent)",
-        "",
+        "(_drop_late(state, left) if left else [])",
+        "[]",
+        "round/slow_reducers",
+    ),
+    fault(
+        "what a slow reducer sends is waited for, and its averages later",
+        "round/watching",
+        '(drop(state, left, "was late") if left else [])',
+        "[]",
+        "round/slow_reducers",
+    ),
+    fault(
+        "a round is void for what an attempt anew could wait for",
+        "round/watching",
+        " and has_quorum_without(state, round_, left) else []",
+        " else []",
         "round/slow_reducers",
     ),
     fault(

@@ -23,13 +23,13 @@ def with_a_slow_uplink(state: RunState, round_: Round) -> set[PeerId]:
     whole_s, planned, open_ = coming_s(round_.plan), chunks_of(round_), chunks_of(round_, round_.done)
     unsent_s = {peer: whole_s * round_.unsent.get(peer, 0) / chunks for peer, chunks in planned.items()}
     too_late_s = max(UNSENT_S, UNSENT * waiting_s(round_.plan))
-    slow = {peer for peer, seconds in unsent_s.items() if seconds > too_late_s} | _last_everywhere(round_)
+    slow = {peer for peer, seconds in unsent_s.items() if seconds > too_late_s} | last_everywhere(round_)
     if not any(unsent_s[peer] < too_late_s / 2 for peer in able.intersection(planned) - slow):
         return set()  # the plan is wrong for all
     return {peer for peer in slow.intersection(open_) if whole_s * open_[peer] / planned[peer] > waiting_s(round_.plan)}
 
 
-def _last_everywhere(round_: Round) -> set[PeerId]:
+def last_everywhere(round_: Round) -> set[PeerId]:
     """Reducers whose own gradient is the last at all others, and far behind the plan, while most come to them in time.
 
     The others are held back to where it is (decision 19), so that by its deadlines it is not late for long.

@@ -16,7 +16,7 @@ from peer_agent.protocol.coordinator.round.measuring import learn_uplink
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
-from peer_agent.protocol.coordinator.round.uplinks import with_a_slow_uplink
+from peer_agent.protocol.coordinator.round.uplinks import last_everywhere, with_a_slow_uplink
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
@@ -65,12 +65,17 @@ def watch(state: RunState) -> list[Command]:
         silent = _silent(state, round_, late)
         strike(state, late)
         round_.hung |= late
-        return commands + replan(state) + _drop_silent(state, round_, silent)
+        commands += replan(state)
+        left = _spared(state, round_, silent)
+        return commands + (_drop_late(state, left) if left else [])
     if late := with_a_slow_uplink(state, round_):
         for reducer in late:
             learn_uplink(state, reducer)
+        slots = {slot for slot, entry in enumerate(round_.slots) if entry.peer in late & last_everywhere(round_)}
         round_.hung |= late
-        return commands + replan(state, "has a slower uplink than was known")
+        commands += replan(state, "has a slower uplink than was known")
+        left = _spared(state, round_, slots)
+        return commands + (drop(state, left, "was late") if left else [])
     slots |= set(_slow(state, round_))
     if slots:
         commands += _drop_late(state, sorted(slots))
@@ -148,12 +153,10 @@ def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
     return silent
 
 
-def _drop_silent(state: RunState, round_: Round, slots: set[int]) -> list[Command]:
-    """Where the new attempt can do without them: they would be waited for in it once more."""
+def _spared(state: RunState, round_: Round, slots: set[int]) -> list[int]:
+    """Those that the new attempt can do without: it would wait for them once more."""
     left = sorted(slots - round_.dropped)
-    if not left or state.phase is not Phase.REDUCE or not has_quorum_without(state, round_, left):
-        return []
-    return _drop_late(state, left)
+    return left if state.phase is Phase.REDUCE and has_quorum_without(state, round_, left) else []
 
 
 def _has_all(round_: Round, reducer: PeerId) -> bool:

@@ -1,6 +1,7 @@
 """A reducer whose uplink is too slow, or that stops as a whole, costs a round a part of its time and no more."""
 
 import itertools
+from collections.abc import Collection
 
 import pytest
 from msgspec.structs import replace
@@ -134,11 +135,8 @@ def test_what_waits_is_counted_anew_in_each_attempt() -> None:
 # --- its own gradient is the last everywhere
 
 
-def as_measured(*, at_itself: list[int], first: list[int], third: list[int]) -> int:
-    """Three of a measured round's reducers tell, after 3.35 of 8.5 seconds; the second one's uplink fell to a tenth.
-
-    The attempt after that.
-    """
+def as_measured(*, at_itself: list[int], first: list[int], third: list[int], dropped: Collection[int] = ()) -> Stage:
+    """Three of a measured round's reducers tell, after 3.35 of 8.5 seconds; the second one's uplink fell to a tenth."""
     stage, relay, ann, slot = beside_a_trainer(seconds=8.5)
     other = stage.relay("other")
     plan = stage.round.plan
@@ -150,13 +148,14 @@ def as_measured(*, at_itself: list[int], first: list[int], third: list[int]) -> 
         for number, peer in enumerate(counts)
     )
     stage.round.plan = replace(plan, spans=spans, sigma=0.15, duration_s=8.5)
+    stage.round.dropped.update(dropped)
     stage.wait(3.35)
     assert slot == 0, "the first of each of these"
     told = {relay: first, ann: at_itself, other: third}
     for peer, received in ((peer, received) for peer, received in told.items() if received):
         stage.say(peer, m.Progress(**stage.place(), received=tuple(enumerate(received))))
     stage.wait(0.1)
-    return stage.round.attempt
+    return stage
 
 
 MEASURED = {"first": [57, 129, 66, 66], "at_itself": [105, 85, 85, 78], "third": [18, 24, 24, 24]}
@@ -177,7 +176,17 @@ def test_a_reducer_that_sends_far_too_slowly_gives_out_its_averages_so_too(
     change: dict[str, list[int]], attempt: int
 ) -> None:
     """By its deadlines it was late after seven seconds only, as the others were held back to where it was."""
-    assert as_measured(**(MEASURED | change)) == attempt
+    stage = as_measured(**(MEASURED | change))
+    assert stage.round.attempt == attempt
+    assert stage.round.dropped == ({0} if attempt == 2 else set()), "its averages need its uplink"
+    assert stage.state.members[peer_of("ann")].conduct.misses == 0, "all that it has is in the next round"
+
+
+def test_whom_the_others_cannot_do_without_is_waited_for_however_slow_it_is() -> None:
+    stage = as_measured(**MEASURED, dropped={3})
+    assert stage.round.attempt == 2
+    assert stage.round.dropped == {3}
+    assert "void" not in notes(stage.said)
 
 
 # --- it stops as a whole
