@@ -28,7 +28,10 @@ def system_in_words(gpu: str = "") -> str:
 
 
 def gpu_name() -> str:
-    """The first NVIDIA GPU as its driver's own tool calls it, without loading torch; empty where there is none."""
+    """The NVIDIA GPU that torch would use, as its driver's own tool calls it; empty where there is none.
+
+    Without loading torch: the first, or of several the one that CUDA_VISIBLE_DEVICES names first.
+    """
     return _of_gpu("name")
 
 
@@ -39,10 +42,11 @@ def gpu_memory() -> int | None:
 
 
 def _of_gpu(fact: str) -> str:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
+    tool, chosen = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    index = "0" if chosen is None else chosen.split(",")[0].strip()
+    if tool is None or index in {"", "-1"}:
         return ""
-    command = [tool, f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
+    command = [tool, f"--id={index}", f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):

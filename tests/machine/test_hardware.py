@@ -1,0 +1,46 @@
+"""What a machine computes on, by what the driver's own tool says. The tool here answers for two GPUs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from peer_agent.machine.hardware import gpu_memory, gpu_name, system_in_words
+
+TOOL = """#!/bin/sh
+case "$1" in --id=0) name="RTX 3060" free=11000 ;; --id=1|--id=GPU-7f) name="RTX 4090" free=23000 ;; *) exit 6 ;; esac
+case "$2" in --query-gpu=name) echo "$name" ;; --query-gpu=memory.free) echo "$free" ;; esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "nvidia-smi"
+    path.write_text(TOOL)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("visible", "name", "free_mb"),
+    [
+        (None, "RTX 3060", 11_000),
+        ("0", "RTX 3060", 11_000),
+        ("1", "RTX 4090", 23_000),
+        ("1,0", "RTX 4090", 23_000),
+        ("GPU-7f", "RTX 4090", 23_000),
+        ("", "", None),
+        ("-1", "", None),
+        ("7", "", None),
+    ],
+)
+def test_of_several_gpus_it_is_the_one_that_torch_would_use(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, name: str, free_mb: int | None
+) -> None:
+    """An agent for each: the second one was told what the first one's GPU has free."""
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_name() == name
+    assert gpu_memory() == (free_mb << 20 if free_mb is not None else None)
+    assert name in system_in_words()
