@@ -46,7 +46,14 @@ def _of_gpu(fact: str) -> str:
     index = "0" if chosen is None else chosen.split(",")[0].strip()
     if tool is None or index in {"", "-1"}:
         return ""
-    command = [tool, f"--id={index}", f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
+    found = _asked(tool, f"--id={index}", fact)
+    if not found and fact == "name" and not index.isdigit():
+        return _asked(tool, "--id=0", fact)  # a part of a GPU, which torch accepts: what it has free is not known
+    return found
+
+
+def _asked(tool: str, which: str, fact: str) -> str:
+    command = [tool, which, f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):

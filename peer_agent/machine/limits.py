@@ -32,7 +32,8 @@ def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERC
 
 
 def apply_limits(limits: Limits) -> None:
-    """Step behind everything the machine's owner does."""
+    """Step behind everything the machine's owner does; GPUs are counted as their driver's tool counts them."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if sys.platform == "win32":
         import psutil
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from peer_agent.network.link import Connection
-from peer_agent.network.own_link import way_out
+from peer_agent.network.own_link import OwnLink, way_out
 from peer_agent.network.uplink import UPLINK, Stream, Uplink, batch, size_of
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
@@ -24,7 +24,8 @@ class Outbox:
         self._bodies: list[Message | Frame] = []
         self._room = max_bytes
         self._closed = False
-        self._cursors: dict[Stream, int] = {}  # of those who follow
+        self._cursors: dict[Stream, int] = {}  # of those who follow over a link
+        self._first = 0  # of the attempt that is open
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
@@ -32,9 +33,13 @@ class Outbox:
         return len(self._bodies)
 
     def waiting(self) -> int:
-        """How many bodies three quarters of those who follow have not taken: one that is slow itself does not count."""
-        behind = sorted(len(self._bodies) - cursor for cursor in self._cursors.values())
+        """How many bodies of this attempt three quarters of its receivers have not taken; slow ones do not count."""
+        behind = sorted(len(self._bodies) - max(cursor, self._first) for cursor in self._cursors.values())
         return behind[len(behind) // FASTEST] if behind and not self._closed else 0
+
+    def begin_attempt(self) -> None:
+        """What comes from now on is of another attempt; of those before there may be some on the way."""
+        self._first = len(self._bodies)
 
     def publish(self, body: Message | Frame) -> None:
         """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
@@ -60,7 +65,8 @@ class Outbox:
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         try:
             while not self._closed:
-                self._cursors[stream] = cursor
+                if not isinstance(connection, OwnLink):
+                    self._cursors[stream] = cursor
                 if cursor < len(self._bodies):
                     cursor += await self._send(connection, stream, cursor)
                 else:

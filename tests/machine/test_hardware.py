@@ -30,6 +30,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("1", "RTX 4090", 23_000),
         ("1,0", "RTX 4090", 23_000),
         ("GPU-7f", "RTX 4090", 23_000),
+        ("MIG-8a", "RTX 3060", None),
         ("", "", None),
         ("-1", "", None),
         ("7", "", None),

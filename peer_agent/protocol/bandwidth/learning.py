@@ -71,8 +71,8 @@ def learn(
         if known is None:
             capacities[direction] = Capacity(min(load.bps, FASTEST_BPS), is_floor=True, measured_at=at)
             continue
-        # One that held up nearly all of its flows was full until the first of them were over.
-        is_slowing = direction in slowing and (load.is_steady or load.part_of(held_up) >= STEADY)
+        # One that held up most of what went through it was full until the first of that was over.
+        is_slowing = direction in slowing and (load.is_steady or load.part_of(held_up) > MOST)
         was_suspected, known.is_suspected = known.is_suspected, is_slowing
         if load.is_of_averages and not was_suspected:
             is_slowing = False  # it may have been busy for a moment, and will not be asked for more than this again

@@ -14,6 +14,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn, learn_less
 from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.coordinator.round.uplinks import averaged_by
 from peer_agent.protocol.coordinator.state import Measured, Member, RunState
 from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
@@ -99,18 +100,16 @@ def learn_uplink(state: RunState, reducer: PeerId) -> None:
     All that is told of an attempt is told at its end, and this one has none.
     """
     round_ = state.round
-    if round_ is None or round_.plan is None or state.now <= round_.planned_at:
+    if round_ is None or round_.plan is None:
         return
-    plan, slots = round_.plan, [number for number in range(len(round_.slots)) if number not in round_.dropped]
-    here = round_.progress.get(reducer, {})
-    averaged = min((here[slot].chunks if slot in here else 0 for slot in slots), default=0)
-    given = max(averaged - round_.unsent.get(reducer, 0), 0)
+    plan, since_s = round_.plan, round_.reported.get(reducer, round_.planned_at) - round_.planned_at
+    given = max(averaged_by(round_, reducer) - round_.unsent.get(reducer, 0), 0)
     receivers = sum(member.trains or member.keeps_log for member in state.members.values() if member.peer != reducer)
     sent = given * receivers * _size(plan, plan.codec_down, 1)
     for number, slot in enumerate(round_.slots):
         for other, moved in round_.progress.items() if slot.peer == reducer else ():
             sent += _size(plan, slot.codec, moved[number].chunks) if other != reducer and number in moved else 0
-    learn_less(state.capacities, (reducer, "up"), sent / (state.now - round_.planned_at), state.rounds)
+    learn_less(state.capacities, (reducer, "up"), sent / max(since_s, SHORTEST_S), state.rounds)
 
 
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:

@@ -16,7 +16,7 @@ from peer_agent.protocol.coordinator.round.measuring import learn_uplink
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
-from peer_agent.protocol.coordinator.round.uplinks import last_everywhere, with_a_slow_uplink
+from peer_agent.protocol.coordinator.round.uplinks import with_a_slow_uplink
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
@@ -71,11 +71,8 @@ def watch(state: RunState) -> list[Command]:
     if late := with_a_slow_uplink(state, round_):
         for reducer in late:
             learn_uplink(state, reducer)
-        slots = {slot for slot, entry in enumerate(round_.slots) if entry.peer in late & last_everywhere(round_)}
         round_.hung |= late
-        commands += replan(state, "has a slower uplink than was known")
-        left = _spared(state, round_, slots)
-        return commands + (drop(state, left, "was late") if left else [])
+        return commands + replan(state, "has a slower uplink than was known")
     slots |= set(_slow(state, round_))
     if slots:
         commands += _drop_late(state, sorted(slots))

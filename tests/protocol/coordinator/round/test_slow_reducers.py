@@ -1,8 +1,5 @@
 """A reducer whose uplink is too slow, or that stops as a whole, costs a round a part of its time and no more."""
 
-import itertools
-from collections.abc import Collection
-
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +7,7 @@ from peer_agent.protocol import deadlines
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.learning import MOST_FALL
 from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.round.measuring import FRAME_BYTES
 from peer_agent.protocol.coordinator.round.uplinks import UNSENT, UNSENT_S
@@ -39,22 +37,24 @@ def say(stage: Stage, reducer: PeerId, received: int, waiting: int) -> None:
 
 
 def two_relays(duration_s: float) -> tuple[Stage, list[PeerId]]:
-    """Each has half of the chunks; the first attempt waits for one half of that time."""
+    """Each has four chunks; one of them is waited for 0.15 of that time, as usual."""
     bps = int(SLOTS * ELEMENTS / duration_s)
     stage, _, relays = reducing({}, {}, people=SLOTS, bps=[bps, bps])
     assert stage.round.plan is not None
     assert stage.round.plan.duration_s == pytest.approx(duration_s, rel=0.01)
+    if stage.round.plan.sigma:
+        stage.round.plan = replace(stage.round.plan, sigma=0.15)
     return stage, relays
 
 
 # --- its averages wait for its uplink
 
 
-@pytest.mark.parametrize(("first", "second", "attempt"), [(0, 4, 2), (0, 3, 1), (2, 4, 1), (4, 4, 1)])
+@pytest.mark.parametrize(("first", "second", "attempt"), [(0, 1, 2), (0, 0, 1), (1, 2, 1), (2, 2, 1)])
 def test_what_a_reducer_cannot_give_out_in_time_is_averaged_by_another(first: int, second: int, attempt: int) -> None:
     """At a tenth of its uplink the round took twice its time; where all are behind it is the plan that is wrong."""
     stage, relays = two_relays(8.0)
-    assert max(UNSENT_S, UNSENT * 4.0) == 6.0, "of eight seconds: three of the four chunks"
+    assert max(UNSENT_S, UNSENT * 0.15 * 8.0) == pytest.approx(1.8), "less than a chunk takes by plan"
     stage.wait(1)
     say(stage, relays[0], 2, first)
     say(stage, relays[1], 2, second)
@@ -70,17 +70,16 @@ def test_what_its_uplink_carries_is_known_from_the_next_plan_on() -> None:
     plan = stage.round.plan
     assert plan is not None
     before = stage.state.capacities[relays[1], "up"].bps
-    stage.round.plan = replace(plan, sigma=0.4)
     stage.wait(4)
     say(stage, relays[0], 3, 0)
-    say(stage, relays[1], 4, 3)
-    began, chunk = stage.round.planned_at, encoded_size(FP16, plan.chunk_elements) + FRAME_BYTES
+    say(stage, relays[1], 3, 2)
+    chunk = encoded_size(FP16, plan.chunk_elements) + FRAME_BYTES
     stage.wait(0.5)
     assert stage.round.attempt == 2
     known = stage.state.capacities[relays[1], "up"]
     assert not known.is_floor
     receivers = SLOTS + 1  # all trainers, and the other keeper of the log
-    assert known.bps == pytest.approx(receivers * chunk / (stage.round.planned_at - began))
+    assert known.bps == pytest.approx(receivers * chunk / 4), "of the four seconds until it told"
     assert before / MOST_FALL < known.bps < before
 
 
@@ -90,23 +89,17 @@ def test_a_reducer_of_which_nothing_was_seen_is_not_taken_for_dead() -> None:
     before = stage.state.capacities[relays[1], "up"].bps
     stage.wait(1)
     say(stage, relays[0], 2, 0)
-    say(stage, relays[1], 4, 4)
+    say(stage, relays[1], 2, 2)
     stage.wait(0.5)
     assert stage.state.capacities[relays[1], "up"].bps == before / MOST_FALL
 
 
-@pytest.mark.parametrize(("done", "attempt"), [(1, 2), (3, 1)])
-def test_one_that_is_nearly_done_goes_on(done: int, attempt: int) -> None:
+@pytest.mark.parametrize(("averaged", "attempt"), [(2, 2), (3, 2), (4, 1)])
+def test_one_that_is_nearly_done_goes_on(averaged: int, attempt: int) -> None:
     """What is left of it takes less than the others would need to begin anew."""
     stage, relays = two_relays(8.0)
-    assert stage.round.plan is not None
-    first, second = sorted(stage.spans(), key=lambda span: span.reducer != relays[0])
-    cut = second.first + done
-    parts = (replace(second, stop=cut), replace(second, span=9, first=cut))
-    stage.round.plan = replace(stage.round.plan, spans=(first, *parts))
-    stage.span_done(parts[0])
     say(stage, relays[0], 2, 0)
-    say(stage, relays[1], 4, 4)
+    say(stage, relays[1], averaged, 2)
     stage.wait(0.5)
     assert stage.round.attempt == attempt
 
@@ -114,7 +107,7 @@ def test_one_that_is_nearly_done_goes_on(done: int, attempt: int) -> None:
 def test_without_deadlines_nobody_knows_what_is_too_slow() -> None:
     stage, relays = two_relays(1.9)
     say(stage, relays[0], 2, 0)
-    say(stage, relays[1], 2, 4)
+    say(stage, relays[1], 3, 3)
     stage.wait(0.5)
     assert stage.round.attempt == 1
 
@@ -123,76 +116,58 @@ def test_what_waits_is_counted_anew_in_each_attempt() -> None:
     stage, relays = two_relays(8.0)
     stage.wait(1)
     say(stage, relays[0], 2, 0)
-    say(stage, relays[1], 2, 4)
+    say(stage, relays[1], 2, 2)
     stage.wait(0.5)
-    say(stage, relays[0], 2, 8)
+    say(stage, relays[0], 2, 2)
     stage.wait(0.5)
     assert stage.round.attempt == 2
     stage.reduce()
     assert stage.state.phase is Phase.COMMIT
 
 
-# --- its own gradient is the last everywhere
-
-
-def as_measured(*, at_itself: list[int], first: list[int], third: list[int], dropped: Collection[int] = ()) -> Stage:
-    """Three of a measured round's reducers tell, after 3.35 of 8.5 seconds; the second one's uplink fell to a tenth."""
-    stage, relay, ann, slot = beside_a_trainer(seconds=8.5)
-    other = stage.relay("other")
-    plan = stage.round.plan
-    assert plan is not None
-    counts = {relay: 277, ann: 277} | ({other: 57} if third else {})
-    edges = list(itertools.accumulate(counts.values(), initial=0))
-    spans = tuple(
-        m.PlannedSpan(span=number, first=edges[number], stop=edges[number + 1], reducer=peer, attempt=1)
-        for number, peer in enumerate(counts)
-    )
-    stage.round.plan = replace(plan, spans=spans, sigma=0.15, duration_s=8.5)
-    stage.round.dropped.update(dropped)
-    stage.wait(3.35)
-    assert slot == 0, "the first of each of these"
-    told = {relay: first, ann: at_itself, other: third}
-    for peer, received in ((peer, received) for peer, received in told.items() if received):
-        stage.say(peer, m.Progress(**stage.place(), received=tuple(enumerate(received))))
-    stage.wait(0.1)
-    return stage
-
-
-MEASURED = {"first": [57, 129, 66, 66], "at_itself": [105, 85, 85, 78], "third": [18, 24, 24, 24]}
-
-
-@pytest.mark.parametrize(
-    ("change", "attempt"),
-    [
-        ({}, 2),
-        ({"third": [25, 24, 24, 24]}, 1),
-        ({"third": []}, 1),
-        ({"at_itself": [105, 60, 60, 60]}, 1),
-        ({"first": [80, 129, 82, 82]}, 1),
-    ],
-    ids=["as measured", "not the last at one", "a single witness", "all are behind", "nearly in time"],
-)
-def test_a_reducer_that_sends_far_too_slowly_gives_out_its_averages_so_too(
-    change: dict[str, list[int]], attempt: int
-) -> None:
-    """By its deadlines it was late after seven seconds only, as the others were held back to where it was."""
-    stage = as_measured(**(MEASURED | change))
+@pytest.mark.parametrize(("silent_s", "attempt"), [(0.0, 2), (2.5, 1)])
+def test_who_says_nothing_is_no_witness_that_another_is_slow(silent_s: float, attempt: int) -> None:
+    """One that is gone, and has not been missed yet, would be dealt all of it."""
+    stage, relays = two_relays(8.0)
+    stage.wait(1)
+    say(stage, relays[0], 2, 0)
+    for _ in range(int(2 * silent_s)):
+        stage.wait(0.5)
+        say(stage, relays[1], 2, 0)
+    say(stage, relays[1], 2, 2)
+    stage.wait(1.0)
     assert stage.round.attempt == attempt
-    assert stage.round.dropped == ({0} if attempt == 2 else set()), "its averages need its uplink"
-    assert stage.state.members[peer_of("ann")].conduct.misses == 0, "all that it has is in the next round"
 
 
-def test_whom_the_others_cannot_do_without_is_waited_for_however_slow_it_is() -> None:
-    stage = as_measured(**MEASURED, dropped={3})
-    assert stage.round.attempt == 2
-    assert stage.round.dropped == {3}
+def test_a_reducer_that_has_not_told_yet_is_none_either() -> None:
+    stage, relays = two_relays(8.0)
+    stage.wait(1)
+    say(stage, relays[1], 2, 2)
+    stage.wait(0.5)
+    assert stage.round.attempt == 1
+
+
+def test_no_attempt_is_begun_for_which_too_few_are_left() -> None:
+    """Who has sent everything and gone is not needed, but in another attempt."""
+    bps = int(SLOTS * ELEMENTS / 8.0)
+    stage, trainers, relays = reducing({}, {}, people=3, bps=[bps, bps])
+    assert stage.round.plan is not None
+    stage.round.plan = replace(stage.round.plan, sigma=0.15)
+    for relay in relays:
+        stage.say(relay, m.Progress(**stage.place(), received=((0, 1), (1, 1), (2, 4))))
+    stage.handle(e.Lost(trainers[2].peer))
+    assert not stage.round.dropped
+    stage.say(relays[0], m.Progress(**stage.place(), received=((0, 2), (1, 2), (2, 4))))
+    stage.say(relays[1], m.Progress(**stage.place(), received=((0, 1), (1, 1), (2, 4)), waiting=1))
+    stage.wait(0.5)
+    assert stage.round.attempt == 1
     assert "void" not in notes(stage.said)
 
 
 # --- it stops as a whole
 
 
-def beside_a_trainer(seconds: float = 4.0) -> tuple[Stage, PeerId, PeerId, int]:
+def beside_a_trainer() -> tuple[Stage, PeerId, PeerId, int]:
     """A relay and a trainer that reduce a half each; with the trainer's slot."""
     stage = Stage(batch=8 * SLOTS)
     relay = stage.relay()
@@ -201,7 +176,7 @@ def beside_a_trainer(seconds: float = 4.0) -> tuple[Stage, PeerId, PeerId, int]:
     listening(stage, ann)
     for peer in (relay, *(trainer.peer for trainer in trainers[1:])):
         reaches(stage, peer, ann.peer)
-    bps = SLOTS * ELEMENTS / seconds
+    bps = SLOTS * ELEMENTS / 4.0
     stage.state.capacities = capacities_of((peer, bps) for peer in (relay, *(each.peer for each in trainers)))
     stage.accumulate()
     stage.offers(*trainers)
@@ -237,3 +212,12 @@ def test_one_whose_gradient_still_comes_is_waited_for() -> None:
     goes_on(stage, relay, slot, still=100, seconds=HEARD_S + 2.0)
     assert stage.round.attempt == 2
     assert stage.round.dropped == set()
+
+
+def test_one_that_stops_is_waited_for_where_the_others_are_too_few() -> None:
+    stage, relay, _, slot = beside_a_trainer()
+    stage.round.dropped.add(3)
+    goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)
+    assert stage.round.attempt == 2
+    assert stage.round.dropped == {3}
+    assert "void" not in notes(stage.said)
