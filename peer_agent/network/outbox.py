@@ -1,6 +1,7 @@
 """What a reducer gives out: every body exists once, and each receiver has a cursor into the one list (rule 35)."""
 
 import asyncio
+from collections.abc import Collection
 
 from peer_agent.network.link import Connection
 from peer_agent.network.own_link import OwnLink, way_out
@@ -21,7 +22,7 @@ class Outbox:
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
         """`planned`: bytes to each receiver, by which it has its share of the uplink."""
         self.planned, self._uplink = planned or max_bytes, uplink
-        self._bodies: list[Message | Frame] = []
+        self._bodies: list[Message | Frame | None] = []  # None: nobody needs it any more
         self._room = max_bytes
         self._closed = False
         self._cursors: dict[Stream, int] = {}  # of those who follow over a link
@@ -37,9 +38,10 @@ class Outbox:
         behind = sorted(len(self._bodies) - max(cursor, self._first) for cursor in self._cursors.values())
         return behind[len(behind) // FASTEST] if behind and not self._closed else 0
 
-    def begin_attempt(self) -> None:
-        """What comes from now on is of another attempt; of those before there may be some on the way."""
+    def begin_attempt(self, kept: Collection[int]) -> None:
+        """What comes now is of another attempt. Of those before, the spans that are kept go on, and others no more."""
         self._first = len(self._bodies)
+        self._bodies = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
 
     def publish(self, body: Message | Frame) -> None:
         """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
@@ -81,7 +83,8 @@ class Outbox:
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:
             return 0
-        await connection.send(*bodies)
+        if needed := [body for body in bodies if body is not None]:
+            await connection.send(*needed)
         return len(bodies)
 
     def _wake(self) -> None:

@@ -10,7 +10,7 @@ from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
 CREDIT_S = 0.05  # of the rate that a pause saves up
-Body = TypeVar("Body", bound=Message | Frame)
+Body = TypeVar("Body", bound=Message | Frame | None)
 
 
 class Bucket:
@@ -112,7 +112,7 @@ class Uplink:
 UPLINK = Uplink()
 
 
-def size_of(body: Message | Frame) -> int:
+def size_of(body: Message | Frame | None) -> int:
     """Bytes of it that count: those of its chunk."""
     return len(body.payload) if isinstance(body, Frame) else 0
 

@@ -316,7 +316,7 @@ class RelayedRun:
             for peer, link in self.links.items():
                 if self.state.links.get(peer) in RECEIVERS:
                     self._follow(peer, link)
-        self.outbox.begin_attempt()
+        self.outbox.begin_attempt({span.span for span in action.plan.plan.spans if span.root})
 
     def _end(self, *, silent: bool) -> None:
         self.reduction, self.received = None, {}

@@ -7,9 +7,11 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from peer_agent.network.link import Connection, LinkLost
 from peer_agent.network.outbox import Outbox
+from peer_agent.network.own_link import own_link
 from peer_agent.protocol.messages import SpanLeaves
 from peer_agent.protocol.wire import Frame, Kind
 from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening
@@ -89,6 +91,46 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
         stalled.gate.release()
     assert await following[0] == 2
     assert len(stalled.taken) == 2
+
+
+async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
+    """A reducer with a slow uplink had its own useless averages before those for which all waited."""
+    outbox, receiver = Outbox(ROOM), Gated()
+    following = asyncio.create_task(outbox.follow(receiver.as_connection()))
+    first = [
+        replace(body, span=number // 2) for number, body in enumerate(averages(6, 140_000))
+    ]  # one goes out at once
+    for body in first:
+        outbox.publish(body)
+    outbox.publish(LEAVES)
+    receiver.gate.release()
+    await asyncio.wait_for(receiver.arrived.wait(), PATIENCE_S)
+    assert outbox.waiting() == 7 - 1
+    outbox.begin_attempt({2})
+    assert outbox.waiting() == 0, "that which is of this attempt"
+    last = replace(first[0], span=3)
+    outbox.publish(last)
+    assert outbox.waiting() == 1
+    for _ in range(10):
+        receiver.gate.release()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert receiver.taken == [first[0], first[1], first[4], first[5], LEAVES, last], "the second was on its way"
+    outbox.close()
+    assert await following == 8
+
+
+async def test_a_machine_that_takes_its_own_averages_has_no_say_in_what_waits() -> None:
+    outbox, (one, _) = Outbox(ROOM), own_link()
+    following = [asyncio.create_task(outbox.follow(link)) for link in (one, *(Gated().as_connection() for _ in "ab"))]
+    for body in averages(10, 60_000):
+        outbox.publish(body)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert outbox.waiting() == 10
+    for task in following:
+        task.cancel()
+    await asyncio.gather(*following, return_exceptions=True)
 
 
 async def test_what_waits_is_what_three_quarters_have_not_taken() -> None:
