@@ -25,8 +25,9 @@ class Outbox:
         self._bodies: list[Message | Frame | None] = []  # None: nobody needs it any more
         self._room = max_bytes
         self._closed = False
-        self._cursors: dict[Stream, int] = {}  # of those who follow over a link
+        self._cursors: dict[Stream, tuple[int, Connection]] = {}  # of those who follow over a link
         self._first = 0  # of the attempt that is open
+        self._size = 0  # of the largest body
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
@@ -34,9 +35,18 @@ class Outbox:
         return len(self._bodies)
 
     def waiting(self) -> int:
-        """How many bodies of this attempt three quarters of its receivers have not taken; slow ones do not count."""
-        behind = sorted(len(self._bodies) - max(cursor, self._first) for cursor in self._cursors.values())
-        return behind[len(behind) // FASTEST] if behind and not self._closed else 0
+        """How many bodies of this attempt have not come to three quarters of its receivers; slow ones do not count.
+
+        With what the system holds for their links, in bodies, whatever it is.
+        """
+        if self._closed or not self._cursors:
+            return 0
+        size = max(self._size, 1)
+        behind = sorted(
+            len(self._bodies) - max(cursor, self._first) + connection.queued() // size
+            for cursor, connection in self._cursors.values()
+        )
+        return behind[len(behind) // FASTEST]
 
     def begin_attempt(self, kept: Collection[int]) -> None:
         """What comes now is of another attempt. Of those before, the spans that are kept go on, and others no more."""
@@ -51,6 +61,7 @@ class Outbox:
         if self._room < 0:
             raise ValueError("more averaged bytes than the plan has")
         self._bodies.append(body)
+        self._size = max(self._size, size_of(body))
         self._wake()
 
     def close(self) -> None:
@@ -68,7 +79,7 @@ class Outbox:
         try:
             while not self._closed:
                 if not isinstance(connection, OwnLink):
-                    self._cursors[stream] = cursor
+                    self._cursors[stream] = cursor, connection
                 if cursor < len(self._bodies):
                     cursor += await self._send(connection, stream, cursor)
                 else:

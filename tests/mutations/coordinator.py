@@ -198,6 +198,13 @@ COORDINATOR: tuple[Mutation, ...] = (
         "round/slow_reducers",
     ),
     fault(
+        "what a slow reducer sends is waited for, and its averages later",
+        "round/watching",
+        '(drop(state, left, "was late") if left else [])',
+        "[]",
+        "round/slow_reducers",
+    ),
+    fault(
         "a round is void for what an attempt anew could wait for",
         "round/watching",
         " and has_quorum_without(state, round_, left) else []",

@@ -31,6 +31,7 @@ class Gated:
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(0)
         self.taken: list[Any] = []
+        self.held = 0  # bytes that the system holds
         self.arrived = asyncio.Event()
 
     async def send(self, *bodies: Any) -> None:
@@ -38,6 +39,9 @@ class Gated:
             await self.gate.acquire()
             self.taken.append(body)
             self.arrived.set()
+
+    def queued(self) -> int:
+        return self.held
 
     def as_connection(self) -> Connection:
         return cast("Connection", self)
@@ -147,6 +151,11 @@ async def test_what_waits_is_what_three_quarters_have_not_taken() -> None:
         await asyncio.sleep(0)
     assert [len(one.taken) for one in receivers] == [10, 4, 2, 0]
     assert outbox.waiting() == 6
+    for one in receivers:
+        one.held = 3 * 60_000 + 1
+    assert outbox.waiting() == 9, "what was taken has not come yet"
+    for one in receivers:
+        one.held = 0
     following[0].cancel()
     await asyncio.gather(following[0], return_exceptions=True)
     assert outbox.waiting() == 6, "of three the fastest"

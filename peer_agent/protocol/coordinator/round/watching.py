@@ -72,7 +72,9 @@ def watch(state: RunState) -> list[Command]:
         for reducer in late:
             learn_uplink(state, reducer)
         round_.hung |= late
-        return commands + replan(state, "has a slower uplink than was known")
+        commands += replan(state, "has a slower uplink than was known")
+        left = _spared(state, round_, {slot for slot, entry in enumerate(round_.slots) if entry.peer in late})
+        return commands + (drop(state, left, "was late") if left else [])
     slots |= set(_slow(state, round_))
     if slots:
         commands += _drop_late(state, sorted(slots))
