@@ -9,7 +9,7 @@ from peer_agent.protocol.deadlines import coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
 
-UNSENT_S = 1.0  # of its averages that wait for its uplink, or as much as chunks are waited for
+UNSENT_S, UNSENT = 0.75, 0.6  # seconds of its averages, or part of what chunks are waited for, that wait to leave
 TOLD_S = 2.5  # ago, at most, that a reducer has told how far it is: it does so each second
 
 
@@ -24,7 +24,7 @@ def with_a_slow_uplink(state: RunState, round_: Round) -> set[PeerId]:
     whole_s, waits_s, planned = coming_s(round_.plan), waiting_s(round_.plan), chunks_of(round_)
     told = {peer for peer in round_.unsent.keys() & planned if state.now - round_.reported[peer] <= TOLD_S}
     unsent_s = {peer: whole_s * round_.unsent[peer] / planned[peer] for peer in told}
-    too_late_s = max(UNSENT_S, waits_s)
+    too_late_s = max(UNSENT_S, UNSENT * waits_s)
     if not any(unsent_s[peer] < too_late_s / 2 for peer in able & told):
         return set()  # the plan is wrong for all
     slow = {peer for peer, seconds in unsent_s.items() if seconds > too_late_s}
