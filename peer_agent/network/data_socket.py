@@ -97,19 +97,6 @@ def set_option(system: socket.socket, level: int, name: str, value: int) -> None
             system.setsockopt(level, option, value)
 
 
-def queued_in(system: socket.socket) -> int:
-    """Bytes that the system holds of a link: not sent yet, or not acknowledged. 0 elsewhere than on Linux."""
-    if sys.platform != "linux":
-        return 0
-    import fcntl
-    import termios
-
-    try:
-        return int.from_bytes(fcntl.ioctl(system.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:
-        return 0
-
-
 class WideSocket(Socket, asyncio.BufferedProtocol):
     """The library's connection, whose reads go into one buffer. That of a data link is told to `gather`."""
 
@@ -132,11 +119,6 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
         self.data_received(self._view[:nbytes])  # type: ignore[arg-type]  # it copies what it keeps
         if self._gathering is not None:
             self._gathering.came(nbytes, in_message=bool(self.protocol.reader.buffer))
-
-    def queued(self) -> int:
-        """Bytes that were taken and have not arrived yet, as far as this end knows."""
-        system = self.transport.get_extra_info("socket")
-        return self.transport.get_write_buffer_size() + (queued_in(system) if system is not None else 0)
 
     def went(self, size: int) -> None:
         """So many bytes were taken by the socket."""

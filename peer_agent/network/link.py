@@ -129,10 +129,6 @@ class Connection:
         if self.beneath is not None:
             await asyncio.wait([self.beneath], timeout=CLOSE_S)
 
-    def queued(self) -> int:
-        """Bytes of what was sent that have not arrived yet, as far as this end knows."""
-        return self._socket.queued() if isinstance(self._socket, WideSocket) else 0
-
     def allow(self, message_bytes: int) -> None:
         """Take messages up to this length from now on, where fewer were allowed."""
         protocol = self._socket.protocol

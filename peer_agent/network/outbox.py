@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Collection
 
 from peer_agent.network.link import Connection
-from peer_agent.network.own_link import OwnLink, way_out
+from peer_agent.network.own_link import way_out
 from peer_agent.network.uplink import UPLINK, Stream, Uplink, batch, size_of
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
-
-FASTEST = 4  # one of so many receivers, at least, has taken what is not waiting
 
 
 class Outbox:
@@ -25,33 +23,17 @@ class Outbox:
         self._bodies: list[Message | Frame | None] = []  # None: nobody needs it any more
         self._room = max_bytes
         self._closed = False
-        self._cursors: dict[Stream, tuple[int, Connection]] = {}  # of those who follow over a link
-        self._first = 0  # of the attempt that is open
-        self._size = 0  # of the largest body
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
         """How many bodies there are."""
         return len(self._bodies)
 
-    def waiting(self) -> int:
-        """How many bodies of this attempt have not come to three quarters of its receivers; slow ones do not count.
-
-        With what the system holds for their links, in bodies, whatever it is.
-        """
-        if self._closed or not self._cursors:
-            return 0
-        size = max(self._size, 1)
-        behind = sorted(
-            len(self._bodies) - max(cursor, self._first) + connection.queued() // size
-            for cursor, connection in self._cursors.values()
-        )
-        return behind[len(behind) // FASTEST]
-
     def begin_attempt(self, kept: Collection[int]) -> None:
         """What comes now is of another attempt. Of those before, the spans that are kept go on, and others no more."""
-        self._first = len(self._bodies)
-        self._bodies = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
+        needed = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
+        self._room += sum(map(size_of, self._bodies)) - sum(map(size_of, needed))
+        self._bodies = needed
 
     def publish(self, body: Message | Frame) -> None:
         """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
@@ -61,7 +43,6 @@ class Outbox:
         if self._room < 0:
             raise ValueError("more averaged bytes than the plan has")
         self._bodies.append(body)
-        self._size = max(self._size, size_of(body))
         self._wake()
 
     def close(self) -> None:
@@ -76,16 +57,11 @@ class Outbox:
         Returns how many were sent up to then, counted from the first of the list. Raises LinkLost, Refused.
         """
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
-        try:
-            while not self._closed:
-                if not isinstance(connection, OwnLink):
-                    self._cursors[stream] = cursor, connection
-                if cursor < len(self._bodies):
-                    cursor += await self._send(connection, stream, cursor)
-                else:
-                    await self._news.wait()
-        finally:
-            self._cursors.pop(stream, None)
+        while not self._closed:
+            if cursor < len(self._bodies):
+                cursor += await self._send(connection, stream, cursor)
+            else:
+                await self._news.wait()
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
@@ -94,7 +70,8 @@ class Outbox:
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:
             return 0
-        if needed := [body for body in bodies if body is not None]:
+        needed = [body for body in self._bodies[cursor : cursor + len(bodies)] if body is not None]
+        if needed:  # another attempt may have begun before its turn
             await connection.send(*needed)
         return len(bodies)
 

@@ -251,7 +251,7 @@ class Relay:
         """The clock, and whom it reaches of those who listen in this run."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
         await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
-        await relayed.handle(relayed.ticked())
+        await relayed.handle(e.Ticked())
 
     async def _renew(self) -> None:
         while True:

@@ -32,7 +32,7 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.attempts import place_of
 from peer_agent.protocol.relay.opened import OpenPlan
-from peer_agent.protocol.relay.reducing import OUTBOX_VECTORS, has_deadlines, is_ahead
+from peer_agent.protocol.relay.reducing import has_deadlines, is_ahead
 from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState
 from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 
@@ -104,10 +104,6 @@ class RelayedRun:
     def has_deadlines(self) -> bool:
         """Whether it has to be told often that time passes."""
         return self.state.reducer is not None and has_deadlines(self.state.reducer)
-
-    def ticked(self) -> e.Ticked:
-        """Time passes; with what only its links know."""
-        return e.Ticked(self.outbox.waiting() if self.outbox is not None else 0)
 
     async def handle(self, event: e.Event) -> None:
         """Something happened. What is to be told to peers is told beside it: none of them may hold up the others."""
@@ -310,7 +306,7 @@ class RelayedRun:
             self._end_outbox()
             plan = action.plan.plan
             chunk_bytes = encoded_size(plan.codec_down, plan.chunk_elements)
-            room, ours = OUTBOX_VECTORS * action.plan.grid.chunks, action.plan.given_to(self.state.me).values()
+            room, ours = action.plan.grid.chunks, action.plan.given_to(self.state.me).values()
             planned = sum(span.stop - span.first for span in ours)
             self.outbox = Outbox(max_bytes=room * chunk_bytes, planned=planned * chunk_bytes)
             for peer, link in self.links.items():

@@ -118,7 +118,7 @@ class Listening:
         for number in count():
             await asyncio.sleep(TICK_S)
             if self.run.has_deadlines or number % IDLE_TICKS == 0:
-                self._happens(self.run.ticked())
+                self._happens(e.Ticked())
 
     def _say_of_listener(self, message: m.TO_SITE) -> None:
         is_gap = isinstance(message, m.Heartbeat) and message.index >= 0  # of a log that is kept here

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from peer_agent.network.link import Connection, LinkLost
 from peer_agent.network.outbox import Outbox
-from peer_agent.network.own_link import own_link
+from peer_agent.network.uplink import Uplink
 from peer_agent.protocol.messages import SpanLeaves
 from peer_agent.protocol.wire import Frame, Kind
 from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening
@@ -31,7 +31,6 @@ class Gated:
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(0)
         self.taken: list[Any] = []
-        self.held = 0  # bytes that the system holds
         self.arrived = asyncio.Event()
 
     async def send(self, *bodies: Any) -> None:
@@ -39,9 +38,6 @@ class Gated:
             await self.gate.acquire()
             self.taken.append(body)
             self.arrived.set()
-
-    def queued(self) -> int:
-        return self.held
 
     def as_connection(self) -> Connection:
         return cast("Connection", self)
@@ -109,12 +105,9 @@ async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
     outbox.publish(LEAVES)
     receiver.gate.release()
     await asyncio.wait_for(receiver.arrived.wait(), PATIENCE_S)
-    assert outbox.waiting() == 7 - 1
     outbox.begin_attempt({2})
-    assert outbox.waiting() == 0, "that which is of this attempt"
     last = replace(first[0], span=3)
     outbox.publish(last)
-    assert outbox.waiting() == 1
     for _ in range(10):
         receiver.gate.release()
     for _ in range(50):
@@ -124,50 +117,28 @@ async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
     assert await following == 8
 
 
-async def test_a_machine_that_takes_its_own_averages_has_no_say_in_what_waits() -> None:
-    outbox, (one, _) = Outbox(ROOM), own_link()
-    following = [asyncio.create_task(outbox.follow(link)) for link in (one, *(Gated().as_connection() for _ in "ab"))]
-    for body in averages(10, 60_000):
-        outbox.publish(body)
-    for _ in range(50):
+async def test_what_waits_for_its_turn_is_not_sent_either() -> None:
+    """Where the uplink is paced every receiver has a batch in hand: with many of them, seconds of what nobody needs."""
+    uplink, receiver = Uplink(), Gated()
+    uplink.pace(1.0)
+    outbox = Outbox(200_000, uplink=uplink)
+    following = asyncio.create_task(outbox.follow(receiver.as_connection()))
+    receiver.gate = asyncio.Semaphore(100)
+    first, second, third = averages(3, 100_000)
+    outbox.publish(first)
+    outbox.publish(second)
+    await asyncio.wait_for(receiver.arrived.wait(), PATIENCE_S)
+    for _ in range(20):
         await asyncio.sleep(0)
-    assert outbox.waiting() == 10
-    for task in following:
-        task.cancel()
-    await asyncio.gather(*following, return_exceptions=True)
-
-
-async def test_what_waits_is_what_three_quarters_have_not_taken() -> None:
-    """A receiver that is slow itself tells nothing of the way out of here; one that is fast does not hide it."""
-    outbox, receivers = Outbox(ROOM), [Gated() for _ in range(4)]
-    assert outbox.waiting() == 0
-    following = [asyncio.create_task(outbox.follow(one.as_connection())) for one in receivers]
-    for body in averages(10, 60_000):  # two go out at once
-        outbox.publish(body)
-    for one, taken in zip(receivers, (10, 4, 2, 0), strict=True):
-        for _ in range(taken):
-            one.gate.release()
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert [len(one.taken) for one in receivers] == [10, 4, 2, 0]
-    assert outbox.waiting() == 6
-    for one in receivers:
-        one.held = 3 * 60_000 + 1
-    assert outbox.waiting() == 9, "what was taken has not come yet"
-    for one in receivers:
-        one.held = 0
-    following[0].cancel()
-    await asyncio.gather(following[0], return_exceptions=True)
-    assert outbox.waiting() == 6, "of three the fastest"
-    following[1].cancel()
-    await asyncio.gather(following[1], return_exceptions=True)
-    assert outbox.waiting() == 8
+    outbox.begin_attempt(set())
+    outbox.publish(third)  # there is room for it again
+    uplink.pace(0.0)
+    while len(receiver.taken) < 2:
+        receiver.arrived.clear()
+        await asyncio.wait_for(receiver.arrived.wait(), PATIENCE_S)
+    assert receiver.taken == [first, third]
     outbox.close()
-    assert outbox.waiting() == 0
-    for one in receivers:
-        for _ in range(10):
-            one.gate.release()
-    await asyncio.gather(*following, return_exceptions=True)
+    await following
 
 
 async def test_a_body_is_not_copied_for_each_receiver() -> None:

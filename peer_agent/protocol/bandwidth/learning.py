@@ -42,7 +42,6 @@ from peer_agent.protocol.plan import Pair
 BUSY = 0.5  # of the estimate: a direction that carried so much had its turn to show that it carries more
 MOST = 0.5  # of a peer's bytes
 NEARLY_FULL = 0.7  # of the estimate: what is shared by bursts and steady flows carries no more
-MOST_FALL = 16.0  # in one attempt, by what its end was not waited for
 HOPE = 2.0  # times the least that is known of a direction which may carry more: shares are dealt by it
 HOPE_OF_REDUCERS = 4.0  # the same where a peer reduces alone: those that measured it were, as a rule, slower
 
@@ -72,7 +71,8 @@ def learn(
             capacities[direction] = Capacity(min(load.bps, FASTEST_BPS), is_floor=True, measured_at=at)
             continue
         # One that held up most of what went through it was full until the first of that was over.
-        is_slowing = direction in slowing and (load.is_steady or load.part_of(held_up) > MOST)
+        was_full = load.is_steady or (load.part_of(held_up) > MOST and load.busy_bps < known.bps)
+        is_slowing = direction in slowing and was_full
         was_suspected, known.is_suspected = known.is_suspected, is_slowing
         if load.is_of_averages and not was_suspected:
             is_slowing = False  # it may have been busy for a moment, and will not be asked for more than this again
@@ -89,7 +89,7 @@ def learn(
         if load.bps >= known.bps:
             _raise(known, load, at)
         elif is_slowing or is_full:
-            bps = load.bps if load.is_steady else min(load.busy_bps, known.bps)
+            bps = load.bps if load.is_steady else load.busy_bps
             known.bps += WEIGHT * (bps - known.bps)
             known.measured_at = at
 
@@ -105,16 +105,6 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
         known = capacities.get(direction)
         if known is None or bps > known.bps:
             capacities[direction] = Capacity(bps, is_floor=True, measured_at=at)
-
-
-def learn_less(capacities: dict[Direction, Capacity], direction: Direction, bps: float, at: float) -> None:
-    """Take what has gone through a direction while more waited for it: it carries no more than that.
-
-    No less than a part of what was known: of a short time, and by a peer's word, little may be seen.
-    """
-    known = capacities.get(direction)
-    if known is not None and bps < known.bps:
-        capacities[direction] = Capacity(max(bps, known.bps / MOST_FALL), is_floor=False, measured_at=at)
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:

@@ -173,7 +173,6 @@ class Round(Struct):
     done_at: float | None = None  # when the last span was reported
     progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
     reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> its last word on this attempt
-    unsent: dict[PeerId, int] = field(default_factory=dict)  # reducer -> averaged chunks that wait for its uplink
     hung: set[PeerId] = field(default_factory=set)  # reducers that stood still while another could do their part
     attempts: int = 1
     record: Record | None = None

@@ -167,13 +167,9 @@ class Have(Attempted, frozen=True, kw_only=True):
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """How many chunks a reducer has of each slot, so that the coordinator can tell slow from stuck.
-
-    `waiting`: averaged chunks that three quarters of their receivers have not taken yet.
-    """
+    """How many chunks a reducer has of each slot, so that the coordinator can tell slow from stuck."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
-    waiting: Medium = 0
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):

@@ -46,7 +46,7 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
         case e.Reached():
             return _reached(state, event.listeners)
         case e.Ticked():
-            return _tick(state, now, event.waiting)
+            return _tick(state, now)
         case e.ControlLost():
             state.joined = False
             return []
@@ -190,8 +190,8 @@ def _answer(state: RelayState, event: e.Asked, now: float) -> list[e.Action]:
     assert_never(message)
 
 
-def _tick(state: RelayState, now: float, waiting: int) -> list[e.Action]:
-    actions = reducing.tick(state, state.reducer, now, waiting) if state.reducer is not None else []
+def _tick(state: RelayState, now: float) -> list[e.Action]:
+    actions = reducing.tick(state, state.reducer, now) if state.reducer is not None else []
     if state.keeper is not None:
         actions += keeping.scan(state, state.keeper, now)
     if state.joined and not state.finished and state.reached and now - state.reaches_at >= REACHES_S:

@@ -61,6 +61,10 @@ class Coverage:
             self._enough_s[column] = min(self._enough_s[column], since_plan_s)
         return self._close([column])
 
+    def is_dropped(self, slot: int) -> bool:
+        """Whether nothing more is asked of it."""
+        return bool(self._dropped[slot])
+
     def drop(self, slot: int) -> list["Closing"]:
         """Do without a slot in every chunk that does not hold its bytes yet; what closes by that."""
         if not 0 <= slot < len(self._dropped) or self._dropped[slot]:

@@ -152,9 +152,7 @@ class Reached(Struct, frozen=True):
 
 
 class Ticked(Struct, frozen=True):
-    """The relay's clock has ticked. `waiting`: averaged chunks that most receivers have not taken (`Outbox`)."""
-
-    waiting: int = 0
+    """The relay's clock has ticked."""
 
 
 class ControlLost(Struct, frozen=True):

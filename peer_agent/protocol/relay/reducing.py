@@ -23,7 +23,6 @@ FIRST_FRAME_S = 10.0  # beyond the planned time, from the opening to the first b
 AHEAD = 1 / 32  # of a slot's chunks, or two batches: so far ahead of the slowest each may be
 MOVES_S = 1.5  # or as long as two batches take by plan: of whom nothing came for longer, nobody waits for it
 PAUSE_S = 0.75  # without an event: this process stood still, and with it the way of what was sent to it
-OUTBOX_VECTORS = 2  # averaged vectors that are given out at once; beyond that whoever is behind asks the log
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.IDLE, "a plan gives it a part"): Phase.REDUCE,
@@ -61,17 +60,15 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
     reducer.newest = plan.place
     coverage = Coverage(plan.slots, spans.values())
     reducer.attempt = Attempt(plan, spans, coverage, began_at=now, clock=now, awaited=awaited(state, plan))
-    fresh = _opens_outbox(reducer, plan, len(reducer.attempt.coverage.chunks))
+    fresh = _opens_outbox(reducer, plan)
     opening = [action for peer in state.links for action in open_to(reducer, peer, now)]
     return [e.Begin(plan, fresh), *opening]
 
 
-def _opens_outbox(reducer: Reducer, plan: OpenPlan, chunks: int) -> bool:
-    """Attempts at one step share an outbox, for its kept spans are still on their way; up to its limit."""
-    where, room = (plan.plan.fence, plan.plan.step), OUTBOX_VECTORS * plan.grid.chunks
-    fresh = reducer.outbox != where or reducer.given_out + chunks > room
-    reducer.outbox, reducer.given_out = where, chunks if fresh else reducer.given_out + chunks
-    return fresh
+def _opens_outbox(reducer: Reducer, plan: OpenPlan) -> bool:
+    """Attempts at one step share an outbox, for its kept spans are still on their way; others are taken out of it."""
+    before, reducer.outbox = reducer.outbox, (plan.plan.fence, plan.plan.step)
+    return reducer.outbox != before
 
 
 def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
@@ -81,7 +78,7 @@ def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
         return []
     opening: list[e.Action] = []
     for number, slot in enumerate(attempt.plan.slots):
-        if slot.peer == peer and number not in attempt.refused:
+        if slot.peer == peer and number not in attempt.refused and not attempt.coverage.is_dropped(number):
             received = attempt.coverage.received(number)
             attempt.opened_at[number] = now
             opening.append(e.Tell(peer, m.Open(**named(attempt), slot=number, received=received)))
@@ -95,7 +92,7 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
     move(reducer, why)
     reducer.attempt = None
     if silent:
-        reducer.outbox, reducer.given_out = None, 0
+        reducer.outbox = None
     return [e.End(silent)]
 
 
@@ -310,7 +307,7 @@ def has_deadlines(reducer: Reducer) -> bool:
     return reducer.phase is Phase.REDUCE and reducer.attempt is not None and reducer.attempt.plan.plan.sigma > 0
 
 
-def tick(state: RelayState, reducer: Reducer, now: float, waiting: int) -> list[e.Action]:
+def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
     """Close what is late, say how far each slot is and, once more, what may have been lost; end idle links."""
     attempt = reducer.attempt
     if attempt is None or not (attempt.spans or attempt.received):
@@ -319,8 +316,7 @@ def tick(state: RelayState, reducer: Reducer, now: float, waiting: int) -> list[
     if state.joined and now - attempt.progress_at >= PROGRESS_S:
         attempt.progress_at = now
         if attempt.spans:
-            received = attempt.coverage.progress()
-            actions.append(e.Say(m.Progress(**named(attempt), received=received, waiting=waiting)))
+            actions.append(e.Say(m.Progress(**named(attempt), received=attempt.coverage.progress())))
         actions += _again(attempt, now)
     return actions + _idle_links(state, attempt, now)
 

@@ -66,7 +66,6 @@ class Reducer(Struct):
     phase: Phase = Phase.IDLE
     attempt: Attempt | None = None
     newest: Place = Place(0, 0, 0)
-    given_out: int = 0  # chunks that lie in the outbox
     outbox: tuple[int, int] | None = None  # fence and step whose averages are given out
 
 

@@ -1,6 +1,7 @@
 """A reducer whose uplink fell to a tenth, by the flows of a measured round over 200/200/50/20 Mb/s."""
 
 import pytest
+from msgspec.structs import replace
 
 from peer_agent.protocol.bandwidth.flows import Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn
@@ -64,6 +65,17 @@ def test_nobody_else_is_slower_for_it() -> None:
     learn(capacities, {}, flows(), 1)
     others = {direction: each.bps for direction, each in capacities.items() if direction != (PeerId("a"), "up")}
     assert others == pytest.approx({d: each.bps for d, each in known().items() if d in others}, rel=0.1)
+
+
+def test_one_that_carried_more_than_was_known_for_a_while_is_not_at_its_end() -> None:
+    """It was late by what was hoped of it; the rest trickled in for another's sake."""
+    a, fast, slow = (PeerId(name) for name in ("a", "fast", "slow"))
+    capacities: dict[Direction, Capacity] = {(a, "up"): Capacity(100e6, is_floor=True, measured_at=0)}
+    for receiver in (fast, slow):
+        capacities[receiver, "down"] = Capacity(1e9, is_floor=True, measured_at=0)
+    gone = [Flow(a, fast, 60_000_000, 0.0, 0.5, 0.3), Flow(a, slow, 40_000_000, 0.0, 2.0, 0.3)]
+    learn(capacities, {}, [replace(flow, in_step=True, full_s=flow.last_s) for flow in gone], 1)
+    assert capacities[a, "up"].is_floor
 
 
 def test_who_held_up_a_small_part_of_what_it_sent_is_no_limit() -> None:

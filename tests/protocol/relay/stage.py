@@ -153,9 +153,9 @@ class Stage:
     def hear(self, message: Any) -> list[e.Action]:
         return self.handle(e.Heard(message))
 
-    def tick(self, later_s: float = 0.0, *, waiting: int = 0) -> list[e.Action]:
+    def tick(self, later_s: float = 0.0) -> list[e.Action]:
         self.now += later_s
-        return self.handle(e.Ticked(waiting))
+        return self.handle(e.Ticked())
 
     def join(self, **changes: Any) -> "Stage":
         """Said hello, and was greeted."""

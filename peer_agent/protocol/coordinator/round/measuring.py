@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import SHORTEST_S, Capacity, Direction, Flow
-from peer_agent.protocol.bandwidth.learning import learn, learn_less
+from peer_agent.protocol.bandwidth.learning import learn
 from peer_agent.protocol.codec_sizes import encoded_size
-from peer_agent.protocol.coordinator.round.uplinks import averaged_by
 from peer_agent.protocol.coordinator.state import Measured, Member, RunState
 from peer_agent.protocol.deadlines import coming_s
 from peer_agent.protocol.identifiers import PeerId
@@ -92,24 +91,6 @@ def learn_links(state: RunState) -> None:
     learn(state.capacities, state.pairs, _as_asked(measured, told), state.rounds, measured.hoped_s)
     state.measured = None
     _forget_old(state.capacities)
-
-
-def learn_uplink(state: RunState, reducer: PeerId) -> None:
-    """Averages wait for its uplink: what has left it since the plan came, by its own reports and the other reducers'.
-
-    All that is told of an attempt is told at its end, and this one has none.
-    """
-    round_ = state.round
-    if round_ is None or round_.plan is None:
-        return
-    plan, since_s = round_.plan, round_.reported.get(reducer, round_.planned_at) - round_.planned_at
-    given = max(averaged_by(round_, reducer) - round_.unsent.get(reducer, 0), 0)
-    receivers = sum(member.trains or member.keeps_log for member in state.members.values() if member.peer != reducer)
-    sent = given * receivers * _size(plan, plan.codec_down, 1)
-    for number, slot in enumerate(round_.slots):
-        for other, moved in round_.progress.items() if slot.peer == reducer else ():
-            sent += _size(plan, slot.codec, moved[number].chunks) if other != reducer and number in moved else 0
-    learn_less(state.capacities, (reducer, "up"), sent / max(since_s, SHORTEST_S), state.rounds)
 
 
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:

@@ -44,7 +44,7 @@ def plan(state: RunState) -> list[Command]:
     begin_measuring(state, round_.plan, round_.hoped)
     round_.planned_at = round_.moved_at = state.now
     round_.deadline = state.now + patience_s(state) + 4 * round_.plan.duration_s
-    round_.progress, round_.reported, round_.unsent, round_.repeat_at = {}, {}, {}, 0.0
+    round_.progress, round_.reported, round_.repeat_at = {}, {}, 0.0
     round_.gathered, round_.done_at = {}, None
     begin_outline(state, round_)
     drops = [drop_message(state, round_, slot) for slot in sorted(round_.dropped)]

@@ -169,7 +169,7 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
 # --- who is lost or left out
 
 
-def replan(state: RunState, why: str = "was lost or stood still") -> list[Command]:
+def replan(state: RunState) -> list[Command]:
     """Without a reducer: attempt k+1 on the same offers, with what the living hold kept."""
     round_ = state.round
     assert round_ is not None
@@ -182,7 +182,7 @@ def replan(state: RunState, why: str = "was lost or stood still") -> list[Comman
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
-    note = Note("replan", f"a reducer {why} in mid-round; its part is averaged by the others")
+    note = Note("replan", "a reducer was lost or stood still in mid-round; its part is averaged by the others")
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:

@@ -12,11 +12,9 @@ from peer_agent.protocol.coordinator.round.attempt import (
     open_at,
     open_round,
 )
-from peer_agent.protocol.coordinator.round.measuring import learn_uplink
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
-from peer_agent.protocol.coordinator.round.uplinks import with_a_slow_uplink
 from peer_agent.protocol.coordinator.round.voiding import void
 from peer_agent.protocol.coordinator.state import Member, Moved, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
@@ -41,7 +39,6 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
     if round_ is None or expected is None:
         return []
     round_.reported[member.peer] = state.now
-    round_.unsent[member.peer] = min(progress.waiting, expected)
     slots = round_.progress.setdefault(member.peer, {})
     for slot, said in progress.received:
         chunks, before = min(said, expected), slots.get(slot)
@@ -68,13 +65,6 @@ def watch(state: RunState) -> list[Command]:
         commands += replan(state)
         left = _spared(state, round_, silent)
         return commands + (_drop_late(state, left) if left else [])
-    if late := with_a_slow_uplink(state, round_):
-        for reducer in late:
-            learn_uplink(state, reducer)
-        round_.hung |= late
-        commands += replan(state, "has a slower uplink than was known")
-        left = _spared(state, round_, {slot for slot, entry in enumerate(round_.slots) if entry.peer in late})
-        return commands + (drop(state, left, "was late") if left else [])
     slots |= set(_slow(state, round_))
     if slots:
         commands += _drop_late(state, sorted(slots))
@@ -144,7 +134,7 @@ def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
     silent = set()
     for slot, entry in enumerate(round_.slots):
         heard_at = round_.reported.get(entry.peer, round_.planned_at)
-        moved = [slots[slot].at for slots in round_.progress.values() if slot in slots]
+        moved = [slots[slot].at for slots in round_.progress.values() if slot in slots and slots[slot].chunks]
         has_stopped = max(moved, default=round_.planned_at) - heard_at <= REPORT_S
         is_silent = entry.peer in reducers and state.now - heard_at >= SILENT_REPORTS * REPORT_S
         if is_silent and has_stopped and not has_delivered(round_, slot):

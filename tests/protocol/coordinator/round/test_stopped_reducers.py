@@ -1,0 +1,89 @@
+"""A reducer that stops as a whole costs a round a part of its time and no more."""
+
+import pytest
+
+from peer_agent.protocol import deadlines
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator.round import planning
+from peer_agent.protocol.coordinator.round.watching import HEARD_S
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.recipe import Codec
+from tests.protocol.coordinator.scenes import capacities_of
+from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, peer_of, sent
+from tests.protocol.coordinator.test_reach import listening, reaches
+
+CHUNKS_EACH, SLOTS = 4, 4
+FP16: Codec = "fp16"
+
+
+@pytest.fixture(autouse=True)
+def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks go out one at a time, and a plan's time is that of its bytes alone: round figures."""
+    monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
+    monkeypatch.setattr(planning, "START_S", 0.0)
+    monkeypatch.setattr(planning, "FRAMING", 1.0)
+
+
+def beside_a_trainer() -> tuple[Stage, PeerId, PeerId, int]:
+    """A relay and a trainer that reduce a half each; with the trainer's slot."""
+    stage = Stage(batch=8 * SLOTS)
+    relay = stage.relay()
+    trainers = [stage.trainer(name) for name in ("ann", "bob", "cem", "dan")]
+    ann = trainers[0]
+    listening(stage, ann)
+    for peer in (relay, *(trainer.peer for trainer in trainers[1:])):
+        reaches(stage, peer, ann.peer)
+    bps = SLOTS * ELEMENTS / 4.0
+    stage.state.capacities = capacities_of((peer, bps) for peer in (relay, *(each.peer for each in trainers)))
+    stage.accumulate()
+    stage.offers(*trainers)
+    assert {span.reducer for span in stage.spans()} == {relay, ann.peer}
+    slot = next(number for number, entry in enumerate(stage.round.slots) if entry.peer == ann.peer)
+    return stage, relay, ann.peer, slot
+
+
+def goes_on(stage: Stage, relay: PeerId, stopped: int, *, still: int, seconds: float) -> None:
+    """At the relay a chunk of each comes every second, of the stopped slot no more than `still`."""
+    begun = stage.now
+    while stage.now < begun + seconds and stage.round.attempt == 1:
+        stage.wait(0.5)
+        come = int(stage.now - begun)
+        received = tuple((slot, min(come, still) if slot == stopped else come) for slot in range(SLOTS))
+        stage.say(relay, m.Progress(**stage.place(), received=received))
+
+
+def test_a_reducer_that_stops_is_not_waited_for_as_a_sender_either() -> None:
+    """Else its gradient is waited for once more in the attempt without it: a sixth of the round."""
+    stage, relay, ann, slot = beside_a_trainer()
+    goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)
+    assert stage.round.attempt == 2
+    assert {span.reducer for span in stage.spans()} == {relay}
+    assert stage.round.dropped == {slot}
+    assert sent(stage.said, m.Drop, relay)
+    assert ann == peer_of("ann")
+    assert "void" not in notes(stage.said)
+
+
+def test_one_of_which_nothing_ever_came_has_stopped_too() -> None:
+    """However late another reducer says so for the first time."""
+    stage, relay, _, slot = beside_a_trainer()
+    stage.wait(1.5)
+    goes_on(stage, relay, slot, still=0, seconds=HEARD_S + 2.0)
+    assert stage.round.attempt == 2
+    assert stage.round.dropped == {slot}
+
+
+def test_one_whose_gradient_still_comes_is_waited_for() -> None:
+    stage, relay, _, slot = beside_a_trainer()
+    goes_on(stage, relay, slot, still=100, seconds=HEARD_S + 2.0)
+    assert stage.round.attempt == 2
+    assert stage.round.dropped == set()
+
+
+def test_one_that_stops_is_waited_for_where_the_others_are_too_few() -> None:
+    stage, relay, _, slot = beside_a_trainer()
+    stage.round.dropped.add(3)
+    goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)
+    assert stage.round.attempt == 2
+    assert stage.round.dropped == {3}
+    assert "void" not in notes(stage.said)
