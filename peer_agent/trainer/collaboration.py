@@ -48,7 +48,7 @@ class Collaboration:
 
         A loop that is left in the middle of a unit gets that again when it asks anew.
         """
-        while self._asks is not None or self._waits_for_one():
+        while self._has_one() or self._waits_for_one():
             assert self._asks is not None
             try:
                 self._in_hand = self._asks.begin(self._asks.unit)
@@ -68,15 +68,20 @@ class Collaboration:
         """The unit in hand is computed; it counts if its gradient is finite. Raises ValueError, RuntimeError."""
         if self._asks is None or self._in_hand is None:
             raise RuntimeError("there is no unit in hand")
-        result = self._in_hand.finish()
-        asked, self._asks, self._in_hand = self._asks, None, None
-        asked.result.set_result(result)
+        self._asks.result.set_result(self._in_hand.finish())  # first: Ctrl-C may come between any two of these
+        self._asks = self._in_hand = None
 
     def fail(self, error: BaseException) -> None:
         """The unit in hand cannot be computed; whoever asked for it is told."""
         asked, self._asks, self._in_hand = self._asks, None, None
         if asked is not None:
             asked.result.set_exception(error)
+
+    def _has_one(self) -> bool:
+        """Whether the loop was left in the middle of a unit that nobody was told of yet."""
+        if self._asks is not None and self._asks.result.done():
+            self._asks = self._in_hand = None
+        return self._asks is not None
 
     def _waits_for_one(self) -> bool:
         """False where there will be none."""

@@ -15,6 +15,7 @@ import pytest
 
 from demo.processes import ROOT, bare_environment
 from demo.visitor import Visitor
+from peer_agent.machine.leave_request import FINISH_S
 from tests.benchmarks.memory.training import peak_of
 from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
 from tests.end_to_end.rig.swarm import AWAY, BACK, MANYHANDS, Swarm, in_variable
@@ -216,7 +217,7 @@ def test_an_own_loop_trains_beside_agents_and_finishes_its_step(begun: tuple[Swa
     table = start_own(swarm, "own", swarm.token_of(swarm.sign_up("researcher")))
     swarm.wait(lambda: table.exists() and len(table.read_text().splitlines()) > 12, 300, "it computes")
     swarm.processes["own"].send_signal(signal.SIGINT)
-    assert swarm.processes["own"].wait(90) != 0
+    assert swarm.processes["own"].wait(2 * FINISH_S) != 0
     assert "KeyboardInterrupt" in swarm.log("own")
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert all(2 < float(row["loss"]) < 8 and float(row["gradient_norm"]) > 0 for row in rows)

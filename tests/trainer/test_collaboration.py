@@ -125,6 +125,18 @@ def test_an_interrupted_unit_is_still_to_be_computed(collaboration: Collaboratio
     assert isinstance(result.result(0), Computed)
 
 
+def test_a_unit_that_was_told_of_is_not_computed_again(collaboration: Collaboration) -> None:
+    """Ctrl-C came in the middle of step(): nobody was told, and the agent waited for a minute; or it is told twice."""
+    told, next_one = (asked(collaboration, unit) for unit in UNITS[:2])
+    first = next(collaboration.units())
+    first.backward()
+    told.set_result(first.finish())
+    collaboration.end()
+    compute_units(collaboration)
+    assert told.result(0) == Computed(UNITS[0], 0, 1.0, 4)
+    assert next_one.result(0) == Computed(UNITS[1], 0, 1.0, 4)
+
+
 def test_the_loop_ends_by_what_ended_the_agent(collaboration: Collaboration) -> None:
     collaboration.end(Problem.of("E306"))
     collaboration.end()
