@@ -67,7 +67,7 @@ ADAPTERS = {
     "matrices": "all",
     "context": "32",
     "optimizer": "adamw",
-    "learning_rate": "0.001",
+    "learning_rate": "0.005",
     "beta2": "0.999",
 }
 OF_IMAGES = {"family": "resnet10", "width": "8", "side": "32", "micro_batch": "32", "target_batch": "160"}
