@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from peer_agent.machine import limits
 from peer_agent.machine.hardware import gpu_memory, gpu_name, system_in_words
 
 TOOL = """#!/bin/sh
@@ -45,3 +46,15 @@ def test_of_several_gpus_it_is_the_one_that_torch_would_use(
     assert gpu_name() == name
     assert gpu_memory() == (free_mb << 20 if free_mb is not None else None)
     assert name in system_in_words()
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
+def test_torch_counts_gpus_as_the_tool_does(monkeypatch: pytest.MonkeyPatch, before: str | None, after: str) -> None:
+    """Of mixed GPUs torch calls the fastest the first, and the tool that of the lowest slot."""
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", before or "")
+    if before is None:
+        monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    limits.apply_limits(limits.Limits(1))
+    assert os.environ["CUDA_DEVICE_ORDER"] == after

@@ -172,8 +172,8 @@ COORDINATOR: tuple[Mutation, ...] = (
     fault(
         "a reducer that says nothing is dropped though its gradient comes",
         "round/watching",
-        "if is_silent and has_stopped and not",
-        "if is_silent and not",
+        "if has_stopped and state.now",
+        "if state.now",
         "round/stopped_reducers",
     ),
     fault(

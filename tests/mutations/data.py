@@ -114,7 +114,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "a unit that was left in the middle is lost",
         LENT,
-        "        while self._asks is not None or self._waits_for_one():",
+        "        while self._has_one() or self._waits_for_one():",
         "        while self._waits_for_one():",
         TAKEN,
     ),

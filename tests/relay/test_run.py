@@ -20,7 +20,7 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
-from peer_agent.protocol.wire import Frame
+from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.run import _compute
 from tests.agent.scripted_site import (
     OTHER_RELAY,
@@ -86,6 +86,32 @@ async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tm
     await run.handle(heard(greeting(fence=4, step=8)))
     assert run.reduction is None
     assert run.outbox is not None
+    await run.close()
+
+
+async def test_what_another_attempt_makes_anew_is_given_to_nobody_any_more(tmp_path: Path) -> None:
+    run, sendings = run_of_a_relay(tmp_path, []), offers()
+    attempt = plan(sendings)
+    await run.handle(heard(planned(attempt)))
+    assert run.outbox is not None
+    place = (attempt.run, attempt.step, attempt.fence, attempt.attempt)
+    frames = [Frame(Kind.AVERAGE, *place, span.span, span.first, 0, b"average") for span in attempt.spans[:2]]
+    for each in frames:
+        run.outbox.publish(each)
+    kept, dealt = attempt.spans[0], attempt.spans[1:]
+    anew = tuple(replace(span, span=span.span + 10, attempt=2, reducer=OTHER_RELAY) for span in dealt)
+    again = replace(attempt, attempt=2, spans=(replace(kept, root=b"r" * 32), *anew))
+    await run.handle(heard(planned(again)))
+    given: list[object] = []
+
+    class Receiver(Silent):
+        async def send(self, *bodies: object) -> None:
+            given.extend(bodies)
+
+    following = asyncio.create_task(run.outbox.follow(Receiver(is_lost=False)))  # type: ignore[arg-type]
+    await asyncio.sleep(0.05)
+    assert given == frames[:1]
+    following.cancel()
     await run.close()
 
 

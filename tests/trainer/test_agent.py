@@ -158,6 +158,21 @@ async def test_a_round_without_this_machine_is_told_of_and_followed(tmp_path: Pa
         assert scene.agent.round is None
 
 
+async def test_who_is_dropped_stops_sending_and_takes_the_averages_all_the_same(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        place = {"step": 0, "fence": 1, "attempt": 1, "round": 1}
+        await scene.site.says(m.SitOut(run=RUN, reason="a test", **place), REHELLO)
+        await scene.site.hears(m.Hello)
+        round_ = scene.agent.round
+        assert round_ is not None
+        sending = round_.task = asyncio.create_task(asyncio.Event().wait())
+        scene.agent._carry(e.StopSending())
+        await asyncio.wait([sending])
+        assert sending.cancelled()
+        assert scene.agent.round is round_
+
+
 async def test_the_averages_of_a_round_to_which_it_was_not_asked_are_taken_as_they_come(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()

@@ -5,13 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Send
 from peer_agent.protocol.coordinator.phases import Why
-from peer_agent.protocol.coordinator.round.attempt import (
-    chunks_of,
-    has_delivered,
-    has_quorum_without,
-    open_at,
-    open_round,
-)
+from peer_agent.protocol.coordinator.round.attempt import chunks_of, has_quorum_without, open_at, open_round
 from peer_agent.protocol.coordinator.round.offers import revoke
 from peer_agent.protocol.coordinator.round.planning import SLOW_ROUNDS, announce, drop_message
 from peer_agent.protocol.coordinator.round.reducing import drop, move_on, replan, strike
@@ -132,12 +126,11 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
     """Slots of those which say nothing, and of which nothing came since they did: their gradient comes no more."""
     silent = set()
-    for slot, entry in enumerate(round_.slots):
-        heard_at = round_.reported.get(entry.peer, round_.planned_at)
+    for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
+        heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
         moved = [slots[slot].at for slots in round_.progress.values() if slot in slots and slots[slot].chunks]
         has_stopped = max(moved, default=round_.planned_at) - heard_at <= REPORT_S
-        is_silent = entry.peer in reducers and state.now - heard_at >= SILENT_REPORTS * REPORT_S
-        if is_silent and has_stopped and not has_delivered(round_, slot):
+        if has_stopped and state.now - heard_at >= SILENT_REPORTS * REPORT_S:
             silent.add(slot)
     return silent
 
