@@ -168,7 +168,7 @@ async def test_who_is_dropped_stops_sending_and_takes_the_averages_all_the_same(
         assert round_ is not None
         sending = round_.task = asyncio.create_task(asyncio.Event().wait())
         scene.agent._carry(e.StopSending())
-        await asyncio.wait([sending])
+        await asyncio.wait([sending], timeout=5)
         assert sending.cancelled()
         assert scene.agent.round is round_
 
