@@ -177,9 +177,12 @@ class Jobs:
 
     async def compute(self, action: e.Compute) -> None:
         """Begin it, and go on: a cut does not wait for the unit in hand. The data of those after it are fetched."""
-        if self.shards is not None:
+        if self.shards is not None and self.accumulation is not None:
             core = self.agent.core
             self.shards.prefetch([*(unit.shard for unit in (action.unit, *core.queue)), *core.coming])
+            coming = core.queue[0] if core.queue else None
+            is_there = coming is not None and self.shards.is_open(coming.shard)  # else a unit before it might wait
+            self.accumulation.trainer.coming = coming if is_there else None
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:

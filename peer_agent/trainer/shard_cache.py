@@ -46,7 +46,7 @@ class Shards:
         self._fetcher: asyncio.Task[None] | None = None  # of those
 
     def __getitem__(self, shard: int, /) -> Any:
-        """What it holds. Raises Problem. Asked from the thread that computes."""
+        """What it holds. Raises Problem. Asked from one thread, that which makes batches."""
         if shard not in self._open:
             path = self._waited_for(asyncio.run_coroutine_threadsafe(self._fetched(shard), self.loop))
             try:
@@ -58,6 +58,10 @@ class Shards:
         while len(self._open) > 1 and sum(size for _, size in self._open.values()) > OPEN_BYTES:
             self._open.popitem(last=False)
         return self._open[shard][0]
+
+    def is_open(self, shard: int) -> bool:
+        """Whether what it holds is in memory."""
+        return shard in self._open
 
     def _waited_for(self, fetched: "Future[Path]") -> Path:
         """Raises CancelledError where the agent ends meanwhile, also where nobody is left to say so."""

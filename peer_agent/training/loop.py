@@ -12,6 +12,7 @@ from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.training import Batch, Shard, training_of
+from peer_agent.training.batches import Batches
 from peer_agent.training.computed import Computed, NonFinite, Taken
 from peer_agent.training.data import Shards, batch_of
 from peer_agent.training.model import parameters_of
@@ -48,7 +49,9 @@ class Trainer:
         """
         if threads:
             torch.set_num_threads(threads)
-        self.replica, self.run, self.shards, self.at_once = replica, run, shards, at_once
+        self.replica, self.run, self.at_once = replica, run, at_once
+        self.batches = Batches(lambda of, unit: batch_of(of, unit, run=run, shard=shards[unit.shard]))
+        self.coming: Unit | None = None  # will probably be next: its batch is made while the one before is computed
         self.recomputes = recomputes and recompute_layers(replica.model)
         self.half = half_of(replica.recipe, replica.device)
         self._scale = LossScale(self.half)
@@ -204,7 +207,7 @@ class UnitInHand:
         self.model, self.device = replica.model, replica.device
         self._trainer = trainer
         self._recipe = replica.recipe.at(replica.step)
-        self.batch = batch_of(self._recipe, unit, run=trainer.run, shard=trainer.shards[unit.shard])
+        self.batch = trainer.batches.take(self._recipe, unit, trainer.coming)
         self._loss: torch.Tensor | float | None = None
 
     def summed_loss(self) -> torch.Tensor:

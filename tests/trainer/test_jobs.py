@@ -1,5 +1,6 @@
 """Updates are fetched beside other jobs and made in their order, unless they are not wanted any more."""
 
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,15 +18,24 @@ from tests.agent.scripted_site import greeting
 from tests.protocol.trainer.stage import commit
 
 
-async def test_the_data_of_the_next_units_are_fetched_while_it_computes() -> None:
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_the_data_of_the_next_units_are_fetched_while_it_computes(is_open: bool) -> None:
+    """And the next batch is made, but not where its shard is still to come: no other unit is to wait for that."""
     asked: list[int] = []
     started: list[Any] = []
-    core = SimpleNamespace(queue=[Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)], coming=(9, 7))
+    core = SimpleNamespace(queue=deque([Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)]), coming=(9, 7))
     jobs = Jobs(cast("Any", SimpleNamespace(core=core, start=started.append)))
-    jobs.shards = cast("Any", SimpleNamespace(prefetch=asked.extend))
+    jobs.shards = cast("Any", SimpleNamespace(prefetch=asked.extend, is_open=lambda shard: is_open and shard == 5))
+    trainer = SimpleNamespace(coming=Unit(0, 1, 0, 4))
+    jobs.accumulation = cast("Any", SimpleNamespace(trainer=trainer))
     await jobs.compute(e.Compute(1, Unit(0, 3, 0, 4)))
     assert asked == [3, 5, 9, 9, 7]
-    started[0].close()
+    assert trainer.coming == (core.queue[0] if is_open else None)
+    core.queue.clear()
+    await jobs.compute(e.Compute(2, Unit(0, 5, 0, 4)))
+    assert trainer.coming is None
+    for part in started:
+        part.close()
 
 
 async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> None:

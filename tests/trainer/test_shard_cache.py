@@ -118,6 +118,7 @@ async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAc
     shards.prefetch([1, 2, 3, 1, 2, 3, 4, 5, 6])
     await quiet(shards)
     assert site.given == [1, 2, 3, 4, 5]
+    assert [shards.is_open(number) for number in (3, 4)] == [True, False]
 
 
 async def test_the_next_one_has_the_link_to_itself(tmp_path: Path, access: RunAccess, site: Site) -> None:
