@@ -21,7 +21,7 @@ export function fill(name: string, view: TemplateResult | string): RootPart | un
 }
 
 /** Fetch the page and exchange the parts that say what can be done: joining, files, buttons. */
-export async function renewStanding(ready: (part: ParentNode) => void): Promise<void> {
+export async function renewStanding(): Promise<void> {
   const answer = await fetch(location.pathname, { headers: { Accept: "text/html" } });
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -29,6 +29,6 @@ export async function renewStanding(ready: (part: ParentNode) => void): Promise<
     const fresh = page.querySelector(`[data-standing="${part.dataset["standing"]}"]`);
     if (!fresh) continue;
     part.replaceChildren(...fresh.childNodes);
-    ready(part);
+    part.dispatchEvent(new Event("renewed", { bubbles: true }));
   }
 }

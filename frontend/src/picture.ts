@@ -88,7 +88,10 @@ export interface Lists {
 export interface Values {
   readonly slug: string;
   readonly state: string;
+  /** The state: a class of the style sheet. */
   readonly word: string;
+  /** The same for people. */
+  readonly label: string;
   readonly visibility: string;
   readonly waiting_for: string;
   readonly sentence: string;
@@ -105,12 +108,21 @@ export interface Values {
   readonly text: string;
   readonly step: number;
   readonly target_steps: number;
+  /** In training: the median of the last steps, in nats per token. */
   readonly loss: number | null;
   readonly trend: string;
+  /** Of the newest snapshot that was measured. */
+  readonly heldout_loss: number | null;
+  readonly heldout_note: string;
+  readonly passes: string;
+  /** A sentence where held-out loss rises while training loss falls. */
+  readonly warning: string;
   readonly summary: string;
   readonly unigram: number | null;
+  readonly step_title: string;
   readonly phase: string;
   readonly done: number;
+  /** 0 where several short steps are shown together. */
   readonly target: number;
   readonly samples_per_s: number;
   readonly tokens_per_s: number;

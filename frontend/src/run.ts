@@ -2,7 +2,6 @@
 
 import "./run.css";
 import { browserOf, onReturn, ownLinks, ownPlace } from "./browser";
-import { addCopyButtons } from "./copy";
 import { Feed } from "./feed";
 import { Links } from "./links";
 import { place as placeOf, renewStanding } from "./page";
@@ -47,13 +46,12 @@ function begin(root: HTMLElement): void {
     const now = standingOn.map((name) => picture[name]).join("|");
     if (now === standing) return;
     standing = now;
-    void renewStanding(addCopyButtons).catch(() => (standing = ""));
+    void renewStanding().catch(() => (standing = ""));
   }
 
   const feed = new Feed(browserOf(slug), show, showLink);
   onReturn(() => feed.wake());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLoss);
-  addCopyButtons(document);
   feed.start();
 }
 

@@ -33,7 +33,7 @@ def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
         *([""] if large else []),
         f"    {code.user_code}",
         "",
-        f"Waiting for your yes, for {round(code.expires_in / 60)} minutes. Ctrl-C stops.",
+        f"Waiting for your approval for {round(code.expires_in / 60)} minutes. Ctrl-C stops.",
     ]
 
 

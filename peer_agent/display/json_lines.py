@@ -18,7 +18,7 @@ from peer_agent.site.device_login import Code
 
 FIGURES = (
     *("doing", "step", "target_steps", "loss", "samples", "quota", "samples_per_s"),
-    *("up_mbps", "down_mbps", "accepted", "rank", "hands", "averaged_bytes"),
+    *("up_mbps", "down_mbps", "accepted", "rank", "people", "averaged_bytes"),
 )
 
 

@@ -121,10 +121,10 @@ class View:
         if state == "finished":  # nobody looks at the agent again
             self.now.doing = state
         words = {
-            "running": "The run is moving.",
-            "waiting": f"The run waits: {reason}.",
+            "running": "The run is training.",
+            "waiting": f"Waiting: {reason}.",
             "paused": "The organizer has paused the run.",
-            "finished": "The run is finished. Thank you; your work is in the model.",
+            "finished": "The run is finished. Thank you! Your work is in the model.",
         }
         self.tell("state", words.get(state, f"The run is {state}."), state=state, reason=reason)
 
@@ -144,14 +144,14 @@ class View:
         mine = own.samples if own is not None else 0
         self.accepted += mine
         self.made, self.now.loss = record.step, record.loss
-        hands = record.contributors
+        machines = record.contributors
         self.tell(
             "step",
-            f"step {record.step} is made: loss {record.loss:.3f}, {hands} {'hand' if hands == 1 else 'hands'}, "
-            f"{mine:,} of {record.samples:,} samples from here",
+            f"step {record.step:,}: loss {record.loss:.3f}, {machines:,} {'machine' if machines == 1 else 'machines'}, "
+            f"{mine:,} of {record.samples:,} samples from this machine",
             step=record.step,
             loss=record.loss,
-            hands=hands,
+            machines=machines,
             samples=record.samples,
             from_here=mine,
         )
@@ -163,8 +163,8 @@ class View:
 
     def farewell(self) -> None:
         """The last words to a person who has asked it to leave."""
-        hands = f"{self.accepted:,} samples from here went into the model" if self.accepted else "Nothing was lost"
-        self.tell("left", f"This machine has left. {hands}. The same command takes part again.")
+        told = f"{self.accepted:,} of its samples are in the model" if self.accepted else "Nothing was lost"
+        self.tell("left", f"This machine has left. {told}. Run the same command to rejoin.")
 
 
 def _shown(fault: Fault) -> ShownTrouble:

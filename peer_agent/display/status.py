@@ -19,7 +19,7 @@ EVENTS = 3
 
 
 class ShownTrouble(Struct, frozen=True):
-    """What is wrong now, in the catalogue's words."""
+    """Problems, in the catalogue's words."""
 
     code: str
     title: str
@@ -47,7 +47,9 @@ class Status(Struct, kw_only=True):
     reason: str = ""
     step: int = 0
     target_steps: int = 0
-    loss: float | None = None
+    loss: float | None = None  # in training, of the last step
+    heldout_loss: float | None = None  # of the newest snapshot that the site has measured
+    warning: str = ""  # what the site says of how the run learns; empty where nothing is wrong
     samples: int = 0
     quota: int = 0
     samples_per_s: float = 0.0
@@ -56,7 +58,7 @@ class Status(Struct, kw_only=True):
     accepted: int = 0  # of this person, in this run, as the site counts; until it has said so, since this agent began
     averaged_bytes: int = 0  # of an auxiliary, since it began
     rank: int | None = None
-    hands: int = 0  # people who have given something
+    people: int = 0  # who have credit
     events: list[str] = []  # the last few
     troubles: list[ShownTrouble] = []  # the worst first
     relays: list[str] = []  # addresses of the run's relays
@@ -65,16 +67,16 @@ class Status(Struct, kw_only=True):
 SENTENCES = {
     "joining": "Joining the run.",
     "loading": "Loading the model.",
-    "catching up": "Catching up with the others, who are making step {step}.",
-    "training": "This machine helps to make step {step}.",
-    "resting": "This machine has done its part of step {step}; the others are finishing theirs.",
-    "averaging": "Step {step} is being averaged with the others.",
-    "helping": "This machine averages for the others, who make step {step}.",
-    "waiting": "The run waits: {reason}.",
+    "catching up": "Catching up with the others, who are training step {step}.",
+    "training": "Training step {step}.",
+    "resting": "Done with this machine's part of step {step}; waiting for the others.",
+    "averaging": "Averaging step {step} with the others.",
+    "helping": "Averaging for the others, who are training step {step}.",
+    "waiting": "Waiting: {reason}.",
     "paused": "The organizer has paused the run.",
     "away": "Waiting for the site.",
     "leaving": "Finishing step {step}; then this machine leaves.",
-    "finished": "The run is finished. Thank you; your work is in the model.",
+    "finished": "The run is finished. Thank you! Your work is in the model.",
 }
 
 
@@ -116,12 +118,14 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
         return [f"No agent works in {home.folder}."]
     if "sentence" not in facts:
         return [f"Process {facts['pid']} works in {home.folder}; it has not said what it does."]
-    loss = "" if facts["loss"] is None else f", loss {facts['loss']:.3f}"
+    losses = {"loss": "training loss", "heldout_loss": "held-out loss"}
+    loss = "".join(f", {words} {facts[name]:.3f}" for name, words in losses.items() if facts[name] is not None)
     speeds = f"up {facts['up_mbps']:.1f}, down {facts['down_mbps']:.1f} Mb/s"
     lines = [
         f"{facts['title'] or facts['run']} at {facts['site']}, for {facts['person']} (process {facts['pid']})",
         facts["sentence"],
         *(ShownTrouble(**trouble).line for trouble in facts["troubles"]),
+        *filter(None, [facts["warning"]]),
         f"step {facts['step']:,} of {facts['target_steps']:,}{loss}; {_given(facts, speeds)}",
     ]
     silent = "It has said nothing for more than a few seconds: it sleeps, or this machine is very busy."
@@ -132,8 +136,8 @@ def _given(facts: Mapping[str, Any], speeds: str) -> str:
     """What comes from this machine, in the measure that it counts by."""
     if facts["role"] != "trainer":
         return f"{speeds}; {in_bytes(facts['averaged_bytes'])} averaged here"
-    rank = "" if facts["rank"] is None else f", rank {facts['rank']} of {facts['hands']}"
-    return f"{facts['samples_per_s']:.1f} samples/s; {speeds}; {facts['accepted']:,} accepted{rank}"
+    rank = "" if facts["rank"] is None else f", rank {facts['rank']} of {facts['people']}"
+    return f"{facts['samples_per_s']:.1f} samples/s; {speeds}; {facts['accepted']:,} samples credited{rank}"
 
 
 def is_stale(status: Status, now: float) -> bool:

@@ -18,12 +18,12 @@ from peer_agent.display.status import Status, sentence
 from peer_agent.machine.sanitize import SanitizingFormatter
 
 WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
-FIGURE_COLUMNS = (8, 15, 18, 15, 8)
+FIGURE_COLUMNS = (13, 15, 18, 15, 8)
 ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
 MOST_TROUBLES = 3  # on the page
 LOG_BYTES = 1_000_000
-HINT = "Ctrl-C finishes this step and leaves; a second Ctrl-C leaves at once."
+HINT = "Ctrl-C finishes this step and leaves; press it again to leave at once."
 
 
 class LiveView(View):
@@ -83,6 +83,7 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
         Text(now.title or now.run, style="bold", no_wrap=True, overflow="ellipsis"),
         Text(sentence(now)),
         *_troubles(now),
+        *([Text(now.warning, style="dim")] if now.warning else []),
         Text(""),
         _bar(now, width, _blocks(console)),
         Text(""),
@@ -116,10 +117,10 @@ def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:
 def _figures(now: Status, width: int) -> Table:
     """Five of them: side by side, or one below the other where that is too wide."""
     figures = (
-        ("loss", "not yet" if now.loss is None else f"{now.loss:.3f}"),
+        _loss(now),
         ("speed", f"{now.samples_per_s:.1f} samples/s"),
         ("up and down", f"{now.up_mbps:.1f} and {now.down_mbps:.1f} Mb/s"),
-        ("accepted", f"{now.accepted:,} samples"),
+        ("credit", f"{now.accepted:,} samples"),
         ("rank", _rank(now)),
     )
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -134,10 +135,17 @@ def _figures(now: Status, width: int) -> Table:
     return table
 
 
+def _loss(now: Status) -> tuple[str, str]:
+    """The held-out loss where one is known: training loss says how well a model knows what it has seen."""
+    if now.heldout_loss is not None:
+        return "held-out loss", f"{now.heldout_loss:.3f}"
+    return "training loss", "not yet" if now.loss is None else f"{now.loss:.3f}"
+
+
 def _rank(now: Status) -> str:
     if now.rank is None:
         return "none yet"
-    return f"{now.rank:,} of {now.hands:,}" if now.hands else f"{now.rank:,}"
+    return f"{now.rank:,} of {now.people:,}" if now.people else f"{now.rank:,}"
 
 
 def _troubles(now: Status) -> list[Text]:

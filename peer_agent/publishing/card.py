@@ -39,6 +39,9 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     heldout_loss: float | None = None
     heldout_step: int | None = None  # of the newest snapshot that was measured …
     heldout_figures: dict[str, float] = {}  # … and what else was measured of it, by name
+    best_heldout_loss: float | None = None  # of all snapshots that were measured up to this one
+    best_heldout_step: int | None = None
+    is_overfitting: bool = False  # held-out loss rose since the best one, while training loss fell
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
@@ -56,7 +59,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     checked: str = ""  # how it is known that the log gives this model, in a sentence; empty where nobody has checked
 
     @property
-    def hands(self) -> int:
+    def count(self) -> int:
         """How many people gave something."""
         return max(len(self.people) + self.unnamed, 1)
 
@@ -89,6 +92,7 @@ def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
         _summary(recipe, facts, parameters),
         _use(recipe, facts),
         _training(recipe, facts),
+        _warning(facts),
         _curve(facts),
         _recipe(recipe),
         _people(facts),
@@ -125,7 +129,7 @@ def _summary(recipe: Recipe, facts: CardFacts, parameters: int) -> str:
     where = f" The run's page: <{facts.address}>." if re.fullmatch(r"https?://[^\s<>]+", facts.address) else ""
     return (
         f"{recipe.summary()[:1].upper()}{recipe.summary()[1:]}, {parameters:,} parameters, trained together by "
-        f"{facts.hands:,} {'person' if facts.hands == 1 else 'people'} with Manyhands.{where}"
+        f"{facts.count:,} {'person' if facts.count == 1 else 'people'} with Manyhands.{where}"
     )
 
 
@@ -142,15 +146,15 @@ def _training(recipe: Recipe, facts: CardFacts) -> str:
         ("Steps", f"{facts.steps:,}"),
         ("Samples", f"{facts.samples:,}"),
         (many.capitalize(), f"{facts.tokens:,}"),
-        ("Loss, last steps", _nats(recipe, facts.loss)),
-        ("Loss, held-out data", _heldout(recipe, facts)),
-        *((f"{plain(name).capitalize()}, held-out data", figure(name, value)) for name, value in _figures(facts)),
+        ("Training loss, median of the last steps", _nats(recipe, facts.loss)),
+        ("Held-out loss", _heldout(recipe, facts)),
+        *((f"Held-out {plain(name)}", figure(name, value)) for name, value in _figures(facts)),
         *known,
         ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.decay} decay"),
         ("Samples in a step", f"{recipe.target_batch:,}"),
         ("Data", plain(facts.data_title) or "not named"),
         ("Licence of the data", plain(facts.data_licence) or "not stated"),
-        *([("May be shared, says", plain(facts.data_vouched))] if facts.data_vouched else []),
+        *([("May be shared, according to", plain(facts.data_vouched))] if facts.data_vouched else []),
     ]
     return "## Training\n\n" + _table(("", ""), rows)
 
@@ -160,9 +164,22 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """With the step where that is not the last one."""
+    """With the step where that is not the last one, and the best where that is another."""
     is_last = facts.heldout_step in (None, facts.steps)
-    return _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
+    told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
+    if facts.best_heldout_loss is None or facts.best_heldout_step == facts.heldout_step:
+        return told
+    return f"{told}; best {facts.best_heldout_loss:.3f} at step {facts.best_heldout_step:,}"
+
+
+def _warning(facts: CardFacts) -> str:
+    """Where an earlier snapshot knows more of what it has not seen."""
+    if not facts.is_overfitting:
+        return ""
+    return (
+        f"**This model is overfitting.** Its held-out loss rose after step {facts.best_heldout_step:,} while its "
+        "training loss fell: the snapshot of that step is better on data it has not seen."
+    )
 
 
 def _figures(facts: CardFacts) -> list[tuple[str, float]]:
@@ -191,7 +208,7 @@ def _people(facts: CardFacts) -> str:
     """Who agreed to be named, by share; the others are counted."""
     rows = [(plain(person.name), f"{person.samples:,}", f"{person.share:.1%}") for person in facts.people]
     if facts.unnamed:
-        more = f"{facts.unnamed:,} {'more ' if rows else ''}hand{'s' * (facts.unnamed > 1)}"
+        more = f"{facts.unnamed:,} {'more ' if rows else ''}{'person' if facts.unnamed == 1 else 'people'}"
         rows.append((f"{'and ' if rows else ''}{more}", f"{facts.unnamed_samples:,}", f"{facts.unnamed_share:.1%}"))
     return "## People\n\n" + _table(("Who", "Samples", "Share"), rows) if rows else ""
 

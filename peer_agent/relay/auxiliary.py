@@ -133,10 +133,10 @@ class Auxiliary:
         self._tell(record, own)
 
     def _tell(self, record: Record, own: int) -> None:
-        hands = record.contributors
-        words = f"{hands} {'hand' if hands == 1 else 'hands'}, {in_bytes(own)} averaged here"
-        facts = {"step": record.step, "loss": record.loss, "hands": hands, "samples": record.samples}
-        text = f"step {record.step} is made: loss {record.loss:.3f}, {words}"
+        machines = record.contributors
+        words = f"{machines:,} {'machine' if machines == 1 else 'machines'}, {in_bytes(own)} averaged here"
+        facts = {"step": record.step, "loss": record.loss, "machines": machines, "samples": record.samples}
+        text = f"step {record.step:,}: loss {record.loss:.3f}, {words}"
         self.view.tell("step", text, **facts, averaged_bytes=own)
 
     # --- the end

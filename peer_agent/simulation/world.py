@@ -82,7 +82,7 @@ class Observer(Protocol):
 
 
 class Tally:
-    """What happened, by kind of note."""
+    """Activity, by kind of note."""
 
     def __init__(self) -> None:
         self.notes: dict[str, int] = {}

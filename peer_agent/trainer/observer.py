@@ -5,12 +5,14 @@ import contextlib
 import shutil
 import time
 from enum import Enum, auto
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from peer_agent.display.status import write_status
 from peer_agent.machine import conditions
+from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import get_json
 from peer_agent.network.traffic import Rates
@@ -19,8 +21,10 @@ from peer_agent.trainer.agent import Agent
 
 LOOK_S = 1.0
 LEADERBOARD_S = 10.0
+LEARNING_S = 60.0
 DISK_S = 10.0
 MOST_LINES = 1000
+MOST_WORDS = 1000  # characters of what the site says of how the run learns
 
 
 class LeaderboardLine(Struct, frozen=True):
@@ -29,6 +33,19 @@ class LeaderboardLine(Struct, frozen=True):
     rank: int
     name: str
     samples: int
+
+
+class Heldout(Struct, frozen=True):
+    """What the site has measured of the newest snapshot."""
+
+    loss: float
+
+
+class Learning(Struct, frozen=True):
+    """How a run learns, as far as it is shown here."""
+
+    heldout: Heldout | None = None
+    warning: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
 
 
 class Condition(Enum):
@@ -55,6 +72,7 @@ class Observer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             tasks.create_task(self._ask_for_rank())
+            tasks.create_task(self._ask_how_it_learns())
             tasks.create_task(self._watch_disk())
 
     async def _watch(self) -> None:
@@ -118,9 +136,22 @@ class Observer:
                 self._take(msgspec.convert(answer.get("items"), list[LeaderboardLine]))
             await asyncio.sleep(LEADERBOARD_S)
 
+    async def _ask_how_it_learns(self) -> None:
+        """Held-out losses come with snapshots, which are minutes apart."""
+        access = self.agent.access
+        url = f"{access.site.url}/api/v1/runs/{access.slug}"
+        while True:
+            with contextlib.suppress(Problem, msgspec.ValidationError):
+                self._take_learning(msgspec.convert(await get_json(url, headers=access.headers()), Learning))
+            await asyncio.sleep(LEARNING_S)
+
+    def _take_learning(self, told: Learning) -> None:
+        self.now.heldout_loss = told.heldout.loss if told.heldout is not None else None
+        self.now.warning = sanitize(told.warning)
+
     def _take(self, lines: list[LeaderboardLine]) -> None:
         mine = next((line for line in lines if line.name == self.now.person), None)
-        self.now.hands = len(lines)
+        self.now.people = len(lines)
         if mine is not None:
             self.now.rank, self.now.accepted = mine.rank, mine.samples
 

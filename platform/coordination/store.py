@@ -22,7 +22,7 @@ from runs.access import shut_out
 from runs.ledger.averaged import add_averaged
 from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units
 from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
-from runs.ledger.totals import add_to_totals
+from runs.ledger.totals import add_to_day, add_to_totals
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -108,6 +108,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
     rows = _ledger_rows(run, entry, record)
     LedgerEntry.objects.bulk_create(rows)
     add_to_totals(run, rows)
+    add_to_day(run, rows, entry.at)
     add_averaged(run, record)
     add_committed(run, (unit for part in record.contributions for unit in part.units))
 

@@ -155,7 +155,7 @@ class Demo:
         model = self._fetch_model(organizer)
         steps = organizer.read_items(f"runs/{self.slug}/steps")
         ledger = organizer.read_items(f"runs/{self.slug}/ledger")
-        hands = organizer.read_items(f"runs/{self.slug}/leaderboard")
+        lines = organizer.read_items(f"runs/{self.slug}/leaderboard")
         losses = [step["loss"] for step in steps]
         result = {
             "run": self.slug,
@@ -163,7 +163,7 @@ class Demo:
             "first_loss": losses[0],
             "final_loss": sum(losses[-5:]) / len(losses[-5:]),
             "seconds": time.monotonic() - self.began,
-            "peers": [{"name": line["name"], "samples": line["samples"], "rounds": line["rounds"]} for line in hands],
+            "peers": [{"name": line["name"], "samples": line["samples"], "rounds": line["rounds"]} for line in lines],
             "ledger_samples": sum(row["samples"] for row in ledger),
             "committed_samples": committed_samples(self.data / "relay") - self.committed_before,
             "model_path": str(model),

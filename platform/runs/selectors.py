@@ -11,13 +11,15 @@ from django.db.models.functions import Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
 from runs.ledger.averaged import AveragedLine, averaged_lines
-from runs.ledger.standings import LeaderboardLine, Recent, leaderboard, recent, totals
+from runs.ledger.standings import LeaderboardLine, Recent, Shares, leaderboard, recent, shares, totals
 from runs.models import ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.timeline import MEMBER, STEP
 
 POINTS = 360  # of the curve on a page at most
 LONG = 1200  # of the curve as a table and on a card
 MEASURED = 120  # held-out losses of snapshots
+SHORT_S = 3.0  # a step, before anybody can watch it grow; then shares are shown …
+SHARED_STEPS, SHARED = 50, 12  # … of so many steps together, and of so many people
 RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
 
 
@@ -50,28 +52,42 @@ class RunLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPicture:
-    """A run's page at one moment, but for who is online."""
+class RunProgress:
+    """How a run learns, so far."""
 
     run: Run
     dataset: Dataset
+    points: list[Point]
+    samples: int
+    heldout: list[Measured] = field(default_factory=list)
+
+    @property
+    def passes(self) -> float | None:
+        """How often the average sample of the dataset was trained on; None where that differs between its files."""
+        if not self.dataset.tokens or self.run.parsed_recipe.mix:
+            return None
+        return self.samples / max(self.run.parsed_recipe.samples_in(self.dataset.tokens), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPicture(RunProgress):
+    """A run's page at one moment, but for who is online."""
+
     step: int
     index: int
     target_steps: int
     target_batch: int
     last: LogEntry | None
     pace_s: float | None  # seconds a step, over the last twenty
-    points: list[Point]
     leaderboard: list[LeaderboardLine]
     people: int
     machines: int
-    samples: int
     tokens: int
     activity: list[ActivityLine]
     release: Release | None
-    heldout: list[Measured] = field(default_factory=list)
     averaged: list[AveragedLine] = field(default_factory=list)
     recent: Recent = field(default_factory=lambda: Recent(0, {}))
+    shares: Shares | None = None  # of the newest steps, where these are short
 
     @property
     def loss(self) -> float | None:
@@ -89,16 +105,25 @@ def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunL
     ]
 
 
+def run_progress(run: Run) -> RunProgress:
+    """How a run learns: three queries, or four."""
+    given = totals(run).samples
+    return RunProgress(
+        run=run, dataset=run.dataset, points=loss_points(run), samples=given, heldout=heldout_points(run)
+    )
+
+
 def last_loss(run: Run) -> float | None:
     """Mean nats per token of the last step."""
     return run.log.order_by("-index").values_list("loss", flat=True).first()
 
 
 def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
-    """Everything of a run's page that rows know: thirteen queries at any length of the run, or fourteen."""
+    """Everything of a run's page that rows know: thirteen queries at any length of the run, or fifteen."""
     recipe = run.parsed_recipe
     newest = list(run.log.order_by("-index")[:20])
     board = leaderboard(run, limit=lines)
+    pace_s = pace([entry.at for entry in newest])
     return RunPicture(
         run=run,
         dataset=run.dataset,
@@ -107,7 +132,8 @@ def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
         target_steps=recipe.target_steps,
         target_batch=recipe.target_batch,
         last=newest[0] if newest else None,
-        pace_s=pace([entry.at for entry in newest]),
+        pace_s=pace_s,
+        shares=shares(run, steps=SHARED_STEPS, limit=SHARED) if pace_s is not None and pace_s < SHORT_S else None,
         points=loss_points(run),
         leaderboard=board,
         averaged=averaged_lines(run),

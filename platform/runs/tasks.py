@@ -10,7 +10,7 @@ from runs.lifecycle import preparation
 from runs.models import Dataset, Release, Run
 from runs.queue import TaskName
 from runs.releases import checkpoints, hub, making
-from runs.releases.card_facts import is_card_stale
+from runs.releases.choosing import is_stale
 from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
@@ -72,9 +72,9 @@ def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task
 def remake_release(run_id: str) -> None:
-    """Make a release anew whose card names other people than those who agree now, also on the Hub."""
+    """Make a release anew whose card or model is not the one that is wanted now, also on the Hub."""
     release = Release.objects.select_related("run").get(run=UUID(run_id))
-    if not is_card_stale(release):
+    if not is_stale(release):
         return
     making.make_release(UUID(run_id), anew=True)
     if hub.send_again(UUID(run_id)):
@@ -118,7 +118,7 @@ def requeue_unfinished() -> int:
     datasets = Dataset.objects.filter(state__in=(Dataset.State.UPLOADED, Dataset.State.PREPARING), runs__isnull=False)
     runs = Run.objects.filter(state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
     releases = Release.objects.exclude(state=Release.State.READY)
-    stale = [release for release in Release.objects.filter(state=Release.State.READY) if is_card_stale(release)]
+    stale = [release for release in Release.objects.filter(state=Release.State.READY) if is_stale(release)]
     waiting = [
         *((TaskName.PREPARE_DATASET, pk) for pk in datasets.distinct().values_list("pk", flat=True)),
         *((TaskName.PREPARE_RUN, pk) for pk in runs.values_list("pk", flat=True)),

@@ -1,18 +1,36 @@
-"""What happened in a run, a line at a time, in words for people."""
+"""Activity in a run, a line at a time, in words for people."""
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from runs.models import ActivityLine, Head, Run
 
 STEP = "step"  # the kind of a line that a commit writes
 VOID = "void"  # and of one about a round that could not finish
 MEMBER = "member"  # and of one about somebody who was let in or removed
+GROUPS = {
+    "steps": (STEP,),
+    "people": ("joined", "left", MEMBER, "evicted"),
+    "problems": (
+        *(VOID, "silent", "dropped", "late", "refused", "replan", "non-finite", "returned", "reload", "replay"),
+        *("failed", "unpublished", "lost words"),
+    ),
+    "organizer": (
+        *("created", "edited", "mixed", "prepared", "opened", "paused", "resumed", "extended", "ending", "taken back"),
+        *("finished", "replayed", "release", "published"),
+    ),
+}  # kinds, as people look for them
 STEPS_KEPT = 64  # lines; the log knows every step, and a page shows a few
 
 
 def quoted(text: str) -> str:
     """Somebody's words within ours, in quotes; right-to-left writing stays within them (Unicode isolates)."""
     return f"“\u2068{text}\u2069”"
+
+
+def activity_of(run: Run, group: str) -> QuerySet[ActivityLine]:
+    """Lines of a group; of none, all. Guests are named to guests alone: a run may have been by invitation before."""
+    lines = run.activity.filter(kind__in=GROUPS[group]) if group else run.activity.all()
+    return lines if run.visibility == Run.Visibility.PRIVATE else lines.exclude(kind=MEMBER)
 
 
 def add_line(*, run: Run, kind: str, text: str) -> None:

@@ -7,6 +7,7 @@ from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
 from web.pages.accounts import account, approve_machine, external_login, first_operator, login, machines
 from web.pages.runs import (
+    activity,
     curve_table,
     drafts,
     invitations,
@@ -15,18 +16,20 @@ from web.pages.runs import (
     notebook,
     preview,
     publish,
+    share,
     sources,
     uploads,
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
-from web.pages.site import health, help_pages, install
+from web.pages.site import front, health, help_pages, install
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
 app_name = "web"
 urlpatterns = [
-    path("", runs_pages.run_list, name="runs"),
+    path("", front.front_page, name="runs"),
+    path("preview.png", preview.site_image, name="site_preview"),
     path("runs/new/", runs_pages.new_run, name="new_run"),
     path("runs/new/estimate/", estimate.recipe_estimate, name="estimate"),
     path("runs/<slug:slug>/", runs_pages.run_page, name="run"),
@@ -49,6 +52,7 @@ urlpatterns = [
     path("uploads/", uploads.begin, name="uploads"),
     path("uploads/<uuid:upload_id>/", uploads.go_on, name="upload"),
     path("runs/<slug:slug>/publish/", publish.publish_run, name="publish"),
+    path("runs/<slug:slug>/release/", publish.choose_release, name="release"),
     path("runs/<slug:slug>/named/", publish.name_me, name="named"),
     path("runs/<slug:slug>/notebook.ipynb", notebook.notebook, name="notebook"),
     path("approve/", approve_machine.approve, name="approve"),
@@ -57,7 +61,11 @@ urlpatterns = [
     path("runs/<slug:slug>/curve.png", preview.curve_image, name="curve"),
     path("runs/<slug:slug>/curve.csv", curve_table.curve_table, name="curve_table"),
     path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
-    path("runs/<slug:slug>/hands/", leaderboard.standings_page, name="standings"),
+    path("runs/<slug:slug>/leaderboard/", leaderboard.standings_page, name="standings"),
+    path("runs/<slug:slug>/activity/", activity.activity_page, name="activity"),
+    path("runs/<slug:slug>/feed.rss", activity.activity_feed, name="activity_feed"),
+    path("runs/<slug:slug>/badge.svg", share.badge, name="badge"),
+    path("runs/<slug:slug>/embed/", share.embed, name="embed"),
     path("runs/<slug:slug>/links.json", own_links, name="links"),
     path("runs/<slug:slug>/you.json", leaderboard.own_place, name="you"),
     path("machines/", machines.machine_list, name="machines"),

@@ -49,9 +49,9 @@ def busy() -> Status:
         down_mbps=0.75,
         accepted=41210,
         rank=3,
-        hands=17,
+        people=17,
         events=[
-            "12:04:01  step 412 is made: loss 3.421, 17 hands, 12 of 2,048 samples from here",
+            "12:04:01  step 412: loss 3.421, 17 machines, 12 of 2,048 samples from this machine",
             "12:04:02  two",
             "3",
         ],
@@ -88,7 +88,7 @@ def test_an_agent_that_sleeps_is_told_from_one_that_works(tmp_path: Path) -> Non
         write_status(home, busy(), 1000.0)
         fresh, stale = (status_facts(home, now) for now in (1010.0, 1030.0))
         assert (fresh["stale"], stale["stale"]) == (False, True)
-        assert "This machine helps to make step 413." in status_lines(home, fresh)
+        assert "Training step 413." in status_lines(home, fresh)
         assert len(status_lines(home, stale)) == len(status_lines(home, fresh)) + 1
         json.dumps(fresh)
     assert is_stale(busy(), time.time())
@@ -112,11 +112,40 @@ def test_the_page_fits_and_says_everything(width: int) -> None:
     assert len(lines) <= 24
     assert max(len(Text.from_ansi(line).plain.rstrip()) for line in lines) <= width
     text = " ".join(" ".join(Text.from_ansi(line).plain for line in lines).split())
-    for part in ("make step 413.", "3.421", "12.3 samples/s", "1.2 and 0.8 Mb/s", "41,210 samples", "3 of 17", HINT):
+    for part in (
+        "Training step 413.",
+        "3.421",
+        "12.3 samples/s",
+        "1.2 and 0.8 Mb/s",
+        "41,210 samples",
+        "3 of 17",
+        HINT,
+    ):
         assert part in text
     assert "▓" * 3 in text
     assert "12 of 16 samples" in text
     assert ("step 413 of 1,000" in text) == (width > 40)
+
+
+def test_held_out_loss_leads_and_a_warning_is_read_whole(tmp_path: Path) -> None:
+    now, home = busy(), Home(tmp_path)
+    assert "training loss" in " ".join(shown(80, now))
+    now.heldout_loss, now.warning = 4.2901, "The model is overfitting: held-out loss rose from 3.30 at step 400."
+    for width in (40, 80, 120):
+        lines = [Text.from_ansi(line).plain for line in shown(width, now)]
+        assert len(lines) <= 24
+        text = " ".join(" ".join(lines).split())
+        assert ("held-out loss" in text, "4.290" in text, "3.421 " in text.replace("loss 3.421,", "")) == (
+            True,
+            True,
+            False,
+        )
+        assert now.warning in text
+    with home.locked():
+        write_status(home, now, 1000.0)
+        lines = status_lines(home, status_facts(home, 1000.0))
+    assert now.warning in lines
+    assert "training loss 3.421, held-out loss 4.290" in lines[-1]
 
 
 def test_an_error_is_read_to_its_end() -> None:

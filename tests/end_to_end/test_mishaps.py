@@ -85,7 +85,7 @@ def types(reader: Reader, swarm: Swarm, code: str) -> str:
     """Enter a code by hand; what the page says."""
     reader.page.goto(f"{swarm.url}/approve/")
     reader.page.fill("#code", code)
-    reader.page.click("button:has-text('Go on')")
+    reader.page.click("button:has-text('Continue')")
     reader.page.wait_for_url(lambda address: "code=" in address)
     return reader.page.inner_text("main")
 
@@ -171,12 +171,12 @@ def test_a_machine_that_is_revoked_in_the_middle_of_a_run(site: tuple[Swarm, Bro
 
     swarm.wait(lambda: swarm.processes["tom"].poll() is not None, 60, "Tom's agent ends")
     said = swarm.log("tom")
-    assert "E214: This machine was revoked. What was accepted of this machine's work stays counted. Its owner" in said
+    assert "E214: This machine was revoked. Credit already earned is kept. Its owner" in said
     swarm.wait_for_step(swarm.head() + 3)
     assert len(after_revocation(swarm, "Tom")) <= ROUNDS
     assert len(after_revocation(swarm, "Mira")) >= 3
-    hands = {hand["name"]: hand["samples"] for hand in swarm.items("leaderboard")}
-    assert hands["Tom"] > 0, "what it gave stays counted"
+    given = {line["name"]: line["samples"] for line in swarm.items("leaderboard")}
+    assert given["Tom"] > 0, "credit is kept"
     assert swarm.processes["mira"].poll() is None
 
 
@@ -273,16 +273,16 @@ def test_a_machine_is_sent_away_and_let_back_and_a_run_without_a_step_begins_ane
     reader.page.fill("input[name=remove-name]", "Zoe")
     reader.page.click("button:text-is('Remove')")
     assert goes(swarm) == "E324"
-    reader.page.click("button:has-text('Let back in')")
+    reader.page.click("button:has-text('Restore access')")
     comes(swarm)
     reader.page.goto(manage)
-    reader.page.click("button:has-text('Take it back to a draft')")
+    reader.page.click("button:has-text('Return to draft')")
     assert goes(swarm) == "E308"
-    reader.page.click("a:has-text('Change the draft')")
+    reader.page.click("a:has-text('Edit draft')")
     reader.page.fill("input[name=minimum_trainers]", "1")
     reader.page.fill("input[name=width]", "64")
-    reader.page.click("button:has-text('Save the draft')")
-    reader.page.click("button:has-text('Open the run')")
+    reader.page.click("button:has-text('Save draft')")
+    reader.page.click("button:has-text('Publish run')")
     swarm.wait_for_state("open", 120)
     swarm.start_agent("zoe")
     swarm.wait_finished()

@@ -30,12 +30,12 @@ def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
     sign_up(organizer, swarm.url, "Amina", PASSWORD)
     page.goto(f"{swarm.url}/runs/new/")
     page.set_input_files("input[name=text]", text)
-    page.wait_for_selector("[data-says]:has-text('is here')")
+    page.wait_for_selector("[data-says]:has-text('uploaded')")
     assert any(UPLOAD.search(url) for url in organizer.requests)
     before = page.inner_text("[data-estimate]")
     fill_in(organizer)
     page.wait_for_function("before => document.querySelector('[data-estimate]').innerText !== before", arg=before)
-    page.click("button:has-text('Make the draft')")
+    page.click("button:has-text('Create draft')")
     page.wait_for_selector(f"h1:has-text('{TITLE}')")
     swarm.slug = page.url.split("/runs/")[1].split("/")[0]
     return organizer
@@ -63,8 +63,8 @@ def open_the_run(organizer: Reader, swarm: Swarm) -> None:
     page.wait_for_selector("h3:has-text('Three random pieces')")
     pieces = page.locator("section[aria-labelledby=text] blockquote")
     assert len({piece for piece in pieces.all_inner_texts() if piece}) == 3
-    page.click("button:has-text('Open the run')")
-    page.wait_for_selector("button:has-text('Pause the run')")
+    page.click("button:has-text('Publish run')")
+    page.wait_for_selector("button:has-text('Pause')")
 
 
 def approve(volunteer: Reader, swarm: Swarm, agent: str) -> None:
@@ -108,7 +108,7 @@ def take_home(spectator: Reader, folder: Path) -> None:
     with page.expect_download() as archive:
         page.click("a:has-text('Download the model')")
     zipped = saved(archive.value, folder)
-    row = page.locator("table.files tr", has=page.locator("text=all others in one"))
+    row = page.locator("table.files tr", has=page.locator("text=all files in one"))
     assert row.locator(".digest").inner_text() == hashlib.sha256(zipped.read_bytes()).hexdigest()
     with zipfile.ZipFile(zipped) as release:
         assert release.testzip() is None

@@ -194,7 +194,7 @@ def test_a_program_hears_everything_also_of_a_run_by_invitation(begun: tuple[Swa
     assert [event["step"] for event in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
     assert all(event["loss"] > 0 and 0 <= event["from_here"] <= event["samples"] for event in steps)
     figures = [event for event in told if event["event"] == "figures"]
-    assert (figures[-1]["rank"], figures[-1]["hands"]) == (1, 1)
+    assert (figures[-1]["rank"], figures[-1]["people"]) == (1, 1)
     assert max(event["up_mbps"] for event in figures) > 0
     assert told[-1]["event"] == "left"
 

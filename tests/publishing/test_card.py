@@ -39,18 +39,18 @@ def test_the_facts_are_there() -> None:
 
 
 def test_a_held_out_loss_of_an_earlier_step_says_so() -> None:
-    assert "| Loss, held-out data | 3.400 nats per token, at step 1,100 |" in card(heldout_step=1100)
-    assert "| Loss, held-out data | 3.400 nats per token |" in card(heldout_step=1200)
+    assert "| Held-out loss | 3.400 nats per token, at step 1,100 |" in card(heldout_step=1100)
+    assert "| Held-out loss | 3.400 nats per token |" in card(heldout_step=1200)
 
 
 def test_what_else_was_measured_is_said_beside_the_loss() -> None:
     text = card(heldout_figures={"masked accuracy": 0.51234, "perplexity": 1234.5})
-    assert "| Masked accuracy, held-out data | 51.2 % |\n| Perplexity, held-out data | 1,234.5 |" in text
+    assert "| Held-out masked accuracy | 51.2 % |\n| Held-out perplexity | 1,234.5 |" in text
     assert "accuracy" not in card()
 
 
 def test_who_vouched_for_the_text_is_named() -> None:
-    assert "| May be shared, says | Ann, 2026-11-21 |" in card(data_vouched="Ann, 2026-11-21")
+    assert "| May be shared, according to | Ann, 2026-11-21 |" in card(data_vouched="Ann, 2026-11-21")
     assert "May be shared" not in card()
 
 

@@ -99,10 +99,10 @@ def test_text_from_right_to_left_is_kept_to_itself() -> None:
 def test_those_who_did_not_agree_are_counted() -> None:
     text = card("T", "", ("Ann", "Bob"), "x")
     assert "| Ann | 10 | 50.0% |" in text
-    assert "| and 2 more hands | 5 | 25.0% |" in text
+    assert "| and 2 more people | 5 | 25.0% |" in text
     assert "by 4 people" in text
     alone: Any = msgspec.structs.replace(TAME, people=(), unnamed=1)
-    assert "| 1 hand | 5 | 25.0% |" in write_card(small_recipe(), alone, parameters=1)
+    assert "| 1 person | 5 | 25.0% |" in write_card(small_recipe(), alone, parameters=1)
 
 
 def test_the_curve_and_the_recipe_are_there() -> None:

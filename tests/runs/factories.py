@@ -29,7 +29,7 @@ from peer_agent.recipes.causal_lm import CausalLM, Model
 from runs import storage
 from runs.datasets.services import preparation_of
 from runs.ledger.sealed_records import keep_sealed
-from runs.ledger.totals import add_to_totals
+from runs.ledger.totals import add_to_day, add_to_totals
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
 from web.api.identity import encoded
 
@@ -159,6 +159,7 @@ def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_di
     ]
     LedgerEntry.objects.bulk_create(rows)
     add_to_totals(run, rows)
+    add_to_day(run, rows, entry.at)
     run.refresh_from_db()
     return entry
 

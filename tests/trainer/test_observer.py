@@ -159,3 +159,32 @@ async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.Mo
         while scene.view.now.troubles:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     looking.cancel()
+
+
+async def test_how_the_run_learns_is_asked_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the site says is a claim: no letter of it moves the cursor, and a site of before says nothing."""
+    scene = Scene(tmp_path)
+    answers: list[Any] = [
+        {"heldout": {"loss": 4.29, "step": 1000}, "warning": "The model is \x1b[2Joverfitting."},
+        {"heldout": {"loss": "much"}},
+        {"heldout": None, "warning": "x" * 100_000},
+        {"slug": "a-run"},
+    ]
+    told: list[tuple[float | None, str]] = []
+
+    async def get_json(url: str, **_: Any) -> Any:
+        told.append((scene.view.now.heldout_loss, scene.view.now.warning))
+        if not answers:
+            raise asyncio.CancelledError
+        assert url.endswith(f"/api/v1/runs/{scene.agent.access.slug}")
+        return answers.pop(0)
+
+    monkeypatch.setattr(observer, "get_json", get_json)
+    monkeypatch.setattr(observer, "LEARNING_S", 0.0)
+    with pytest.raises(asyncio.CancelledError):
+        await scene.observer._ask_how_it_learns()
+    assert [loss for loss, _ in told] == [None, 4.29, 4.29, 4.29, None]
+    assert "\x1b" not in told[1][1]
+    assert told[1][1].endswith("overfitting.")
+    assert told[2] == told[3] == told[1], "what is not understood changes nothing"
+    assert told[4] == (None, "")

@@ -24,6 +24,7 @@ TABLE = """
                                                                nobody stranger member organizer operator revoked
 
 GET   /                                              *         200    200      200    200       200      200
+GET   /preview.png                                   *         200    200      200    200       200      200
 GET   /runs/new/                                     *         login  200      200    200       200      login
 POST  /runs/new/                                     *         login  done     done   done      done     login
 GET   /runs/new/estimate/                            *         login  200      200    200       200      login
@@ -45,9 +46,21 @@ GET   /runs/<slug>/curve.csv                         private   404    404      2
 GET   /runs/<slug>/feed.json                         public    200    200      200    200       200      200
 GET   /runs/<slug>/feed.json                         unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/feed.json                         private   404    404      200    200       404      404
-GET   /runs/<slug>/hands/                            public    200    200      200    200       200      200
-GET   /runs/<slug>/hands/                            unlisted  200    200      200    200       200      200
-GET   /runs/<slug>/hands/                            private   404    404      200    200       404      404
+GET   /runs/<slug>/leaderboard/                      public    200    200      200    200       200      200
+GET   /runs/<slug>/leaderboard/                      unlisted  200    200      200    200       200      200
+GET   /runs/<slug>/leaderboard/                      private   404    404      200    200       404      404
+GET   /runs/<slug>/activity/                          public   200    200      200    200       200      200
+GET   /runs/<slug>/activity/                          unlisted 200    200      200    200       200      200
+GET   /runs/<slug>/activity/                          private  404    404      200    200       404      404
+GET   /runs/<slug>/feed.rss                           public   200    200      200    200       200      200
+GET   /runs/<slug>/feed.rss                           unlisted 200    200      200    200       200      200
+GET   /runs/<slug>/feed.rss                           private  404    404      200    200       404      404
+GET   /runs/<slug>/badge.svg                          public   200    200      200    200       200      200
+GET   /runs/<slug>/badge.svg                          unlisted 200    200      200    200       200      200
+GET   /runs/<slug>/badge.svg                          private  404    404      200    200       404      404
+GET   /runs/<slug>/embed/                             public   200    200      200    200       200      200
+GET   /runs/<slug>/embed/                             unlisted 200    200      200    200       200      200
+GET   /runs/<slug>/embed/                             private  404    404      200    200       404      404
 GET   /runs/<slug>/you.json                          public    200    200      200    200       200      200
 GET   /runs/<slug>/you.json                          unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/you.json                          private   404    404      200    200       404      404
@@ -57,6 +70,9 @@ GET   /runs/<slug>/links.json                        private   404    404      2
 GET   /runs/<slug>/notebook.ipynb                    public    200    200      200    200       200      200
 GET   /runs/<slug>/notebook.ipynb                    unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/notebook.ipynb                    private   404    404      200    200       404      404
+POST  /runs/<slug>/release/                          public    login  403      403    done       403      login
+POST  /runs/<slug>/release/                          unlisted  login  403      403    done       403      login
+POST  /runs/<slug>/release/                          private   login  404      403    done       404      login
 POST  /runs/<slug>/named/                            public    login  done     done   done      done     login
 POST  /runs/<slug>/named/                            unlisted  login  done     done   done      done     login
 POST  /runs/<slug>/named/                            private   login  404      done   done      404      login
@@ -223,6 +239,9 @@ GET   /api/v1/files/tokenizer                        private   401    404      2
 GET   /api/v1/files/tokenizer/<name>                 public    401    200      200    200       200      403
 GET   /api/v1/files/tokenizer/<name>                 unlisted  401    200      200    200       200      403
 GET   /api/v1/files/tokenizer/<name>                 private   401    404      200    200       404      403
+GET   /api/v1/runs/<slug>/states/<made>              public    200    200      200    200       200      403
+GET   /api/v1/runs/<slug>/states/<made>              unlisted  200    200      200    200       200      403
+GET   /api/v1/runs/<slug>/states/<made>              private   404    404      200    200       404      404
 PUT   /api/v1/runs/<slug>/snapshots/<step>           public    401    200      200    200       200      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           unlisted  401    200      200    200       200      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           private   401    404      200    200       404      403

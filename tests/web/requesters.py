@@ -98,6 +98,7 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "provider_id": "nowhere",
         "name": released(run),
         "step": "1",
+        "made": "0",
         "shard": own_shard(run, other),
         "digest": own_snapshot(run, other),
         "draft": draft(organizer, slug="draft", visibility=visibility).slug,
@@ -330,6 +331,7 @@ def hand_in(requester: Requester, world: World, address: str) -> Any:
 WAYS: dict[str, Ask] = {
     "POST /runs/new/": post_new_run,
     "POST /runs/<slug>/manage/": posting(action="pause"),
+    "POST /runs/<slug>/release/": posting(snapshot="last"),
     "POST /runs/<slug>/named/": posting(agreed="on"),
     "POST /runs/<slug>/join/<secret>/": posting(),
     "POST /runs/<slug>/edit/": posting(title="Another title", purpose="", visibility="unlisted"),

@@ -45,7 +45,7 @@ def test_the_page_stands_complete_without_a_build(
     monkeypatch.setattr("web.templatetags.built.built_entry", lambda _: None)
     text = client.get(f"/runs/{run.slug}/").content.decode()
     assert "<script" not in text
-    for words in ("6.50", "<svg", "Teo", "step 1 of 100", "Nothing yet."):
+    for words in ("6.50", "<svg", "Teo", "step 1 of 100", "No activity yet."):
         assert words in text
 
 

@@ -9,7 +9,7 @@ import { clock, moment } from "../words";
 
 export function showActivity(picture: Picture): void {
   const lines = repeat(picture.activity, (line) => line.key, entry);
-  const view = html`<ol class="timeline">${lines}</ol><p class="quiet">Times are in your time zone.</p>`;
+  const view = html`<ol class="timeline">${lines}</ol><p class="quiet">Times are in your time zone. <a href=${`/runs/${picture.slug}/activity/`}>All activity</a></p>`;
   fill("activity", picture.activity.length ? view : html`<p class="empty">${picture.nothing}</p>`);
 }
 

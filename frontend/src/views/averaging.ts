@@ -22,7 +22,7 @@ function drawn(plan: Plan, picture: Picture): TemplateResult {
       <svg viewBox=${`0 0 100 ${plan.height}`} height=${plan.height} preserveAspectRatio="none" aria-hidden="true">${links(plan)}</svg>
       <ul aria-labelledby="reducing">${repeat(plan.averagers, (line) => line.key, averager)}</ul>
     </div>
-    <p class="quiet">${plan.note} <a href=${`/api/v1/runs/${picture.slug}/plan`}>The plan as data</a></p>`;
+    <p class="quiet">${plan.note} <a href=${`/api/v1/runs/${picture.slug}/plan`}>Plan as JSON</a></p>`;
 }
 
 function links(plan: Plan): TemplateResult[] {

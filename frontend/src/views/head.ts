@@ -15,7 +15,7 @@ export function showHead(picture: Picture): void {
   const badge = place("badge");
   if (badge) {
     badge.className = `badge ${picture.word}`;
-    badge.textContent = `${picture.word} · ${picture.visibility}`;
+    badge.textContent = `${picture.label} · ${picture.visibility}`;
   }
   write("sentence", picture.sentence);
   const bar = place("progress");

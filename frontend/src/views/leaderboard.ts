@@ -16,14 +16,14 @@ export function showLeaderboard(picture: Picture, me: string, you: string): void
 function table(picture: Picture, me: string, you: string): TemplateResult {
   return html`<table>
       <thead><tr><th scope="col" class="number"><span class="hidden">Rank</span></th><th scope="col">Name</th>
-        <th scope="col" class="number">Samples</th><th scope="col">Lately</th>
+        <th scope="col" class="number">Samples</th><th scope="col">Recent</th>
         ${picture.averages ? html`<th scope="col" class="number">Averaged</th>` : nothing}
-        <th scope="col" class="number lesser">Rounds</th><th scope="col" class="number lesser">Machines</th></tr></thead>
+        <th scope="col" class="number lesser">Steps</th><th scope="col" class="number lesser">Machines</th></tr></thead>
       <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture))}</tbody>
     </table>
     ${you ? html`<p class="you">${you}</p>` : nothing}
-    <p class="quiet">${picture.given}. <a href=${`/runs/${picture.slug}/hands/`}>Everybody</a> ·
-      <a href=${`/api/v1/runs/${picture.slug}/ledger`}>Every contribution</a></p>`;
+    <p class="quiet">${picture.given}. <a href=${`/runs/${picture.slug}/leaderboard/`}>Full leaderboard</a> ·
+      <a href=${`/api/v1/runs/${picture.slug}/ledger`}>All contributions as JSON</a></p>`;
 }
 
 function row(line: LeaderboardLine, isMine: boolean, picture: Picture): TemplateResult {
@@ -37,7 +37,7 @@ function row(line: LeaderboardLine, isMine: boolean, picture: Picture): Template
     <td class="number lesser">${line.machines}</td></tr>`;
 }
 
-/** What somebody gave lately, as small bars. */
+/** Somebody's recent samples, as small bars. */
 function spark(line: LeaderboardLine, steps: number): TemplateResult {
   const bars = line.heights.map((height, place) => svg`<rect x=${4 * place} width="3" height=${height} />`);
   return html`<svg class=${`spark tint-${line.tint}`} viewBox="0 -16 47 16" role="img"

@@ -1,6 +1,6 @@
 /** The loss figure and its curve: uPlot, in three inks that come from the style sheet. */
 
-import { html, nothing } from "lit";
+import { type TemplateResult, html, nothing } from "lit";
 import { ref } from "lit/directives/ref.js";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -26,13 +26,28 @@ let shape = "";
 
 export function showLoss(picture: Picture): void {
   latest = picture;
-  const { loss, trend, summary } = picture;
-  const figure = html`<span class="big figure"><eased-number .digits=${2} .value=${loss ?? 0}></eased-number></span>
-    <span class="quiet">${trend}</span>`;
-  fill("loss", html`${loss === null ? nothing : figure}`);
+  const { summary } = picture;
+  fill("loss", html`${picture.heldout_loss === null ? training(picture) : heldOut(picture, picture.heldout_loss)}
+    ${picture.warning ? html`<p class="warning">${picture.warning}</p>` : nothing}`);
   fill("summary", picture.points.length ? summary : "");
   fill("chart", picture.points.length ? html`<div class="curve" role="img" aria-label=${summary} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
   draw();
+}
+
+/** The newest snapshot's loss leads: training loss says how well a model knows what it has seen. */
+function heldOut(picture: Picture, loss: number): TemplateResult {
+  const notes = picture.passes ? ` · ${picture.passes}` : "";
+  return html`<h2 id="loss">Held-out loss ${big(loss)} <span class="quiet">${picture.heldout_note}</span></h2>
+    <p class="quiet">Training loss <span class="figure">${picture.loss?.toFixed(2)}</span> ${picture.trend}${notes}</p>`;
+}
+
+function training(picture: Picture): TemplateResult {
+  const figure = picture.loss === null ? nothing : html`${big(picture.loss)} <span class="quiet">${picture.trend}</span>`;
+  return html`<h2 id="loss">Training loss ${figure}</h2>${picture.passes ? html`<p class="quiet">${picture.passes}</p>` : nothing}`;
+}
+
+function big(value: number): TemplateResult {
+  return html`<span class="big figure"><eased-number .digits=${2} .value=${value}></eased-number></span>`;
 }
 
 /** Draw again with the colours and the width of now. */

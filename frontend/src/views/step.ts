@@ -1,4 +1,4 @@
-/** The step that is being made: its bar, one thin bar per machine, and how fast it goes. */
+/** The step that is being made, or the last ones where they are short: who gives how much, and how fast it goes. */
 
 import { type TemplateResult, html, nothing, svg } from "lit";
 import { repeat } from "lit/directives/repeat.js";
@@ -9,14 +9,23 @@ import type { Bar, Picture } from "../picture";
 import { grouped } from "../words";
 
 export function showStep(picture: Picture): void {
-  fill("step", html`${picture.bars.length ? atWork(picture) : html`<p class="empty">${picture.resting}</p>`} ${figures(picture)}`);
+  fill("step", html`<h2 id="step">${picture.step_title}</h2>${picture.bars.length ? atWork(picture) : html`<p class="empty">${picture.resting}</p>`} ${figures(picture)}`);
 }
 
 function atWork(picture: Picture): TemplateResult {
+  return html`${picture.target ? step(picture) : lastSteps(picture)}
+    <ul class="machines-now">${repeat(picture.bars, (bar) => bar.key, machine)}</ul>`;
+}
+
+function step(picture: Picture): TemplateResult {
   return html`<progress .max=${picture.target} .value=${picture.done} aria-label="Samples of this step"></progress>
     <p class="under"><span class="figure"><eased-number .value=${picture.done}></eased-number> / ${grouped(picture.target)}</span>
-      samples${picture.phase ? ` · ${picture.phase}` : nothing}</p>
-    <ul class="machines-now">${repeat(picture.bars, (bar) => bar.key, machine)}</ul>`;
+      samples${picture.phase ? ` · ${picture.phase}` : nothing}</p>`;
+}
+
+/** Steps that are too short to be watched are shown together. */
+function lastSteps(picture: Picture): TemplateResult {
+  return html`<p class="under"><span class="figure"><eased-number .value=${picture.done}></eased-number></span> samples, by person</p>`;
 }
 
 function machine(bar: Bar): TemplateResult {

@@ -126,7 +126,7 @@ def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) ->
     else:
         back = end_leases(state, member.accumulator, returned.units)
         if returned.reason == "stale" and back:
-            text = f"{back} samples of {member.person} came back: they belong to parameters of before"
+            text = f"{back} of {member.person}'s samples were returned to the pool (computed on an older model)"
             notes = [Note("returned", text)]
     recount(state, member)
     state.is_dirty = True

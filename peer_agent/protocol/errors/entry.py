@@ -5,10 +5,10 @@ from enum import StrEnum
 from msgspec import Struct
 
 NOTHING_LOST = "Nothing was lost."
-NOTHING_BEGUN = "Nothing was begun."
+NOTHING_BEGUN = "Nothing was started."
 NOTHING_CHANGED = "Nothing was changed."
 NOTHING_KEPT = "Nothing was kept."
-STAYS = "What was accepted of this machine's work stays counted."
+STAYS = "Credit already earned is kept."
 
 
 class Severity(StrEnum):

@@ -42,14 +42,14 @@ LINKS: dict[str, Entry] = {
         "Message not understood",
         Severity.MEDIUM,
         "A message could not be understood ({reason}).",
-        "Update the agent; if it comes again, report it.",
+        "Update the agent; if it happens again, report it.",
         means=NOTHING_LOST,
     ),
     "E207": Entry(
         "Frame has the wrong size",
         Severity.MEDIUM,
         "A frame of {size} bytes came where the plan says {expected}.",
-        "Update the agent; if it comes again, report it.",
+        "Update the agent; if it happens again, report it.",
         means=NOTHING_LOST,
     ),
     "E208": Entry(
@@ -70,7 +70,7 @@ LINKS: dict[str, Entry] = {
         "Message too long",
         Severity.MEDIUM,
         "A message of {size} bytes is longer than {limit}.",
-        "Update the agent; if it comes again, report it.",
+        "Update the agent; if it happens again, report it.",
         means=NOTHING_LOST,
     ),
     "E211": Entry(
@@ -119,14 +119,14 @@ LINKS: dict[str, Entry] = {
         "Identity not proved",
         Severity.HIGH,
         "The other side is not the machine it says it is.",
-        "Join again; if it comes again, tell the organizer.",
+        "Join again; if it happens again, tell the organizer.",
         means="Nothing was sent to it.",
     ),
     "E218": Entry(
         "Update not signed by the site",
         Severity.HIGH,
         "A commit record was not signed by this site.",
-        "Join again; if it comes again, tell the organizer.",
+        "Join again; if it happens again, tell the organizer.",
         means="It was not applied, and nothing was lost.",
     ),
     "E219": Entry(
@@ -207,7 +207,7 @@ LINKS: dict[str, Entry] = {
         "Update not written down",
         Severity.MEDIUM,
         "The update of step {step} cannot be written down ({reason}).",
-        "The round is made again; if it comes again, tell the operator.",
+        "The round is made again; if it happens again, tell the operator.",
         means="Nothing of it was applied, and nothing was lost.",
     ),
     "E231": Entry(

@@ -41,7 +41,7 @@ OPERATING: dict[str, Entry] = {
         "Relay cannot serve a run",
         Severity.MEDIUM,
         "The relay cannot serve the run {run} ({reason}).",
-        "It is tried again when another process of the site has the run; if it comes again, report it.",
+        "It is tried again when another process of the site has the run; if it happens again, report it.",
         means="Other runs go on here.",
     ),
     "E409": Entry(

@@ -34,7 +34,7 @@ SITE: dict[str, Entry] = {
         Severity.MEDIUM,
         "The run is finished.",
         "Its model can be downloaded from its page.",
-        means="What was given to it is in its model.",
+        means="Everyone's work is in the model.",
     ),
     "E307": Entry(
         "Too few samples",
@@ -53,7 +53,7 @@ SITE: dict[str, Entry] = {
         "Data not prepared",
         Severity.HIGH,
         "The data could not be prepared ({reason}).",
-        "Open the run again, which tries it again; if it comes again, tell the operator.",
+        "Open the run again, which tries it again; if it happens again, tell the operator.",
     ),
     "E310": Entry(
         "Snapshot does not match",
@@ -82,7 +82,7 @@ SITE: dict[str, Entry] = {
     "E314": Entry(
         "Person not found",
         Severity.MEDIUM,
-        "Nobody here is called {name}.",
+        "There is no account named {name}.",
         "Check the name, or send an invitation link: they sign up themselves.",
     ),
     "E315": Entry(
@@ -148,7 +148,7 @@ SITE: dict[str, Entry] = {
         Severity.HIGH,
         "You have no part in this run any more: its organizer removed you, or lets in only those who are invited.",
         "Ask the organizer.",
-        means="What you gave stays counted.",
+        means="Your credit is kept.",
     ),
     "E325": Entry(
         "Organizer cannot be removed",
@@ -167,7 +167,7 @@ SITE: dict[str, Entry] = {
         "Program of the site failed",
         Severity.MEDIUM,
         "A program of this site failed ({reason}).",
-        "Try again; if it comes again, tell the operator.",
+        "Try again; if it happens again, tell the operator.",
         means=NOTHING_LOST,
     ),
     "E328": Entry(
@@ -180,7 +180,7 @@ SITE: dict[str, Entry] = {
     "E331": Entry(
         "Account not found",
         Severity.MEDIUM,
-        "Nobody here is called {name}.",
+        "There is no account named {name}.",
         "Check the spelling; the admin pages list everybody.",
     ),
     "E332": Entry(
@@ -407,7 +407,7 @@ SITE: dict[str, Entry] = {
         "Agent said too much",
         Severity.MEDIUM,
         "This agent said more than {limit} in a short time.",
-        "It waits a while and goes on by itself. If it comes again, update the agent.",
+        "It waits a while and goes on by itself. If it happens again, update the agent.",
         means=NOTHING_LOST,
         shown_after_s=3.0,
     ),
@@ -422,7 +422,7 @@ SITE: dict[str, Entry] = {
         "Agent does not listen",
         Severity.MEDIUM,
         "This agent does not take what the site says: {reason}.",
-        "It connects again by itself. If it comes again, look at this computer's connection.",
+        "It connects again by itself. If it happens again, look at this computer's connection.",
         means=NOTHING_LOST,
         shown_after_s=3.0,
     ),

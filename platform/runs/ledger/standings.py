@@ -4,14 +4,18 @@ The ledger of a long run has millions of rows, and a page looks every second: of
 """
 
 from collections.abc import Collection
+from datetime import datetime
+from enum import StrEnum
 from typing import Any, NamedTuple
 
-from django.db.models import Count, F, Min, Sum, Window
-from django.db.models.functions import Rank
+from django.db.models import Count, F, FloatField, Min, Sum, Value, Window
+from django.db.models.functions import Power, Rank
 
 from accounts.models import Person
+from runs.ledger.totals import day_of
 from runs.models import Run
 
+HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth
 BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
 
 
@@ -26,7 +30,7 @@ class LeaderboardLine(NamedTuple):
     machines: int
 
 
-class MachineHand(NamedTuple):
+class MachineLine(NamedTuple):
     """One machine's row."""
 
     rank: int
@@ -35,6 +39,22 @@ class MachineHand(NamedTuple):
     samples: int
     tokens: int
     rounds: int
+
+
+class Period(StrEnum):
+    """Which samples a leaderboard counts."""
+
+    DAY = "day"  # those of the present day (UTC)
+    WEEK = "week"  # each half as much for every seven days that it is old
+    ALL = "all"
+
+
+class PeriodLine(NamedTuple):
+    """A person's row in a period; `samples` are weighed by their age."""
+
+    rank: int
+    name: str
+    samples: int
 
 
 class Totals(NamedTuple):
@@ -61,6 +81,14 @@ class Recent(NamedTuple):
     given: dict[str, list[int]]
 
 
+class Shares(NamedTuple):
+    """What people gave in the last `steps` steps: samples of all, and of some by name."""
+
+    steps: int
+    samples: int
+    given: dict[str, int]
+
+
 def totals(run: Run) -> Totals:
     """What everybody gave to a run, summed."""
     found = run.totals.aggregate(
@@ -80,11 +108,25 @@ def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[Leaderboa
     return [LeaderboardLine(*row) for row in rows[offset : offset + limit]]
 
 
-def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineHand]:
+def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, limit: int = 10) -> list[PeriodLine]:
+    """People by their samples of today, or by those of the last weeks, whose weight halves every seven days."""
+    today = day_of(now)
+    if period == Period.DAY:
+        rows, weighed = run.daily.filter(day=today), F("samples") * Value(1.0)
+    else:
+        age = (Value(today) - F("day")) / Value(HALF_LIFE_DAYS)
+        rows, weighed = run.daily.filter(day__gt=today - OLDEST_DAYS), F("samples") * Power(Value(0.5), age)
+    sums = rows.order_by().values("person__username").annotate(weight=Sum(weighed, output_field=FloatField()))
+    lines = sums.order_by("-weight", "person__username").values_list("person__username", "weight")
+    shown = [(name, round(weight)) for name, weight in lines[offset : offset + limit]]
+    return [PeriodLine(offset + place, name, samples) for place, (name, samples) in enumerate(shown, 1)]
+
+
+def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineLine]:
     """Machines by samples; among equals the one that gave first."""
     ranked = run.totals.annotate(rank=Window(Rank(), order_by=F("samples").desc())).order_by("-samples", "pk")
     rows = ranked.values_list("rank", "person__username", "machine__name", "samples", "tokens", "rounds")
-    return [MachineHand(*row) for row in rows[offset : offset + limit]]
+    return [MachineLine(*row) for row in rows[offset : offset + limit]]
 
 
 def place_of(run: Run, person: Person) -> Place | None:
@@ -112,6 +154,14 @@ def recent(run: Run, names: Collection[str]) -> Recent:
     for person, part, samples in parts.annotate(given=Sum("samples")):
         given[people[person]][part - oldest] = samples
     return Recent(last - oldest * stretch, given)
+
+
+def shares(run: Run, *, steps: int, limit: int) -> Shares:
+    """Who gave how much in the last `steps` steps, the most first."""
+    last = run.head.step
+    rows = run.ledger.filter(step__gt=last - steps, step__lte=last).order_by().values_list("person__username")
+    given = list(rows.annotate(given=Sum("samples")).order_by("-given", "person__username"))
+    return Shares(min(steps, last), sum(samples for _, samples in given), dict(given[:limit]))
 
 
 def _people(run: Run) -> Any:

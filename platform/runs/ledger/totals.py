@@ -1,10 +1,12 @@
 """What each machine has given to a run: sums that a commit writes with its ledger rows, which stay the truth."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from uuid import UUID
 
-from runs.models import LedgerEntry, MachineTotal, Run
+from runs.models import DailyTotal, LedgerEntry, MachineTotal, Run
 
+DAY_S = 86_400
 MOST = 2**63 - 1  # that a column holds: 10^10 tokens of a model of 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
@@ -19,6 +21,28 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
         update_conflicts=True,
         unique_fields=["run", "machine"],
         update_fields=SUMS,
+    )
+
+
+def day_of(at: datetime) -> int:
+    """The day of UTC, since 1970."""
+    return int(at.timestamp() // DAY_S)
+
+
+def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
+    """Add the ledger rows of one entry to its day. Within the commit's transaction, behind the head's fence."""
+    day = day_of(at)
+    known = DailyTotal.objects.filter(run=run, day=day, person__in={row.person_id for row in rows})
+    held = {total.person_id: total for total in known}
+    for row in rows:
+        total = held.setdefault(row.person_id, DailyTotal(run=run, person_id=row.person_id, day=day))
+        total.samples += row.samples
+        total.tokens += row.tokens
+    DailyTotal.objects.bulk_create(
+        list(held.values()),
+        update_conflicts=True,
+        unique_fields=["run", "person", "day"],
+        update_fields=["samples", "tokens"],
     )
 
 

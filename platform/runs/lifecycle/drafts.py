@@ -127,7 +127,7 @@ def take_back(*, run: Run) -> None:
     now.marks.all().delete()
     now.coverage.all().delete()
     move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
-    add_line(run=run, kind="taken back", text=f"{run.organizer.username} took the run back to a draft.")
+    add_line(run=run, kind="taken back", text=f"{run.organizer.username} returned the run to a draft.")
     folder = storage.snapshots_folder(run)
     transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
 

@@ -32,7 +32,7 @@ def extend_run(*, run: Run, target_steps: int) -> None:
     longer = msgspec.structs.replace(recipe, target_steps=target_steps)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode())
     run.refresh_from_db()
-    text = f"{run.organizer.username} made the run longer: {target_steps:,} steps instead of {recipe.target_steps:,}."
+    text = f"{run.organizer.username} extended the run: {target_steps:,} steps instead of {recipe.target_steps:,}."
     add_line(run=run, kind="extended", text=text)
 
 
@@ -48,9 +48,8 @@ def end_run(*, run: Run) -> None:
     if not step:
         raise Problem.of("E320")
     move(run, Why.ENDED)
-    add_line(
-        run=run, kind="ending", text=f"{run.organizer.username} ends the run at step {step:,}, or at the one under way."
-    )
+    where = f"at step {step:,}, or after the step under way"
+    add_line(run=run, kind="ending", text=f"{run.organizer.username} is ending the run {where}.")
 
 
 def ending_word(run: Run) -> str:

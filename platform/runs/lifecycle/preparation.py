@@ -155,7 +155,7 @@ def _open(run: Run, made: dict[str, Any]) -> None:
         state=Snapshot.State.VERIFIED,  # made here
         verified_at=timezone.now(),
     )
-    add_line(run=run, kind="opened", text=f"The run is open: a model of {made['elements']:,} parameters.")
+    add_line(run=run, kind="opened", text=f"The run is published: a model of {made['elements']:,} parameters.")
 
 
 @transaction.atomic

@@ -52,7 +52,7 @@ def create_run(
     )
     save_with_address(run)
     Head.objects.create(run=run)
-    add_line(run=run, kind="created", text=f"{organizer.username} made this run from {quoted(dataset.filename)}.")
+    add_line(run=run, kind="created", text=f"{organizer.username} created this run from {quoted(dataset.filename)}.")
     enqueue_preparation(dataset)
     return run
 
@@ -94,7 +94,7 @@ def pause_run(*, run: Run) -> None:
 def resume_run(*, run: Run) -> None:
     """Rounds go on."""
     if move(run, Why.RESUMED):
-        add_line(run=run, kind="resumed", text=f"{run.organizer.username} let the run go on.")
+        add_line(run=run, kind="resumed", text=f"{run.organizer.username} resumed the run.")
 
 
 @transaction.atomic

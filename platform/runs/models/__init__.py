@@ -1,7 +1,7 @@
 """Tables of runs. A run is a replicated log: `LogEntry` is the log, `Head` its end, `Snapshot` where replicas begin."""
 
 from runs.models.datasets import Dataset, Shard, Upload
-from runs.models.ledger import AveragedTotal, LedgerEntry, MachineTotal
+from runs.models.ledger import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal
 from runs.models.log import Coverage, Head, LeaseMark, LogEntry, SealedRecord
 from runs.models.releases import HubAccount, NamedVolunteer, Publication, Release
 from runs.models.run import ActivityLine, Invitation, Member, Run
@@ -12,6 +12,7 @@ __all__ = [
     "ActivityLine",
     "AveragedTotal",
     "Coverage",
+    "DailyTotal",
     "Dataset",
     "Head",
     "HubAccount",

@@ -80,6 +80,23 @@ class MachineTotal(models.Model):
         return f"{self.samples} samples of {self.machine_id}"
 
 
+class DailyTotal(models.Model):
+    """What a person gave to a run in one day of UTC: written with each commit (`ledger.totals`)."""
+
+    run = models.ForeignKey(Run, models.PROTECT, related_name="daily")
+    person = models.ForeignKey(Person, models.PROTECT, related_name="daily")
+    day = models.IntegerField()  # since 1970: databases agree on what numbers are
+    samples = models.BigIntegerField(default=0)
+    tokens = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("run", "person", "day"), name="daily_person_once_a_day"),)
+        indexes = (models.Index(fields=("day", "run"), name="daily_by_day"),)
+
+    def __str__(self) -> str:
+        return f"{self.samples} samples of {self.person_id} on day {self.day}"
+
+
 class AveragedTotal(models.Model):
     """Bytes of gradients that a relay or an auxiliary has averaged in a run: written with each commit, no samples."""
 

@@ -22,6 +22,9 @@ class Release(models.Model):
     folder = models.CharField(max_length=200, blank=True)  # relative to the storage folder
     files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
     archive = models.CharField(max_length=200, blank=True)  # name of the file that holds all others
+    wanted_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot that is wanted; null: the newest
+    index = models.BigIntegerField(null=True, blank=True)  # … and of the one that is
+    step = models.BigIntegerField(null=True, blank=True)  # after which it was made
     sample = models.TextField(blank=True)  # what the model writes
     named = models.JSONField(default=list, blank=True)  # names of people on its card
     created_at = models.DateTimeField(default=timezone.now)

@@ -10,14 +10,14 @@ from django.db.models import QuerySet, Sum
 from peer_agent.publishing.card import CardFacts, Person, unfinished
 from runs.datasets.sources import percent, shares_used, source_lines
 from runs.models import Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
-from runs.selectors import LONG, Measured, heldout_points, loss_points
-
-LAST_STEPS = 5
+from runs.progress import TYPICAL, overfitting, typical_loss
+from runs.selectors import LONG, Measured, Point, heldout_points, loss_points
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Facts of a snapshot, with its digests; everybody who ever gave something is in them."""
-    return _with_digests(facts_at(run, run.head.step), run, snapshot)
+    """Facts of a snapshot, with its digests: what was given up to its step; all of it, where it is the newest."""
+    is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
+    return _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
 
 
 def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
@@ -63,15 +63,17 @@ def facts_at(run: Run, step: int) -> CardFacts:
     others = [person for person in people if person.name not in agreed]
     totals = _given(run, step).aggregate(samples=Sum("samples", default=0), tokens=Sum("tokens", default=0))
     measured = [point for point in heldout_points(run) if point.step <= step]
-    losses = list(run.log.filter(step__lte=step).order_by("-index").values_list("loss", flat=True)[:LAST_STEPS])
+    newest = run.log.filter(step__lte=step).order_by("-index").values_list("step", "loss")[:TYPICAL]
+    points = [point for point in loss_points(run, most=LONG) if point.step <= step]
     return CardFacts(
         slug=run.slug,
         title=run.title,
         purpose=run.purpose,
         address=f"{settings.PUBLIC_URL}/runs/{run.slug}/",
         steps=step,
-        loss=sum(losses) / max(len(losses), 1),
+        loss=typical_loss([Point(*row) for row in newest]) or 0.0,
         **_heldout_facts(run, measured),
+        is_overfitting=overfitting(points, measured) is not None,
         unigram_entropy=run.dataset.unigram_entropy,
         samples=totals["samples"],
         tokens=totals["tokens"],
@@ -79,7 +81,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
         unnamed=len(others),
         unnamed_share=sum(person.share for person in others),
         unnamed_samples=sum(person.samples for person in others),
-        points=tuple((point.step, point.loss) for point in loss_points(run, most=LONG) if point.step <= step),
+        points=tuple((point.step, point.loss) for point in points),
         **_data_facts(run),
     )
 
@@ -104,12 +106,13 @@ def _data_facts(run: Run) -> dict[str, Any]:
 
 
 def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Of the newest snapshot that was measured."""
+    """Of the newest snapshot that was measured, and of the best."""
     if not measured:
         return {}
-    newest = measured[-1]
+    newest, best = measured[-1], min(measured, key=lambda point: point.loss)
     figures = run.snapshots.get(index=newest.place).heldout_figures
-    return {"heldout_loss": newest.loss, "heldout_step": newest.step, "heldout_figures": figures}
+    of_best = {"best_heldout_loss": best.loss, "best_heldout_step": best.step}
+    return {"heldout_loss": newest.loss, "heldout_step": newest.step, "heldout_figures": figures, **of_best}
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:

@@ -11,11 +11,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault
+from peer_agent.publishing.card import CardFacts
 from runs import storage
 from runs.models import Release, Run, Snapshot
 from runs.processes.child import run_child
 from runs.processes.faults import faults_to
 from runs.releases.card_facts import release_facts
+from runs.releases.choosing import released_snapshot
 from runs.states import Why, move
 from runs.storage import recipe_file
 from runs.timeline import add_line, add_line_once
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
-    """Make what people download from the newest snapshot, and how that went. The run is finished when it is there.
+    """Make what people download from the snapshot that is wanted, and how that went. Then the run is finished.
 
     Nothing is made, and the release stays in preparation, while that snapshot is not verified.
 
@@ -34,7 +36,7 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
     if release.state == Release.State.READY and not anew:
         return Release.State.READY
     run = release.run
-    snapshot = run.snapshots.order_by("-index")[0]
+    snapshot = released_snapshot(release)
     if snapshot.state == Snapshot.State.ADMITTED:
         return Release.State.PREPARING
     with faults_to(lambda fault: _fail_release(release, fault), "E312"), storage.workspace() as work:
@@ -54,10 +56,15 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
         )
         target = storage.root() / "runs" / run.id.hex / f"release-{work.name}"
         storage.put(work / "out", target)
-        if not _keep_release(release, made | {"named": [person.name for person in known.people]}, target):
+        if not _keep_release(release, made | _told(known, snapshot), target):
             storage.discard(target)
     release.refresh_from_db()
     return Release.State(release.state)
+
+
+def _told(known: CardFacts, snapshot: Snapshot) -> dict[str, Any]:
+    """What the row knows of a release beside its files."""
+    return {"named": [person.name for person in known.people], "index": snapshot.index, "step": snapshot.step}
 
 
 @transaction.atomic
@@ -71,13 +78,15 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
         archive=made["archive"],
         sample=made["sample"],
         named=made["named"],
+        index=made["index"],
+        step=made["step"],
         fault="",
     ):
         return False
     if before:
         transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
     if move(release.run, Why.RELEASED, finished_at=timezone.now(), waiting_for=""):
-        add_line(run=release.run, kind="finished", text="The run is finished. Its model can be downloaded.")
+        add_line(run=release.run, kind="finished", text="The run is finished. The model can be downloaded.")
     return True
 
 

@@ -18,7 +18,7 @@ from runs import storage
 from runs.access import helped_runs
 from runs.models import Dataset, Run, Snapshot
 from runs.snapshots.retention import was_asked_for
-from web.api.identity import credential_in, site_of
+from web.api.identity import credential_in, run_for, site_of
 from web.api.schemas import FaultOut, FileDigest, SnapshotTaken, TokenizerOut
 from web.api.snapshot_admission import admit_snapshot
 from web.http.files import send_file
@@ -89,6 +89,19 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
     if name not in TOKENIZER:
         raise Http404
     return send_file(request, folder / name, sha256=_sha256(folder / name), name=name)
+
+
+@router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
+def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
+    """The state after the step `made`, for whoever may see the run: parameters and moments as one file of tensors."""
+    run = run_for(request, slug)
+    found = run.snapshots.filter(step=made, state__in=Snapshot.TRUSTED).order_by("-index").first()
+    if found is None:
+        raise Http404
+    path = storage.snapshot_path(run, found.file)
+    if not path.is_file():
+        raise Problem.of("E326")
+    return send_file(request, path, sha256=found.file, name=f"{run.slug}-step-{made}.safetensors")
 
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)

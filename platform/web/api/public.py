@@ -23,17 +23,18 @@ from web.api.schemas import (
     Cursor,
     FactsOut,
     FaultOut,
-    HandList,
+    LeaderboardPage,
     LedgerList,
     Limit,
     Offset,
+    RunDetailOut,
     RunList,
-    RunWithSourcesOut,
     SnapshotList,
     StepList,
 )
 from web.http.files import send_file
 from web.run_picture import presence
+from web.run_picture.status_sentence import overfitting_sentence
 
 Row = TypeVar("Row")
 router = Router(tags=["runs"])
@@ -50,12 +51,14 @@ def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict
     return {"items": facts, "next": str(cursor + limit) if len(lines) > limit else None}
 
 
-@router.get("runs/{slug:slug}", response={200: RunWithSourcesOut, **READING})
+@router.get("runs/{slug:slug}", response={200: RunDetailOut, **READING})
 def run(request: HttpRequest, slug: str) -> dict[str, Any]:
     """One run: its state, figures and recipe."""
     found = run_for(request, slug)
     facts = _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
-    return facts | {"sources": [_source_facts(line) for line in source_lines(found)]}
+    progress = selectors.run_progress(found)
+    told = {"heldout": _heldout_facts(progress), "passes": progress.passes, "warning": overfitting_sentence(progress)}
+    return facts | {"sources": [_source_facts(line) for line in source_lines(found)], **told}
 
 
 @router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
@@ -66,14 +69,14 @@ def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: 
     return _page(list(rows), limit, _step_facts, lambda row: row.index)
 
 
-@router.get("runs/{slug:slug}/leaderboard", response={200: HandList, **READING})
+@router.get("runs/{slug:slug}/leaderboard", response={200: LeaderboardPage, **READING})
 def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """People and what the ledger says they gave."""
     found = run_for(request, slug)
-    hands = standings.leaderboard(found, offset=cursor, limit=limit + 1)
-    items = [line._asdict() for line in hands[:limit]]
+    lines = standings.leaderboard(found, offset=cursor, limit=limit + 1)
+    items = [line._asdict() for line in lines[:limit]]
     averaged = [{"name": line.name, "bytes_averaged": line.bytes_averaged} for line in averaged_lines(found)]
-    return {"items": items, "averaged": averaged, "next": str(cursor + limit) if len(hands) > limit else None}
+    return {"items": items, "averaged": averaged, "next": str(cursor + limit) if len(lines) > limit else None}
 
 
 @router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})
@@ -134,6 +137,13 @@ def _run_facts(run: Run, loss: float | None, online: int) -> dict[str, Any]:
         "recipe": as_values(recipe),
         "data_bytes": recipe.shard_bytes(run.dataset.tokens or 0),
     }
+
+
+def _heldout_facts(progress: selectors.RunProgress) -> dict[str, Any] | None:
+    if not progress.heldout:
+        return None
+    newest, best = progress.heldout[-1], min(progress.heldout, key=lambda point: point.loss)
+    return {"loss": newest.loss, "step": newest.step, "best_loss": best.loss, "best_step": best.step}
 
 
 def _source_facts(line: SourceLine) -> dict[str, Any]:

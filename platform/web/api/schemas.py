@@ -64,10 +64,26 @@ class SourceOut(Schema):
     share: float
 
 
-class RunWithSourcesOut(RunOut):
-    """A run, and the files that it learns from."""
+class HeldoutOut(Schema):
+    """Losses on data that nobody trains on: of the newest snapshot that was measured, and of the best."""
+
+    loss: float
+    step: int
+    best_loss: float
+    best_step: int
+
+
+class RunDetailOut(RunOut):
+    """A run, the files that it learns from, and how well it learns.
+
+    `heldout` is null until a snapshot is measured; `passes` says how often the average sample was trained on, null
+    where that differs between files; `warning` is a sentence where held-out loss rises while training loss falls.
+    """
 
     sources: list[SourceOut]
+    heldout: HeldoutOut | None
+    passes: float | None
+    warning: str
 
 
 class StepOut(Schema):
@@ -86,7 +102,7 @@ class StepOut(Schema):
     state_digest: str
 
 
-class HandOut(Schema):
+class LeaderboardLineOut(Schema):
     """A person's sum over the ledger."""
 
     rank: int
@@ -282,10 +298,10 @@ class StepList(Schema):
     next: str | None
 
 
-class HandList(Schema):
+class LeaderboardPage(Schema):
     """People, most samples first; and apart from them, at most a hundred by bytes averaged."""
 
-    items: list[HandOut]
+    items: list[LeaderboardLineOut]
     averaged: list[AveragedOut]
     next: str | None
 

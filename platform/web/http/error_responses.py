@@ -33,7 +33,7 @@ def broken(request: HttpRequest) -> HttpResponse:
     """500, or 507 where the disk is full. The cause is in the site's log."""
     if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
         return answer(request, fault)
-    text = "Your work is safe: what was committed stays. Try again; if it comes again, tell the operator."
+    text = "Your work is safe: what was committed stays. Try again; if it happens again, tell the operator."
     return answer(request, Fault("500", text), status=500)
 
 

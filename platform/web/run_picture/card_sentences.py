@@ -4,8 +4,8 @@ from runs.models import Run
 from runs.selectors import RunPicture
 from web.run_picture.status_sentence import counted
 
-NOBODY = "Nobody has given a sample yet. The first hands stand here within a minute of joining."
-NOTHING = "Nothing yet."
+NOBODY = "No samples yet. The first volunteers appear here within a minute of joining."
+NOTHING = "No activity yet."
 
 
 def progress(picture: RunPicture, to_go: str) -> str:
@@ -16,8 +16,10 @@ def progress(picture: RunPicture, to_go: str) -> str:
 def resting(picture: RunPicture) -> str:
     """What stands in place of the step's bars while no machine is here."""
     if picture.run.state == Run.State.FINISHED:
-        return f"No more steps are made. {picture.samples:,} samples went into the model."
-    return f"No hands on it right now. A step takes {picture.target_batch:,} samples from all machines together."
+        return f"Training is finished. {picture.samples:,} samples went into the model."
+    return (
+        f"No machines are training right now. A step takes {picture.target_batch:,} samples from all machines together."
+    )
 
 
 def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
@@ -28,12 +30,12 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
 
 
 def given(people: int, machines: int, samples: int) -> str:
-    """“3 people on 4 machines gave 1,204 samples”, as the last line of a leaderboard."""
+    """“1,204 samples from 3 people on 4 machines”, as the last line of a leaderboard."""
     where = f"{counted(people, 'person', 'people')} on {counted(machines, 'machine', 'machines')}"
-    return f"{where} gave {counted(samples, 'sample', 'samples')}"
+    return f"{counted(samples, 'sample', 'samples')} from {where}"
 
 
 def without_curve(unigram: float | None) -> str:
     """What stands in place of the curve. `unigram`: the text's unigram entropy in nats per token."""
-    to_beat = f"To beat: {unigram:.2f} nats per token, what guessing by frequency alone would cost." if unigram else ""
-    return f"The curve begins with the first step. {to_beat}".rstrip()
+    to_beat = f"Baseline: {unigram:.2f} nats per token, the loss of guessing by frequency alone." if unigram else ""
+    return f"The curve starts with the first step. {to_beat}".rstrip()

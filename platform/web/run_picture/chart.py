@@ -37,7 +37,7 @@ def summary(
 ) -> str:
     """What the curve says, for those who do not see it. `unit`: what a loss is a mean over."""
     if not points:
-        return "No step is committed yet."
+        return "No steps yet."
     first, last = points[0], points[-1]
     if len(points) == 1:
         text = f"Loss is {last.loss:.2f} nats per {unit} at step {last.step:,}."

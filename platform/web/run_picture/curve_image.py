@@ -5,6 +5,7 @@ Latin ones, and titles are not always.
 """
 
 import io
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from peer_agent.plot.layout import Frame, Layout, Words
 from peer_agent.plot.palette import ACCENT, INK, LINE, SHEET, SOFT
+from runs.progress import typical_loss
 from runs.selectors import Measured, Point
 from web.run_picture.chart import laid_out
 
@@ -32,14 +34,31 @@ class Shown(NamedTuple):
     target_steps: int
 
 
+def site_png() -> bytes:
+    """What stands beside a link to the site itself."""
+    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
+    pen = Pen(ImageDraw.Draw(image))
+    pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
+    pen.text((72, 230), "Train AI models together,", 72, INK, "ls")
+    pen.text((72, 316), "on the computers you already have", 60, INK, "ls")
+    places = [(72 + 10.56 * place, 400 + 150 * (1 - math.exp(-place / 22))) for place in range(101)]
+    pen.line(places, ACCENT, 6)
+    pen.circle(*places[-1], 12, ACCENT)
+    return _saved(image)
+
+
 def curve_png(shown: Shown) -> bytes:
     """The image; before the first step it says so."""
     image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
     pen = Pen(ImageDraw.Draw(image))
     layout = laid_out(shown.points, shown.entropy, CARD, shown.heldout)
-    _headline(pen, shown, layout.points[-1][1] if layout else None)
+    _headline(pen, shown)
     if layout:
         _curve(pen, layout)
+    return _saved(image)
+
+
+def _saved(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.reduce(TWICE).quantize(64, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
     return file.getvalue()
@@ -75,15 +94,19 @@ def letters(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size=size)
 
 
-def _headline(pen: Pen, shown: Shown, loss: float | None) -> None:
+def _headline(pen: Pen, shown: Shown) -> None:
+    """The number that leads on the page too: the newest held-out loss, else the training loss of the last steps."""
+    name, loss = "Held-out loss", shown.heldout[-1].loss if shown.heldout else None
+    if loss is None:
+        name, loss = "Training loss", typical_loss(shown.points)
     right = CARD.width - CARD.right
     pen.text((right, 72), "Manyhands", 30, SOFT, "rs")
     pen.text((right, 124), f"step {shown.step:,} of {shown.target_steps:,}", 36, INK, "rs")
     if loss is None:
-        pen.text((56, 124), "No step is made yet", 64, INK, "ls")
+        pen.text((56, 124), "No steps yet", 64, INK, "ls")
         pen.text((CARD.width / 2, 410), "Many hands make light work.", 48, SOFT, "ms")
     else:
-        width = pen.text((56, 124), "Loss", 40, INK, "ls")
+        width = pen.text((56, 124), name, 40, INK, "ls")
         pen.text((56 + width + 20, 124), f"{loss:.2f}", 96, INK, "ls")
     part = min(1.0, shown.step / shown.target_steps)
     pen.line([(56, 152), (right, 152)], LINE, 8)

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from peer_agent.protocol.plan import Outline
+from runs import progress
 from runs.ledger.averaged import in_words
-from runs.ledger.standings import LeaderboardLine, Recent
+from runs.ledger.standings import LeaderboardLine, Recent, Shares
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
@@ -18,6 +19,7 @@ from web.run_picture import card_sentences, status_sentence
 from web.run_picture.averaging import averaging_of, key_of
 from web.run_picture.chart import summary
 from web.run_picture.presence import TRAINER, OnlinePeer
+from web.run_picture.status_sentence import counted
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
 
 Picture = dict[str, Any]
@@ -51,6 +53,7 @@ def _words(seen: Seen) -> Picture:
         "slug": run.slug,
         "state": str(run.state),
         "word": word,
+        "label": status_sentence.state_label(word, _trainers(seen)),
         "visibility": str(run.get_visibility_display()).lower(),
         "waiting_for": run.waiting_for,
         "sentence": status_sentence.run_sentence(seen.run, seen.peers),
@@ -75,13 +78,16 @@ def _cards(seen: Seen) -> Picture:
 
 
 def _loss(seen: Seen) -> Picture:
-    points, entropy = seen.run.points, seen.run.dataset.unigram_entropy
-    loss = seen.run.loss
+    points, entropy, heldout = seen.run.points, seen.run.dataset.unigram_entropy, seen.run.heldout
     return {
         "step": seen.run.step,
         "target_steps": seen.run.target_steps,
-        "loss": loss if loss is not None and math.isfinite(loss) else None,
+        "loss": progress.typical_loss(points),
         "trend": status_sentence.trend(points, seen.now),
+        "heldout_loss": heldout[-1].loss if heldout else None,
+        "heldout_note": status_sentence.held_out_note(heldout),
+        "passes": status_sentence.passes_note(seen.run.passes),
+        "warning": status_sentence.overfitting_sentence(seen.run),
         "summary": summary(points, entropy, seen.run.heldout, unit=seen.run.run.parsed_recipe.loss_unit[0]),
         "unigram": entropy,
         "points": [_point(point) for point in points if math.isfinite(point.loss)],
@@ -90,14 +96,16 @@ def _loss(seen: Seen) -> Picture:
 
 def _step(seen: Seen) -> Picture:
     bars, recipe = bars_of(seen), seen.run.run.parsed_recipe
+    shares = _shares_shown(seen)
     return {
-        "phase": bars.phase,
-        "done": bars.done,
-        "target": bars.target,
+        "step_title": f"Last {counted(shares.steps, 'step', 'steps')}" if shares else "This step",
+        "phase": "" if shares else bars.phase,
+        "done": shares.samples if shares else min(bars.done, bars.target),
+        "target": 0 if shares else bars.target,  # there is none of several steps together
         "samples_per_s": round(bars.samples_per_s, 1),
         "tokens_per_s": round(bars.samples_per_s * recipe.loss_units_in(1)[1]),
         "units": recipe.loss_unit[1],
-        "training": len(bars.bars),
+        "training": len(_trainers(seen)),
         "relays": bars.relays,
         "void_rounds": seen.void_rounds,
         "others": card_sentences.others(bars.relays, bars.auxiliaries, seen.void_rounds),
@@ -117,7 +125,7 @@ def _totals(run: RunPicture) -> Picture:
 def _lists(seen: Seen) -> Picture:
     here = {peer.name for peer in _trainers(seen)}
     return {
-        "bars": _bars(seen),
+        "bars": _shares(shares) if (shares := _shares_shown(seen)) else _bars(seen),
         "leaderboard": _leaderboard(seen.run, here),
         "activity": [_activity_line(line) for line in seen.run.activity],
         "heldout": [_measured(point) for point in seen.run.heldout],
@@ -137,6 +145,26 @@ def _bars(seen: Seen) -> list[Picture]:
             "share": round(min(100.0, 100 * peer.done / target), 1),
         }
         for peer in sorted(_trainers(seen), key=lambda peer: (peer.name, peer.peer))
+    ]
+
+
+def _shares_shown(seen: Seen) -> Shares | None:
+    """While steps are too short to be watched, what people gave to the last ones; nothing while nobody trains."""
+    return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
+
+
+def _shares(shares: Shares) -> list[Picture]:
+    """A bar for each person, in percent of what all gave."""
+    return [
+        {
+            "key": name,
+            "name": name,
+            "tint": tint_of(name),
+            "state": "",
+            "done": samples,
+            "share": round(100 * samples / shares.samples, 1),
+        }
+        for name, samples in shares.given.items()
     ]
 
 

@@ -32,6 +32,12 @@ def online(run: Run) -> list[OnlinePeer]:
     return [OnlinePeer(**peer) for peer in presence.online(run)]
 
 
+def online_in(runs: Collection[Run]) -> dict[UUID, list[OnlinePeer]]:
+    """Those connected to each of these runs: one query for all."""
+    found = presence.online_in(run for run in runs if run.state in HOSTED)
+    return {run: [OnlinePeer(**peer) for peer in peers] for run, peers in found.items()}
+
+
 def numbers_online(runs: Collection[Run]) -> dict[UUID, int]:
     """How many are connected to each of these runs."""
     members = presence.online_in(run for run in runs if run.state in HOSTED)

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from runs import progress
 from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place
-from runs.models import Dataset, Run
-from runs.selectors import Point, RunPicture
+from runs.models import Dataset, Release, Run
+from runs.selectors import Measured, Point, RunPicture, RunProgress
 from web.run_picture.presence import TRAINER, OnlinePeer
 
-RUNNING = "running"  # the badge of a run that makes steps
+RUNNING = "running"  # the state of a run that makes steps
+FAILING = frozenset({Run.State.DRAFT, Run.State.FINISHING})  # states in which a failure stops everything
 WITHOUT_PACE_S = 3600.0
 SOON_S = 3.0  # the page is a second old
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
@@ -27,13 +29,14 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
         case Run.State.OPEN:
             return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER])
         case Run.State.PAUSED:
-            return f"Paused by {picture.run.organizer} at step {picture.step:,}. Nothing is lost; it goes on from here."
+            where = f"{picture.run.organizer} at step {picture.step:,}"
+            return f"Paused by {where}. Nothing is lost; training resumes from here."
         case Run.State.FINISHING:
             made = f"All {picture.step:,}" if picture.step >= picture.target_steps else f"{picture.step:,}"
-            return picture.run.waiting_for or f"{made} steps are made. The model is being checked and packed."
+            return picture.run.waiting_for or f"{made} steps are done. The model is being checked and packaged."
         case Run.State.FINISHED:
-            hands = counted(picture.people, "person", "people")
-            return f"Finished: {picture.step:,} steps by {hands}. The model is yours to take home."
+            people = counted(picture.people, "person", "people")
+            return f"Finished: {picture.step:,} steps by {people}. The model is ready to download."
         case _:
             assert_never(state)
 
@@ -41,21 +44,21 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
 def draft_sentence(picture: RunPicture) -> str:
     """Why nobody can join yet."""
     if picture.run.waiting_for:
-        return f"This run could not be opened. {picture.run.waiting_for}"
+        return f"This run could not be published. {picture.run.waiting_for}"
     if picture.dataset.state == Dataset.State.FAILED:
-        return "The text could not be prepared."
+        return "The dataset could not be prepared."
     if lacks_base(picture.dataset):
-        return "Not open yet: the model that it adapts is still to be brought."
+        return "Draft: the model to adapt is still missing."
     if picture.dataset.state != Dataset.State.READY:
-        return "Not open yet: the text is being prepared. This takes seconds to minutes."
-    return "Not open yet: everything is ready, and its organizer can open it."
+        return "Draft: the dataset is being prepared. This takes seconds to minutes."
+    return "Draft: everything is ready for the organizer to publish it."
 
 
 def preparing_sentence(picture: RunPicture) -> str:
     """What must be there before the first step."""
     if picture.dataset.state != Dataset.State.READY:
-        return "Getting ready: the text is being cut into tokens. The run opens by itself."
-    return "Getting ready: the first parameters are being made. The run opens by itself."
+        return "Preparing the dataset. The run starts by itself."
+    return "Preparing the initial model. The run starts by itself."
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
@@ -63,10 +66,10 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if picture.step >= picture.target_steps:
-        return f"All {picture.step:,} steps are made. The last state is being handed in."
+        return f"All {picture.step:,} steps are done. The final model is being uploaded."
     if not trainers:
-        rest = f"rests at step {picture.step:,}" if picture.step else "is open and waits for its first hands"
-        return f"Nobody is training right now. The run {rest} and moves as soon as a machine joins."
+        at = f"is at step {picture.step:,} and continues" if picture.step else "starts"
+        return f"Nobody is training right now. The run {at} as soon as a machine joins."
     if picture.run.waiting_for:
         return f"{company(trainers)} here. {sentence(picture.run.waiting_for)}"
     return f"{company(trainers)} making step {picture.step + 1:,}. {next_commit(picture, trainers)}".rstrip()
@@ -83,16 +86,15 @@ def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     gathering_s = picture.target_batch / rate if rate else picture.pace_s
     averaging_s = max(0.0, picture.pace_s - gathering_s)
     wait_s = averaging_s + (max(0, left) / rate if rate else gathering_s)
-    return f"Next commit in about {duration(max(1, round(wait_s)))}."
+    return f"Next step in about {duration(max(1, round(wait_s)))}."
 
 
 def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     """The organizer ended the run before its last step."""
     if trainers:
-        return f"{picture.run.organizer} ends the run here, at step {picture.step:,}. The model is being handed in."
-    return (
-        f"{picture.run.organizer} ends the run at step {picture.step:,}. It waits for a machine to hand in the model."
-    )
+        return f"{picture.run.organizer} is ending the run at step {picture.step:,}. The model is being uploaded."
+    ended = f"{picture.run.organizer} ended the run at step {picture.step:,}."
+    return f"{ended} It is waiting for a machine to upload the model."
 
 
 def company(trainers: Sequence[OnlinePeer]) -> str:
@@ -139,24 +141,25 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
     """How the loss moved: “↓ 0.11 in the last hour”, or over the last steps of a run that is younger or slow."""
     if len(points) < 2:
         return ""
-    last = points[-1]
-    if before := _before_hour(points):
-        span = "in the last hour" if last.at and now - last.at < AGO else "in its last hour"
-    else:
-        before = next((point for point in reversed(points) if point.step <= last.step - steps), points[0])
-        span = f"in {counted(last.step - before.step, 'step', 'steps')}"
-    change = last.loss - before.loss
-    arrow = "↓" if change < 0 else "↑"
-    return f"{arrow} {abs(change):.2f} {span}"
+    last, places = points[-1], range(len(points) - 1, -1, -1)
+    hour_ago = _before_hour(points)
+    before = next((place for place in places if points[place].step <= last.step - steps), 0)
+    moved = progress.change(points, before if hour_ago is None else hour_ago)
+    if moved is None:
+        return ""
+    hour = "in the last hour" if last.at and now - last.at < AGO else "in its last hour"
+    span = f"in {counted(moved.steps, 'step', 'steps')}" if hour_ago is None else hour
+    return f"{'↓' if moved.loss < 0 else '↑'} {abs(moved.loss):.2f} {span}"
 
 
-def _before_hour(points: Sequence[Point]) -> Point | None:
-    """The newest point from before the last hour of steps; None where there was none, or hardly a step since."""
+def _before_hour(points: Sequence[Point]) -> int | None:
+    """The place of the newest point from before the last hour of steps; None where there is none, or it is too near."""
     last = points[-1]
     if last.at is None:
         return None
-    before = next((point for point in reversed(points) if point.at and point.at <= last.at - HOUR), None)
-    return before if before and last.step - before.step >= FEW else None
+    earlier = (place for place, point in enumerate(points) if point.at and point.at <= last.at - HOUR)
+    before = max(earlier, default=None)
+    return before if before is not None and last.step - points[before].step >= FEW else None
 
 
 def standing(place: Place) -> str:
@@ -174,7 +177,45 @@ def ordinal(number: int) -> str:
 
 
 def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """The run's state in one word, as its badge shows it."""
+    """The run's state in one word, also a class of the style sheet."""
     if picture.run.state == Run.State.OPEN:
         return RUNNING if trainers and not picture.run.waiting_for else "waiting"
-    return picture.run.state
+    has_failed = picture.release is not None and picture.release.state == Release.State.FAILED
+    if picture.run.state == Run.State.DRAFT:
+        has_failed = bool(picture.run.waiting_for) or picture.dataset.state == Dataset.State.FAILED
+    return "failed" if has_failed and picture.run.state in FAILING else picture.run.state
+
+
+def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
+    """The state as its badge shows it."""
+    return "Waiting for volunteers" if word == "waiting" and not trainers else word.capitalize()
+
+
+def held_out_note(measured: Sequence[Measured]) -> str:
+    """“best 3.30 at step 400”, beside the newest held-out loss."""
+    if len(measured) < 2:
+        return f"at step {measured[-1].step:,}" if measured else ""
+    best = min(measured, key=lambda point: point.loss)
+    if best is measured[-1]:
+        return f"best so far, at step {best.step:,}"
+    return f"at step {measured[-1].step:,} · best {best.loss:.2f} at step {best.step:,}"
+
+
+def passes_note(passes: float | None) -> str:
+    """“42 passes over the dataset”; empty where that cannot be said."""
+    if not passes:
+        return ""
+    number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.1f}" if passes >= 0.1 else "less than 0.1"
+    return f"{number} {'pass' if number == '1.0' else 'passes'} over the dataset"
+
+
+def overfitting_sentence(seen: RunProgress) -> str:
+    """Whether the model gets worse at what it has not seen; empty where it does not."""
+    found = progress.overfitting(seen.points, seen.heldout)
+    if found is None:
+        return ""
+    best, newest = found
+    return (
+        f"The model is overfitting: held-out loss rose from {best.loss:.2f} at step {best.step:,} to {newest.loss:.2f} "
+        f"at step {newest.step:,} while training loss fell. The snapshot of step {best.step:,} is the best so far."
+    )

@@ -60,15 +60,15 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
         page.wait_for_selector("input[name=weight_1]", timeout=PREPARED_MS)
         for number, weight in enumerate(TEXTS.values()):
             page.fill(f"input[name=weight_{number}]", str(weight))
-        page.click("text=Save the weights")
-        page.click("text=Open the run")
-        page.wait_for_selector("text=Pause the run", timeout=PREPARED_MS)
+        page.click("text=Save weights")
+        page.click("text=Publish run")
+        page.wait_for_selector("button:has-text('Pause')", timeout=PREPARED_MS)
         assert not reader.faults, reader.faults
         return page.url.split("/runs/")[1].split("/")[0]
 
 
 def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
-    """All steps: three begin, a fourth comes late, and two of the first go. What happened, in words."""
+    """All steps: three begin, a fourth comes late, and two of the first go. Activity, in words."""
     began, happened = time.monotonic(), []
 
     def join(name: str, place: tuple[str, ...]) -> None:

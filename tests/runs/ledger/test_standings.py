@@ -1,16 +1,20 @@
 """Who has given how much: totals that go on, ranks, places, and what was given lately."""
 
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from django.db.models import Count, Sum
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accounts.models import Machine, Person
 from runs.ledger import standings
-from runs.ledger.standings import Place
-from runs.models import LedgerEntry, Run
+from runs.ledger.standings import Period, Place
+from runs.ledger.totals import day_of
+from runs.models import DailyTotal, LedgerEntry, Run
 from tests.runs.factories import Owned, committed, opened, owned
 
 PEOPLE = 4
@@ -42,6 +46,24 @@ class TestContract:
             (2, "hand 0", 7, 1, 2),
             (3, "hand 2", 1, 1, 1),
         ]
+
+    def test_days_and_weeks(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
+        """A week halves what a sample weighs; today's board knows today alone."""
+        run, now = opened(machines[0].person), timezone.now()
+        committed(run, (machines[0], 3), (machines[4], 4), (machines[1], 6))
+        committed(run, (machines[1], 2))
+        days = {"hand 2": (7, 20), "hand 3": (14, 100)}
+        for name, (age, samples) in days.items():
+            person = Person.objects.get(username=name)
+            DailyTotal.objects.create(run=run, person=person, day=day_of(now) - age, samples=samples)
+        old = Person.objects.get(username="hand 3")
+        DailyTotal.objects.create(run=run, person=old, day=day_of(now) - standings.OLDEST_DAYS, samples=10**9)
+        board = partial(standings.period_board, run)
+        assert board(Period.DAY, now) == [(1, "hand 1", 8), (2, "hand 0", 7)]
+        assert board(Period.WEEK, now) == [(1, "hand 3", 25), (2, "hand 2", 10), (3, "hand 1", 8), (4, "hand 0", 7)]
+        assert board(Period.WEEK, now, offset=1, limit=2) == [(2, "hand 2", 10), (3, "hand 1", 8)]
+        assert board(Period.DAY, now + timedelta(days=1)) == []
+        assert board(Period.WEEK, now + timedelta(days=7))[2] == (3, "hand 1", 4)
 
     def test_machines_are_ranked_under_their_peoples_names(
         self, any_database: str, data_folder: Any, machines: list[Machine]

@@ -112,7 +112,7 @@ class TestByName:
         assert run.activity.filter(text="Amina added Teo.").count() == 1
 
     def test_somebody_who_is_not_here(self, run: Run) -> None:
-        with pytest.raises(Problem, match="E314: Nobody here is called Zoë"):
+        with pytest.raises(Problem, match="E314: There is no account named Zoë"):
             membership.add_member(run=run, name="Zoë")
 
 

@@ -43,6 +43,8 @@ class TestReading:
         committed(run, (laptop.machine, 4), loss=5.5)
         facts = get("runs/proverbs").json()
         (source,) = facts.pop("sources")
+        assert {facts.pop(name) for name in ("heldout", "warning")} == {None, ""}
+        assert facts.pop("passes") == pytest.approx(4 / run.parsed_recipe.samples_in(1000))
         assert source == {
             "filename": "proverbs.txt",
             "size": 4000,
@@ -109,7 +111,7 @@ class TestReading:
         assert (facts["steps"], facts["loss"], facts["points"][-1]) == (2, 4.5, [2, 4.0])
         assert facts["people"] == [{"name": "Teo", "share": 1.0, "samples": 8}]
         assert facts["data_licence"] == "CC0"
-        assert parse_facts(json.dumps(facts).encode()).hands == 1
+        assert parse_facts(json.dumps(facts).encode()).count == 1
 
     def test_the_agent_that_is_offered(self, db: None, settings: Any) -> None:
         bare = get("agent").json()
@@ -138,6 +140,20 @@ class TestReading:
         run.snapshots.update(heldout_loss=2.5, heldout_figures={"perplexity": 12.2})
         (snapshot,) = get("runs/proverbs/snapshots").json()["items"]
         assert (snapshot["heldout_figures"], snapshot["is_best"]) == ({"perplexity": 12.2}, True)
+
+    def test_how_a_run_learns(self, run: Run, laptop: Owned) -> None:
+        bare = get("runs/proverbs").json()
+        assert (bare["heldout"], bare["warning"], bare["passes"]) == (None, "", 0.0)
+        for loss, heldout in ((5.0, 4.0), (4.0, 3.3), (3.0, 3.6), (2.0, 4.3)):
+            entry = committed(run, (laptop.machine, 4), loss=loss)
+            facts = {"index": entry.index, "step": entry.step, "state_digest": "", "file": f"{entry.step}", "size": 1}
+            Snapshot.objects.create(run=run, heldout_loss=heldout, **facts)
+        told = get("runs/proverbs").json()
+        assert told["heldout"] == {"loss": 4.3, "step": 4, "best_loss": 3.3, "best_step": 2}
+        assert told["warning"].startswith("The model is overfitting: held-out loss rose from 3.30 at step 2 to 4.30")
+        assert told["passes"] > 0
+        page = Client().get("/runs/proverbs/").content.decode()
+        assert html.escape(told["warning"]) in page
 
     @pytest.mark.parametrize("name", ["steps", "ledger", "snapshots", "leaderboard"])
     def test_lists_go_on_at_the_cursor_until_there_is_none(self, run: Run, organizer: Person, name: str) -> None:

@@ -15,8 +15,8 @@ def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("open", "No hands on it right now. A step takes 48 samples from all machines together."),
-        ("finished", "No more steps are made. 12,000 samples went into the model."),
+        ("open", "No machines are training right now. A step takes 48 samples from all machines together."),
+        ("finished", "Training is finished. 12,000 samples went into the model."),
     ],
 )
 def test_a_step_that_nobody_makes(state: str, words: str) -> None:
@@ -39,8 +39,8 @@ def test_what_stands_beside_the_machines(relays: int, auxiliaries: int, void_rou
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ((1, 1, 1), "1 person on 1 machine gave 1 sample"),
-        ((3, 4, 1204), "3 people on 4 machines gave 1,204 samples"),
+        ((1, 1, 1), "1 sample from 1 person on 1 machine"),
+        ((3, 4, 1204), "1,204 samples from 3 people on 4 machines"),
     ],
 )
 def test_what_everybody_gave(facts: tuple[int, int, int], words: str) -> None:
@@ -48,5 +48,5 @@ def test_what_everybody_gave(facts: tuple[int, int, int], words: str) -> None:
 
 
 def test_before_the_first_step_there_is_something_to_beat() -> None:
-    assert without_curve(None) == "The curve begins with the first step."
-    assert "To beat: 5.21 nats per token" in without_curve(5.2134)
+    assert without_curve(None) == "The curve starts with the first step."
+    assert "Baseline: 5.21 nats per token" in without_curve(5.2134)

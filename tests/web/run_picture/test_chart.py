@@ -25,7 +25,7 @@ def test_the_chart_has_the_curve_the_line_to_beat_and_held_out_losses() -> None:
 def test_without_points_there_is_no_chart() -> None:
     assert loss_chart([], 6.1) == ""
     assert loss_chart([Point(1, math.nan)], 6.1) == ""
-    assert summary([], 6.1) == "No step is committed yet."
+    assert summary([], 6.1) == "No steps yet."
 
 
 def test_the_summary_says_what_the_curve_says() -> None:

@@ -1,13 +1,20 @@
-"""What a run's page shows of those who give no samples."""
+"""What a run's page shows: how it learns, who makes the step, who only averages."""
 
 from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 
 from peer_agent.protocol.recipe import encode_recipe
 from runs.ledger.averaged import AveragedLine
-from runs.ledger.standings import LeaderboardLine
+from runs.ledger.standings import LeaderboardLine, Shares
+from runs.models import Release
+from runs.selectors import Measured, Point, RunPicture
 from tests.runs.factories import RECIPE
 from tests.web.run_picture.test_status_sentence import AUXILIARY, NOOR, RELAY, TEO, picture
 from web.run_picture.picture import Seen, picture_of
+from web.run_picture.presence import OnlinePeer
+from web.run_picture.status_sentence import passes_note
 
 
 def seen(*averaged: AveragedLine) -> Seen:
@@ -32,3 +39,79 @@ def test_there_is_a_column_for_what_was_averaged_where_somebody_has() -> None:
     assert shown["averages"] is True
     found = [(line["rank"], line["name"], line["samples"], line["averaged"]) for line in shown["leaderboard"]]
     assert found == [(1, "Teo", 12, "900.0 kB"), (0, "Ida", 0, "2.5 MB")], "who only averages has no rank"
+
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def measured(*losses: float) -> list[Measured]:
+    return [Measured(place, 50 * place, loss, NOON) for place, loss in enumerate(losses, 1)]
+
+
+def with_recipe(shown: RunPicture) -> RunPicture:
+    shown.run.recipe = encode_recipe(RECIPE).decode()
+    return shown
+
+
+def test_held_out_loss_leads_with_the_best_and_its_step() -> None:
+    falling = [Point(step, 8 - step / 100) for step in range(1, 201)]
+    shown = picture_of(Seen(with_recipe(picture("open", points=falling)), (), "", 0, NOON))
+    assert (shown["heldout_loss"], shown["heldout_note"], shown["warning"]) == (None, "", "")
+    assert shown["loss"] == pytest.approx(6.04), "the median of the last nine"
+    told = {
+        (4.0,): "at step 50",
+        (4.0, 3.3): "best so far, at step 100",
+        (4.0, 3.3, 4.29): "at step 150 · best 3.30 at step 100",
+    }
+    for losses, words in told.items():
+        shown = picture_of(Seen(with_recipe(picture("open", heldout=measured(*losses))), (), "", 0, NOON))
+        assert (shown["heldout_loss"], shown["heldout_note"]) == (losses[-1], words)
+    rising = picture("open", points=falling, heldout=measured(4.0, 3.3, 3.6, 4.29))
+    assert picture_of(Seen(with_recipe(rising), (), "", 0, NOON))["warning"] == (
+        "The model is overfitting: held-out loss rose from 3.30 at step 100 to 4.29 at step 200 while training loss "
+        "fell. The snapshot of step 100 is the best so far."
+    )
+
+
+@pytest.mark.parametrize(
+    ("passes", "words"),
+    [(None, ""), (0.0, ""), (0.03, "less than 0.1 passes over the dataset"), (1.0, "1.0 pass over the dataset"),
+     (4.16, "4.2 passes over the dataset"), (1042.3, "1,042 passes over the dataset")],
+)  # fmt: skip
+def test_passes_are_told_as_far_as_they_are_known(passes: float | None, words: str) -> None:
+    assert passes_note(passes) == words
+
+
+def test_more_than_a_step_takes_is_not_shown() -> None:
+    """Machines compute a few samples more than are needed."""
+    shown = with_recipe(picture("open", target_batch=10))
+    found = picture_of(Seen(shown, (TEO, NOOR), "accumulate", 0, NOON))
+    assert (found["step_title"], found["done"], found["target"]) == ("This step", 10, 10)
+
+
+def test_short_steps_are_shown_together() -> None:
+    shares = Shares(50, 200, {"Teo": 150, "Ida": 30})
+    shown = with_recipe(picture("open", pace_s=0.4, shares=shares))
+    found = picture_of(Seen(shown, (TEO,), "reduce", 0, NOON))
+    assert (found["step_title"], found["phase"], found["done"], found["target"]) == ("Last 50 steps", "", 200, 0)
+    assert [(bar["name"], bar["done"], bar["share"]) for bar in found["bars"]] == [
+        ("Teo", 150, 75.0),
+        ("Ida", 30, 15.0),
+    ]
+    assert found["training"] == 1
+    resting = picture_of(Seen(shown, (), "", 0, NOON))
+    assert (resting["step_title"], resting["bars"]) == ("This step", []), "nobody trains"
+
+
+def test_a_state_has_a_label_for_people() -> None:
+    def label(state: str, *peers: OnlinePeer, **more: Any) -> tuple[str, str]:
+        found = picture_of(Seen(with_recipe(picture(state, **more)), peers, "", 0, NOON))
+        return found["word"], found["label"]
+
+    assert label("open", TEO) == ("running", "Running")
+    assert label("open", RELAY) == ("waiting", "Waiting for volunteers")
+    assert label("open", TEO, waiting_for="no relay is connected") == ("waiting", "Waiting")
+    assert label("draft", dataset="failed") == ("failed", "Failed")
+    assert label("draft") == ("draft", "Draft")
+    assert label("finishing", release=Release(state=Release.State.FAILED)) == ("failed", "Failed")
+    assert label("finished", release=Release(state=Release.State.READY)) == ("finished", "Finished")

@@ -39,29 +39,33 @@ def ending(shown: RunPicture) -> RunPicture:
 @pytest.mark.parametrize(
     ("shown", "peers", "words"),
     [
-        (picture("draft"), [], "its organizer can open it"),
-        (picture("draft", dataset="preparing"), [], "the text is being prepared"),
-        (picture("draft", dataset="failed"), [], "The text could not be prepared."),
-        (picture("draft", waiting_for="E307: Too short."), [], "could not be opened. E307"),
-        (picture("preparing"), [], "first parameters"),
-        (picture("preparing", dataset="preparing"), [], "cut into tokens"),
-        (picture("open"), [], "Nobody is training right now. The run rests at step 12"),
-        (picture("open", step=0), [RELAY], "waits for its first hands"),
+        (picture("draft"), [], "everything is ready for the organizer to publish it"),
+        (picture("draft", dataset="preparing"), [], "the dataset is being prepared"),
+        (picture("draft", dataset="failed"), [], "The dataset could not be prepared."),
+        (picture("draft", waiting_for="E307: Too short."), [], "could not be published. E307"),
+        (picture("preparing"), [], "Preparing the initial model."),
+        (picture("preparing", dataset="preparing"), [], "Preparing the dataset."),
+        (
+            picture("open"),
+            [],
+            "The run is at step 12 and continues as soon as a machine joins.",
+        ),
+        (picture("open", step=0), [RELAY], "The run starts as soon as a machine joins."),
         (picture("open"), [TEO, RELAY], "1 person on 1 machine is making step 13."),
         (picture("open"), [TEO, NOOR, NOOR], "2 people on 3 machines are making step 13."),
         (picture("open", pace_s=1.2), [TEO], "A step takes about 1.2 s."),
         # At 10 samples a second it takes 4.8 s to gather 48, of which 3 are there, and 1.2 s more to average them.
-        (picture("open", pace_s=6.0), [TEO], "Next commit in about 6 s."),
-        (picture("open", pace_s=600.0, target_batch=6000), [TEO], "Next commit in about 10 min."),
-        (picture("open", pace_s=4.0, target_batch=3), [TEO], "Next commit in about 4 s."),
-        (picture("open", pace_s=4.0), [TEO._replace(samples_per_s=0.0)], "Next commit in about 4 s."),
+        (picture("open", pace_s=6.0), [TEO], "Next step in about 6 s."),
+        (picture("open", pace_s=600.0, target_batch=6000), [TEO], "Next step in about 10 min."),
+        (picture("open", pace_s=4.0, target_batch=3), [TEO], "Next step in about 4 s."),
+        (picture("open", pace_s=4.0), [TEO._replace(samples_per_s=0.0)], "Next step in about 4 s."),
         (picture("open", waiting_for="no relay is here"), [TEO], "No relay is here."),
-        (picture("open", step=100), [TEO], "All 100 steps are made."),
-        (ending(picture("open")), [TEO], "Amina ends the run here, at step 12. The model is being handed in."),
-        (ending(picture("open")), [RELAY], "It waits for a machine to hand in the model."),
-        (ending(picture("finishing")), [], "12 steps are made. The model is being checked and packed."),
+        (picture("open", step=100), [TEO], "All 100 steps are done."),
+        (ending(picture("open")), [TEO], "Amina is ending the run at step 12. The model is being uploaded."),
+        (ending(picture("open")), [RELAY], "It is waiting for a machine to upload the model."),
+        (ending(picture("finishing")), [], "12 steps are done. The model is being checked and packaged."),
         (picture("paused"), [TEO], "Paused by Amina at step 12. Nothing is lost"),
-        (picture("finishing"), [], "being checked and packed"),
+        (picture("finishing"), [], "being checked and packaged"),
         (picture("finishing", waiting_for="E312: No memory."), [], "E312: No memory."),
         (picture("finished"), [], "Finished: 12 steps by 2 people."),
     ],
@@ -106,7 +110,7 @@ def test_the_trend_of_an_older_run_is_that_of_an_hour() -> None:
     assert trend(points, NOON) == "↓ 0.12 in the last hour"
     assert trend(points, NOON + timedelta(days=1)) == "↓ 0.12 in its last hour"
     slow = [Point(step, 8.0 - step, NOON - timedelta(minutes=20 * (10 - step))) for step in range(1, 11)]
-    assert trend(slow, NOON) == "↓ 9.00 in 9 steps", "three steps say little of an hour"
+    assert trend(slow, NOON) == "↓ 5.00 in 5 steps", "three steps say little of an hour"
 
 
 def test_a_place_is_told_with_what_is_missing_to_the_next() -> None:

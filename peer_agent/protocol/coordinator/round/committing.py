@@ -105,5 +105,6 @@ def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Com
 
 
 def _sentence(record: Record) -> str:
-    hands = f"{len(record.contributions)} hand{'s' * (len(record.contributions) != 1)}"
-    return f"step {record.step}: {hands}, {record.samples} samples, loss {record.loss:.3f}"
+    count = len(record.contributions)
+    machines = f"{count:,} machine{'s' * (count != 1)}"
+    return f"step {record.step:,}: {machines}, {record.samples:,} samples, loss {record.loss:.3f}"

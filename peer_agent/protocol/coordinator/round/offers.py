@@ -247,7 +247,7 @@ def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
     recount(state, member)
     return [
         Send((member.peer,), message),
-        Note("returned", f"{back} samples of {member.person} came back: {reason}"),
+        Note("returned", f"{back} of {member.person}'s samples were returned to the pool ({reason})"),
     ]
 
 

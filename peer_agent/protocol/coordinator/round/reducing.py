@@ -182,7 +182,7 @@ def replan(state: RunState) -> list[Command]:
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
-    note = Note("replan", "a reducer was lost or stood still in mid-round; its part is averaged by the others")
+    note = Note("replan", "a machine that averages was lost or stopped; the others average its part")
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
@@ -270,7 +270,8 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
     late, behind = left_out(round_, done), left_behind(state, round_, done)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
     round_.late |= late
-    texts = [f"a part of {sender.person}'s gradient came too late; it is carried over" for sender in senders if sender]
+    why = "came too late; it counts in the next step"
+    texts = [f"a part of {sender.person}'s gradient {why}" for sender in senders if sender]
     for slot in behind:
         sender = state.members.get(round_.slots[slot].peer)
         if sender is not None:
@@ -301,7 +302,7 @@ def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool 
     for slot, sender in zip(slots, senders, strict=True):
         name = sender.person if sender is not None else "a trainer"
         commands += [
-            Note("dropped", f"{name} {why} in mid-round; the others finish it"),
+            Note("dropped", f"{name} {why} during a step; the others finish it"),
             drop_message(state, round_, slot),
         ]
     return commands

@@ -154,7 +154,7 @@ def hush(state: RunState, member: Member) -> list[Command]:
     conduct.silent = True
     conduct.proven = 0
     look_soon(state)
-    return [Note("silent", f"{member.name} delivers nothing; the others go on without it")]
+    return [Note("silent", f"{member.name} is not responding; the others continue without it")]
 
 
 # --- sitting out

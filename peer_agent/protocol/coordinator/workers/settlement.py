@@ -89,7 +89,7 @@ def grace(state: RunState) -> list[Command]:
         depart(state, gone)
         back = state.leases.take_back(gone.accumulator)
         if back:
-            commands.append(Note("returned", f"{back} samples of a lost machine came back"))
+            commands.append(Note("returned", f"{back} samples of a lost machine were returned to the pool"))
     if state.leases.orphans and state.step >= state.orphans_until:
         state.leases.release_orphans()
     return commands

@@ -22,7 +22,7 @@ class NameForm(forms.Form):
     username = forms.CharField(
         label="Name",
         max_length=30,
-        help_text="Others see it beside your work. 2 to 30 letters, digits, dots, dashes or underscores.",
+        help_text="Shown next to your contributions. 2 to 30 letters, digits, dots, dashes or underscores.",
         widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
     )
 
@@ -31,7 +31,7 @@ class PasswordForm(NewPasswordForm):
     """Another password for oneself."""
 
     current = forms.CharField(
-        label="Present password",
+        label="Current password",
         strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
     )
@@ -49,12 +49,12 @@ class SignUpForm(forms.Form):
     username = forms.CharField(
         label="Name",
         max_length=30,
-        help_text="Others see it beside your work. 2 to 30 letters, digits, dots, dashes or underscores.",
+        help_text="Shown next to your contributions. 2 to 30 letters, digits, dots, dashes or underscores.",
         widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
     )
     password = forms.CharField(
         strip=False,
-        help_text="At least 10 characters. There is no e-mail to reset it: keep it in a password manager.",
+        help_text="At least 10 characters. It cannot be reset by e-mail, so keep it in a password manager.",
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
 
@@ -63,7 +63,7 @@ class LoginForm(AuthenticationForm):
     """Django's, in our words."""
 
     error_messages = {  # noqa: RUF012  (Django's own way)
-        "invalid_login": "Name and password do not go together. Mind capital letters.",
+        "invalid_login": "Wrong name or password.",
         "inactive": "This account was closed by an operator of this site. Ask the operator why.",
     }
 
@@ -82,7 +82,7 @@ class LoginForm(AuthenticationForm):
 class TokenForm(forms.Form):
     """What a personal token is for."""
 
-    label = forms.CharField(label="What is it for?", max_length=60)
+    label = forms.CharField(label="Name", max_length=60)
 
 
 class MachineNameForm(forms.Form):

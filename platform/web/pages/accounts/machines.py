@@ -58,7 +58,7 @@ def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
 @login_required
 @require_POST
 def personal_tokens(request: HttpRequest) -> HttpResponse:
-    """Make a token with which a program reads as me."""
+    """Create token with which a program reads as me."""
     person, form = person_in(request), TokenForm(request.POST)
     if not form.is_valid():
         return _page(request, person, token_form=form, status=400)

@@ -1,11 +1,16 @@
 """Where everybody stands. The feed is the same for all who watch, so a page asks for its reader's own line here."""
 
+from collections.abc import Sequence
+
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from runs.access import access_run
 from runs.ledger import standings
+from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine
+from runs.models import Run
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
@@ -14,25 +19,31 @@ from web.run_picture.own_place import own_words
 from web.run_picture.step_bars import tint_of
 
 PAGE = 100  # rows
+Row = LeaderboardLine | MachineLine | PeriodLine
 MOST_PAGES = 1_000_000
 
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """All people, or all machines, a hundred at a time. Whoever is logged in and not among them has a line."""
+    """All people or all machines, or people by day or week, a hundred at a time.
+
+    Whoever is logged in and not among all people has a line.
+    """
     run = run_or_404(access_run, request, slug)
-    by_machine = request.GET.get("of") == "machines"
+    by_machine, period = request.GET.get("of") == "machines", _period(request)
     page = _page_number(request)
-    board = standings.machine_board if by_machine else standings.leaderboard
-    rows = board(run, offset=(page - 1) * PAGE, limit=PAGE + 1)
+    rows = _rows(run, period, by_machine=by_machine, offset=(page - 1) * PAGE)
     totals = standings.totals(run)
     facts = {
         "run": run,
         "by_machine": by_machine,
+        "period": "" if period == Period.ALL else period,
+        "choices": _choices(period, by_machine=by_machine),
+        "asked": f"of={'machines' if by_machine else 'people'}&period={period}",
         "rows": [{**row._asdict(), "tint": tint_of(row.name)} for row in rows[:PAGE]],
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
         "nobody": card_sentences.NOBODY,
-        "you": own_words(run, request.user, [row.name for row in rows[:PAGE]]),
+        "you": own_words(run, request.user, [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",
         "before": page - 1,
         "after": page + 1 if len(rows) > PAGE else 0,
     }
@@ -45,6 +56,27 @@ def own_place(request: HttpRequest, slug: str) -> HttpResponse:
     """The reader's own line of the leaderboard."""
     you = own_words(run_or_404(access_run, request, slug), request.user, ())
     return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
+
+
+def _rows(run: Run, period: Period, *, by_machine: bool, offset: int) -> Sequence[Row]:
+    """A page of them, and one more."""
+    if period != Period.ALL:
+        return standings.period_board(run, period, timezone.now(), offset=offset, limit=PAGE + 1)
+    board = standings.machine_board if by_machine else standings.leaderboard
+    return board(run, offset=offset, limit=PAGE + 1)
+
+
+def _period(request: HttpRequest) -> Period:
+    said = request.GET.get("period", "")
+    is_known = said in set(Period) and request.GET.get("of") != "machines"
+    return Period(said) if is_known else Period.ALL
+
+
+def _choices(period: Period, *, by_machine: bool) -> list[tuple[str, str, bool]]:
+    """Address, name, and whether it is shown now."""
+    named = ((Period.ALL, "All time"), (Period.WEEK, "This week"), (Period.DAY, "Today"))
+    people = [(f"?of=people&period={each}", name, each == period and not by_machine) for each, name in named]
+    return [*people, ("?of=machines", "Machines", by_machine)]
 
 
 def _page_number(request: HttpRequest) -> int:

@@ -1,4 +1,4 @@
-"""What "Take it home" shows: the files, how to load them, where they are on the Hub, and who is named on the card."""
+"""What "Download" shows: the files, how to load them, where they are on the Hub, and who is named on the card."""
 
 import json
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 from django.http import HttpRequest
 
 from runs.access import person_of
-from runs.models import Publication, Run
+from runs.models import Publication, Release, Run
 from runs.releases.card_facts import how_checked
 from runs.releases.card_names import has_given, is_named
+from runs.releases.choosing import better_snapshot, is_stale
 
 CARD = "README.md"
 
@@ -25,6 +26,21 @@ def home_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "is_named": person is not None and is_named(run, person),
         "card": CARD,
         "checked": how_checked(run),
+        **release_choice(run),
+    }
+
+
+def release_choice(run: Run) -> dict[str, Any]:
+    """The best snapshot beside the one that is released; `released_step` is None of a release made before both."""
+    release = Release.objects.select_related("run").filter(run=run, state=Release.State.READY).first()
+    if release is None:
+        return {"better": None, "released_step": None, "is_remade": False}
+    better = better_snapshot(run)
+    return {
+        "better": better if better is not None and better.index != release.index else None,
+        "released_step": release.step,
+        "is_last_released": release.wanted_index is None,
+        "is_remade": is_stale(release),
     }
 
 

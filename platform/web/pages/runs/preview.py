@@ -1,5 +1,6 @@
-"""The image beside a link to a run. It is drawn once for every state of the run, however many ask."""
+"""The images beside links. That of a run is drawn once for every state of the run, however many ask."""
 
+from functools import cache
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
@@ -9,7 +10,7 @@ from runs import selectors
 from runs.access import access_run
 from runs.models import Run
 from web.http.access import run_or_404
-from web.run_picture.curve_image import Shown, curve_png
+from web.run_picture.curve_image import Shown, curve_png, site_png
 
 MOST = 64  # images that are kept, of some 20 kB
 
@@ -28,6 +29,18 @@ def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
         return HttpResponse(_drawn(run, state), content_type="image/png", headers={"Cache-Control": "max-age=60"})
 
     return answer(request)
+
+
+@require_safe
+def site_image(request: HttpRequest) -> HttpResponse:
+    """The PNG beside a link to the site."""
+    del request
+    return HttpResponse(_site_image(), content_type="image/png", headers={"Cache-Control": "max-age=86400"})
+
+
+@cache
+def _site_image() -> bytes:
+    return site_png()
 
 
 def _state(run: Run) -> State:

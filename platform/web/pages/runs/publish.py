@@ -1,4 +1,4 @@
-"""The page on which an organizer publishes a run's model on the Hub; and who wants to be named on its card."""
+"""The page on which an organizer publishes a run's model on the Hub; which snapshot is released, who is on its card."""
 
 from typing import Any
 
@@ -14,8 +14,9 @@ from peer_agent.protocol.errors import Fault, Problem
 from runs.access import access_managed_run, access_run
 from runs.hub_access import account_of
 from runs.models import Publication, Release, Run
-from runs.releases import card_names, checkpoints, hub, publishing
+from runs.releases import card_names, checkpoints, choosing, hub, publishing
 from web.http.access import run_or_404
+from web.http.faults import answer
 from web.http.requester import person_in
 
 REFRESH_S = 3
@@ -92,6 +93,18 @@ def name_me(request: HttpRequest, slug: str) -> HttpResponse:
     """Agree to be named on the card, or take that back."""
     run = run_or_404(access_run, request, slug)
     card_names.set_named(run=run, person=person_in(request), agreed="agreed" in request.POST)
+    return redirect(f"/runs/{slug}/#home")
+
+
+@login_required
+@require_POST
+def choose_release(request: HttpRequest, slug: str) -> HttpResponse:
+    """Release the best snapshot's model, or the last one's."""
+    run = run_or_404(access_managed_run, request, slug)
+    try:
+        choosing.release_best(run=run, best=request.POST.get("snapshot") == "best")
+    except Problem as problem:
+        return answer(request, problem.fault, status=409)
     return redirect(f"/runs/{slug}/#home")
 
 

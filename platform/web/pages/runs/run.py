@@ -1,6 +1,5 @@
-"""Pages of runs: the list, the form, the run. What its organizer can do to it is in `managing`."""
+"""Pages of runs: the form, the run. What its organizer can do to it is in `managing`."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.utils.safestring import mark_safe
 from django.views.decorators.http import require_http_methods, require_safe
 
 from peer_agent.protocol.errors import Problem
-from runs import quotas, selectors
+from runs import quotas
 from runs.access import access_run, may_manage
 from runs.datasets.hub_sources import OnHub
 from runs.datasets.sources import source_lines
@@ -32,25 +31,10 @@ from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.loading import seen_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import own_words
-from web.run_picture.picture import Picture, bars_of, picture_of
+from web.run_picture.picture import Picture, picture_of
 
 REFRESH_S = 5
 STANDING_ON = ("state", "release", "text")  # what of the picture decides what can be done on the page
-ON_A_PAGE = 50  # runs of the list
-FROM = re.compile(r"[0-9]{1,9}")
-
-
-@require_safe
-def run_list(request: HttpRequest) -> HttpResponse:
-    """The front page."""
-    asked = request.GET.get("from", "")
-    begin = int(asked) if FROM.fullmatch(asked) else 0
-    lines = selectors.run_lines(request.user, offset=begin, limit=ON_A_PAGE + 1)
-    if begin and not lines:
-        return redirect("web:runs")
-    older = begin + ON_A_PAGE if len(lines) > ON_A_PAGE else None
-    facts = {"lines": lines[:ON_A_PAGE], "begin": begin, "older": older, "site": site_of(request)}
-    return render(request, "web/runs/runs.html", facts)
 
 
 @login_required
@@ -96,12 +80,10 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "sources": source_lines(run),
         "live": live,
         **{name: live[name] for name in ("sentence", "trend", "summary")},
-        "state_word": live["word"],
         **standing_facts(live, STANDING_ON),
         # The chart is made of numbers and fixed words alone.
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout, unit=unit)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout, unit=unit)),  # noqa: S308
-        "bars": bars_of(seen),
         "you": own_words(run, request.user, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "links": links,

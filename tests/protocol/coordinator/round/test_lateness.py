@@ -57,7 +57,7 @@ def test_who_misses_a_chunk_loses_that_chunk_and_the_step_is_not_exact() -> None
     stage, trainers, _ = timed()
     tokens = trainers[3].samples * TOKENS
     said = averaged(stage, (3, EVERYBODY), (4, OTHERS), (CHUNKS, EVERYBODY))
-    assert texts(said, "late") == ["a part of dan's gradient came too late; it is carried over"]
+    assert texts(said, "late") == ["a part of dan's gradient came too late; it counts in the next step"]
     assert "dropped" not in notes(said)
     assert not stage.member(trainers[3]).conduct.owes
     record = stage.persist()
@@ -77,7 +77,7 @@ def test_who_misses_two_chunks_in_a_row_is_dropped_for_the_round() -> None:
     assert stage.round.dropped == {3}
     assert {peer for command in said if isinstance(command, e.Send) for peer in command.peers} >= {relay}
     assert [drop.slot for drop in sent(said, m.Drop, relay)] == [3]  # type: ignore[attr-defined]
-    assert texts(said, "dropped") == ["dan was late in mid-round; the others finish it"]
+    assert texts(said, "dropped") == ["dan was late during a step; the others finish it"]
     assert texts(said, "late") == [], "one word for each machine"
     assert stage.member(trainers[3]).conduct.owes, "it sits out a round"
 

@@ -145,7 +145,7 @@ class TestClosing:
         close_account(person=volunteer)
         answer = Client().post("/login/", {"username": "Teo", "password": password})
         assert ("This account was closed by an operator" in page(answer)) == is_told
-        assert ("do not go together" in page(answer)) != is_told
+        assert ("Wrong name or password." in page(answer)) != is_told
 
     def test_nobody_logs_in_while_it_is_closed(self, volunteer: Person) -> None:
         close_account(person=volunteer)

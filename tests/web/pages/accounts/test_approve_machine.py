@@ -85,14 +85,14 @@ class TestTheWholeWay:
         assert "<bdi>Linux x86_64, NVIDIA RTX 4090</bdi>" in text
         assert "127.0.0.1, now" in text
         assert 'train in <a href="/runs/proverbs/"><bdi>A model of proverbs</bdi></a> as you' in text
-        assert "It can never log in as you" in text
+        assert "It cannot log in as you" in text
         token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', asked.content.decode())
         assert token
         fields = {"code": agent.said["user_code"], "answer": "approve", "csrfmiddlewaretoken": token[1]}
         done = browser.post("/approve/", fields, follow=True)
         assert done.redirect_chain == [(link, 302)]
         assert "<bdi>desk</bdi> is approved" in page(done)
-        assert "Look at its terminal" in page(done)
+        assert "Its terminal continues by itself" in page(done)
         answer = agent.poll()
         machine = Machine.objects.get()
         assert answer.status_code == 200
@@ -150,7 +150,7 @@ class TestTheWholeWay:
         assert agent.poll().status_code == 200
         path = f"/machines/{Machine.objects.get().pk}/"
         as_(volunteer).post(path, {"revoke": "1"})
-        assert "Let it back" in page(as_(volunteer).get("/machines/"))
+        assert "Restore" in page(as_(volunteer).get("/machines/"))
         as_(volunteer).post(path, {"back": "1"})
         assert Machine.objects.get().revoked_at is None
         agent.ask()
@@ -160,7 +160,7 @@ class TestTheWholeWay:
         say(as_(volunteer), agent, "approve")
         machine = Machine.objects.get(pk=agent.poll().json()["machine"])
         bar_machine(machine=machine)
-        assert "Let it back" not in page(as_(volunteer).get("/machines/"))
+        assert "Restore" not in page(as_(volunteer).get("/machines/"))
         answer = as_(volunteer).post(f"/machines/{machine.pk}/", {"back": "1"})
         assert (answer.status_code, "E227" in page(answer)) == (403, True)
         assert Machine.objects.get().revoked_at is not None

@@ -101,7 +101,7 @@ class TestComingIn:
         client = Client()
         assert come_back(client, f"{START}?next=/machines/")["Location"] == "/login/name/"
         assert name_in(client) == ""
-        assert "What shall we call you?" in page(client.get("/login/name/"))
+        assert "Choose a name" in page(client.get("/login/name/"))
         taken = client.post("/login/name/", {"username": "AMINA"})
         assert (taken.status_code, "This name is taken." in page(taken)) == (400, True)
         assert client.post("/login/name/", {"username": "Teo"})["Location"] == "/machines/"
@@ -159,7 +159,7 @@ class TestConnecting:
         assert organizer.username == provider.person["preferred_username"]
         client = Client()
         assert come_back(client)["Location"] == "/login/name/"
-        assert "Log in</a> as before" in page(client.get("/login/name/"))
+        assert "Log in</a> and connect" in page(client.get("/login/name/"))
         assert not SocialAccount.objects.exists()
 
     def test_what_opens_anothers_account_is_not_taken_from_them(self, provider: OpenIDDouble, stranger: Person) -> None:

@@ -44,7 +44,7 @@ def filled(**changes: Any) -> dict[str, Any]:
 
 def test_a_run_begins_with_a_text_of_the_hub(hub: Hub, organizer: Person) -> None:
     client = as_(organizer)
-    assert "Or its name on the Hub" in page(client.get("/runs/new/"))
+    assert "Or a dataset on the Hub" in page(client.get("/runs/new/"))
     answer = client.post("/runs/new/", filled())
     run = Run.objects.get()
     assert answer["Location"] == f"/runs/{run.slug}/manage/"
@@ -54,10 +54,10 @@ def test_a_run_begins_with_a_text_of_the_hub(hub: Hub, organizer: Person) -> Non
         organizer,
     )
     shown = page(client.get(answer["Location"]))
-    assert "have come from the Hub" in shown
+    assert "downloaded from the Hub" in shown
     preparation.prepare_dataset(run.dataset_id)
     shown = page(client.get(answer["Location"]))
-    assert "have come from the Hub" not in shown
+    assert "downloaded from the Hub" not in shown
     assert f"commit {hub.repositories['datasets/amina/proverbs'].head}" in shown
 
 
@@ -153,12 +153,12 @@ def test_the_model_that_is_adapted(hub: Hub, organizer: Person) -> None:
     Dataset.objects.update(preparation=preparation_of(recipe), state=Dataset.State.UPLOADED)
     client = as_(organizer)
     shown = page(client.get("/runs/proverbs/model/"))
-    assert "Or its name on the Hub" in shown
+    assert "Or a dataset on the Hub" in shown
     assert "a part of it" not in shown
     assert client.post("/runs/proverbs/model/", {"hub": "amina/words", "may_share": "on"})["Location"] == MANAGE
     run.refresh_from_db()
     base = Dataset.objects.get(adapted=run.dataset)
     assert (base.on_hub, base.licence) == ("model", "mit")
-    assert "have come from the Hub" in page(client.get(MANAGE))
+    assert "downloaded from the Hub" in page(client.get(MANAGE))
     answer = client.post("/runs/proverbs/model/", {"hub": "amina/proverbs", "may_share": "on"})
     assert "E397" in page(answer), "a dataset is no model"

@@ -63,25 +63,25 @@ def test_what_was_given_lately_is_drawn_and_said(crowd: Run, client: Client) -> 
 
 def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaderboard, "PAGE", 10)
-    first = page(client.get("/runs/proverbs/hands/"))
+    first = page(client.get("/runs/proverbs/leaderboard/"))
     assert first.count("<tr") == 11
     assert "page=2" in first
-    rest = page(as_("hand 12").get("/runs/proverbs/hands/?of=people&page=2"))
+    rest = page(as_("hand 12").get("/runs/proverbs/leaderboard/?of=people&page=2"))
     assert [f"hand {number}" in rest for number in (10, 11, 14)] == [False, True, True]
     assert ("page=1" in rest, "page=3" in rest, "you:" in rest) == (True, False, False)
     assert '<tr class="mine">' in rest
-    machines = page(client.get("/runs/proverbs/hands/?of=machines&page=2"))
+    machines = page(client.get("/runs/proverbs/leaderboard/?of=machines&page=2"))
     assert ("tower" in machines, machines.count("<tr")) == (True, 6)
-    assert "you: 12th" in page(as_("hand 12").get("/runs/proverbs/hands/"))
+    assert "you: 12th" in page(as_("hand 12").get("/runs/proverbs/leaderboard/"))
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "x", "²", "9" * 30, "999999"])
 def test_a_page_that_there_is_not(crowd: Run, client: Client, number: str) -> None:
-    assert client.get("/runs/proverbs/hands/", {"page": number}).status_code == 200
+    assert client.get("/runs/proverbs/leaderboard/", {"page": number}).status_code == 200
 
 
 def test_before_the_first_sample(run: Run, client: Client) -> None:
-    assert "Nobody has given a sample yet." in page(client.get("/runs/proverbs/hands/"))
+    assert "No samples yet." in page(client.get("/runs/proverbs/leaderboard/"))
 
 
 def test_who_only_averages_has_a_line_without_a_rank(crowd: Run) -> None:
@@ -92,3 +92,13 @@ def test_who_only_averages_has_a_line_without_a_rank(crowd: Run) -> None:
     assert '<th scope="col" class="number">Averaged</th>' in text
     assert '<td class="number">2.5 MB</td>' in text
     assert '<td class="number quiet"></td><td>Ida</td>' in text
+
+
+def test_todays_and_this_weeks_board(crowd: Run, client: Client) -> None:
+    for period in ("day", "week"):
+        text = page(client.get("/runs/proverbs/leaderboard/", {"period": period}))
+        assert text.index("hand 01") < text.index("hand 02") < text.index("hand 14")
+        assert "you:" not in text
+        assert ">Tokens<" not in text
+    assert ">Tokens<" in page(client.get("/runs/proverbs/leaderboard/", {"period": "year"}))
+    assert ">Machine<" in page(client.get("/runs/proverbs/leaderboard/", {"period": "day", "of": "machines"}))

@@ -39,10 +39,10 @@ def test_only_the_organizer_comes_in(run: Run, stranger: Person, organizer: Pers
 
 def test_a_token_is_tried_kept_and_never_shown(hub: Hub, run: Run, organizer: Person) -> None:
     client = as_(organizer)
-    assert "needs a token" in page(client.get(PAGE))
+    assert "add an access token" in page(client.get(PAGE))
     assert client.post(PAGE, {"action": "save", "token": TOKEN})["Location"] == PAGE
     answer = client.get(PAGE)
-    assert "can write as <strong>amina</strong>" in page(answer)
+    assert "can publish as <strong>amina</strong>" in page(answer)
     assert 'value="amina/proverbs"' in page(answer)
     assert TOKEN not in page(answer)
     assert "no-store" in answer["Cache-Control"]
@@ -63,7 +63,7 @@ def test_it_can_be_asked_for_before_it_is_made(hub: Hub, run: Run, organizer: Pe
     client.post(PAGE, {"action": "publish", "repository": "amina/proverbs", "private": "on"})
     publication = Publication.objects.get()
     assert (publication.repository, publication.private, publication.replace) == ("amina/proverbs", True, False)
-    assert "as soon as the last step is made" in page(client.get(PAGE))
+    assert "after the last step" in page(client.get(PAGE))
 
 
 def test_checkpoints_are_asked_for_and_shown(hub: Hub, run: Run, organizer: Person) -> None:
@@ -115,7 +115,7 @@ def test_removing_the_token_forgets_it(hub: Hub, run: Run, organizer: Person) ->
     client.post(PAGE, {"action": "save", "token": TOKEN})
     client.post(PAGE, {"action": "remove"})
     assert not HubAccount.objects.exists()
-    assert "needs a token" in page(client.get(PAGE))
+    assert "add an access token" in page(client.get(PAGE))
 
 
 def test_the_run_page_shows_where_it_is(run: Run, organizer: Person) -> None:
@@ -139,15 +139,15 @@ def test_who_gave_something_may_be_named_and_take_it_back(
 ) -> None:
     committed(run, (laptop.machine, 4))
     client, where = as_(volunteer), "/runs/proverbs/named/"
-    assert "Name me on the card" in page(client.get("/runs/proverbs/"))
-    assert "Name me on the card" not in page(as_(stranger).get("/runs/proverbs/"))
+    assert "Add my name" in page(client.get("/runs/proverbs/"))
+    assert "Add my name" not in page(as_(stranger).get("/runs/proverbs/"))
     snapshot = run.snapshots.get()
     facts = release_facts(run, snapshot)
     assert (facts.people, facts.unnamed, facts.unnamed_samples, facts.unnamed_share) == ((), 1, 4, 1.0)
     for _ in range(2):
         client.post(where, {"agreed": "1"})
     assert [person.name for person in release_facts(run, snapshot).people] == ["Teo"]
-    assert "Do not name me" in page(client.get("/runs/proverbs/"))
+    assert "Remove my name" in page(client.get("/runs/proverbs/"))
     client.post(where)
     assert not NamedVolunteer.objects.exists()
 

@@ -145,7 +145,7 @@ class TestWeights:
         Run.objects.update(state=Run.State.OPEN)
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(as_(organizer).get(MANAGE))
-        assert "stands in the log" in text
+        assert "is recorded in the log" in text
         assert "75 % of all samples now" in text
         assert "Amina mixes the texts anew" in page(Client().get("/runs/proverbs/"))
 
@@ -177,11 +177,11 @@ class TestModel:
     def test_it_is_brought_and_shown(self, adapting: Run, organizer: Person) -> None:
         client = as_(organizer)
         text = page(client.get(MANAGE))
-        assert "still to be brought" in text
+        assert "still missing" in text
         assert f'href="{self.MODEL}"' in text
         form = page(client.get(self.MODEL))
         assert "zip of its folder" in form
-        assert "gets a copy of it" in form
+        assert "machines download it" in form
         assert "the model that it adapts: eight bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
         assert client.post(self.MODEL, filled(text=model))["Location"] == MANAGE
@@ -189,7 +189,7 @@ class TestModel:
         assert base is not None
         assert (base.filename, base.licence, base.vouched_by) == ("llama.zip", "MIT", organizer)
         Dataset.objects.filter(pk=adapting.dataset_id).update(state=Dataset.State.READY)
-        assert "Bring another model" in page(client.get(MANAGE))
+        assert "Replace model" in page(client.get(MANAGE))
         assert "Adapted model" in page(Client().get("/runs/proverbs/"))
 
     @pytest.fixture

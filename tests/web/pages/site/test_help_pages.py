@@ -69,6 +69,6 @@ def test_the_machines_page_leads_to_how_a_machine_forgets(client: Client, volunt
 
 def test_what_an_organizer_can_do_is_said(client: Client, db: None) -> None:
     said = client.get("/help/organizers/").content.decode()
-    for words in ("members", "remove somebody", "take it back to a draft", "Hugging Face"):
+    for words in ("members", "remove people", "return it to a draft", "Hugging Face"):
         assert words in said
     assert "--publish" in client.get("/help/privacy/").content.decode()

@@ -124,7 +124,7 @@ class TestTheCard:
 
     def test_without_a_wheel_it_says_so(self, run: Run) -> None:
         text = page(Client().get("/runs/proverbs/"))
-        assert "has not been built on this site yet" in text
+        assert "is not built on this site yet" in text
         assert "notebook.ipynb" not in text
 
     @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ class TestTheCard:
     ) -> None:
         settings.ALLOWED_HOSTS = ["*"]
         text = page(Client().get("/runs/proverbs/", headers={"Host": host}))
-        assert ("looks like an address of your own network" in text) == is_near
+        assert ("looks like a local address" in text) == is_near
 
 
 class TestTheNotebook:

@@ -17,37 +17,37 @@ from web.pages.runs.forms.recipe_fields import DETAILS, RecipeField, fields_of, 
 class NewRunForm(forms.Form):
     """Everything a run begins with, on one page."""
 
-    title = forms.CharField(max_length=120, help_text="People see it in lists: “A small model of Yoruba proverbs”.")
+    title = forms.CharField(max_length=120, help_text="For example “A small model of Yoruba proverbs”.")
     purpose = forms.CharField(
         max_length=2000,
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="Why is it worth other people's electricity? Two sentences are enough.",
+        help_text="Why should people join? Two sentences are enough.",
     )
     visibility = forms.ChoiceField(
         choices=[
-            (Run.Visibility.PUBLIC, "Public: on the list"),
-            (Run.Visibility.UNLISTED, "Unlisted: for those who know the address"),
-            (Run.Visibility.PRIVATE, "By invitation: for those you let in"),
+            (Run.Visibility.PUBLIC, "Public: listed"),
+            (Run.Visibility.UNLISTED, "Unlisted: anyone with the address"),
+            (Run.Visibility.PRIVATE, "By invitation: members only"),
         ],
         initial=Run.Visibility.PUBLIC,
-        label="Who can see it",
+        label="Visibility",
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
     upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # where the text came in pieces
     hub = forms.CharField(
         max_length=200,
         required=False,
-        label="Or its name on the Hub",
-        help_text="As in owner/name. The site fetches it from there.",
+        label="Or a dataset on the Hub",
+        help_text="For example owner/name. The site downloads it.",
         widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}),
     )
     licence = forms.CharField(
         max_length=200,
         required=False,
-        help_text="As in “CC BY-SA 4.0” or “public domain”. It goes on the model's card.",
+        help_text="For example “CC BY-SA 4.0” or “public domain”. Shown on the model card.",
     )
-    may_share = forms.BooleanField(required=False, help_text="Every machine that helps gets a copy of parts of it.")
+    may_share = forms.BooleanField(required=False, help_text="Volunteers' machines download parts of it.")
 
     wants_text = True
 
@@ -156,16 +156,16 @@ def offer_hub(form: forms.Form, material: Material) -> None:
     if not material.hub:
         del form.fields["hub"]
         return
-    form.fields["licence"].help_text += " Leave it empty for what the card on the Hub says."
+    form.fields["licence"].help_text += " Leave empty to use the licence stated on the Hub."
     if material.hub == "dataset":
-        form.fields["hub"].help_text = "As in owner/name, or owner/name/folder for a part of it. The site fetches it."
+        form.fields["hub"].help_text = "For example owner/name, or owner/name/folder for a part. The site downloads it."
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
     """Whether a file is brought, in the form or in pieces before it, or named on the Hub; both are a fault."""
     brings_file = values.get("text") is not None or values.get("upload") is not None
     if brings_file and values.get("hub"):
-        form.add_error("hub", "Bring a file or name one on the Hub, not both.")
+        form.add_error("hub", "Upload a file or name one on the Hub, not both.")
     return brings_file or bool(values.get("hub"))
 
 

@@ -35,31 +35,31 @@ class DraftForm(NewRunForm):
 class ExtendForm(forms.Form):
     """How many steps the run has from now on, all in all."""
 
-    target_steps = forms.IntegerField(min_value=1, label="Steps, all in all")
+    target_steps = forms.IntegerField(min_value=1, label="Total steps")
 
 
 class MemberForm(forms.Form):
     """Somebody who has a name here."""
 
-    name = forms.CharField(max_length=30, label="Name on this site")
+    name = forms.CharField(max_length=30, label="Username")
 
 
 class InvitationForm(forms.Form):
     """For how many people a link is good, and for how long."""
 
     most_uses = forms.TypedChoiceField(
-        choices=[("1", "one person"), ("10", "10 people"), ("100", "100 people"), ("", "as many as come")],
+        choices=[("1", "one person"), ("10", "10 people"), ("100", "100 people"), ("", "no limit")],
         coerce=int,
         empty_value=None,
         required=False,
         initial="1",
-        label="Good for",
+        label="Uses",
     )
     lifetime = forms.TypedChoiceField(
-        choices=[(str(DAY), "a day"), (str(7 * DAY), "a week"), (str(30 * DAY), "30 days"), ("", "until taken back")],
+        choices=[(str(DAY), "a day"), (str(7 * DAY), "a week"), (str(30 * DAY), "30 days"), ("", "until revoked")],
         coerce=lambda seconds: timedelta(seconds=int(seconds)),
         empty_value=None,
         required=False,
         initial=str(7 * DAY),
-        label="Works for",
+        label="Expires after",
     )

@@ -31,44 +31,42 @@ class RecipeField(NamedTuple):
 
 COMMON: dict[str, tuple[Words, ...]] = {
     STEPS: (
-        Words("target_steps", "target_steps", "Steps", "The run is finished after these."),
-        Words("target_batch", "target_batch", "Target batch", "Samples in a step, from all machines together."),
-        Words("micro_batch", "micro_batch", "Micro batch", "Samples that one machine takes at a time."),
-        Words("minimum_trainers", "minimum_trainers", "Machines to begin", "The first round waits for that many."),
+        Words("target_steps", "target_steps", "Steps", "The run finishes after this many."),
+        Words("target_batch", "target_batch", "Target batch", "Samples per step, from all machines together."),
+        Words("micro_batch", "micro_batch", "Micro batch", "Samples that one machine computes at a time."),
+        Words("minimum_trainers", "minimum_trainers", "Machines to start", "The first step waits for this many."),
         Words("learning_rate", "optimizer.learning_rate", "Learning rate", "At its peak, after the warm-up."),
         Words("warmup_steps", "optimizer.warmup_steps", "Warm-up", "Steps until the learning rate is at its peak."),
     ),
     DETAILS: (
         Words("optimizer", "optimizer.name", "Optimizer", "LAMB is made for large batches."),
         Words("decay", "optimizer.decay", "Decay", "How the learning rate falls."),
-        Words(
-            "final_ratio", "optimizer.final_ratio", "Final ratio", "Learning rate at the end, as a part of the peak."
-        ),
+        Words("final_ratio", "optimizer.final_ratio", "Final ratio", "Final learning rate divided by the peak."),
         Words("beta1", "optimizer.beta1", "Beta 1"),
         Words("beta2", "optimizer.beta2", "Beta 2"),
         Words("epsilon", "optimizer.epsilon", "Epsilon", "Below 1e-6 AdamW moves rare tokens by rounding noise."),
         Words("weight_decay", "optimizer.weight_decay", "Weight decay"),
         Words("clip_norm", "optimizer.clip_norm", "Clip norm", "Of the averaged gradient; 0 means never."),
-        Words("snapshot_every", "snapshot_every", "Snapshot every", "Steps between states that a newcomer loads."),
+        Words("snapshot_every", "snapshot_every", "Snapshot every", "Steps between snapshots."),
         Words("codec_up", "codec_up", "Codec up", "How gradients travel: fewer bits, less traffic."),
         Words("codec_down", "codec_down", "Codec down", "How averages travel."),
         Words(
             "staleness",
             "staleness",
             "Staleness",
-            "1: machines compute on while averages travel. Faster where links are slow, a little less exact.",
+            "1: machines keep computing while the average is made. Faster on slow connections, slightly less exact.",
         ),
         Words(
             "contributors",
             "contributors",
             "Contributors",
-            "With fast, a machine whose link is too slow sits out every other round; its work is kept for the next.",
+            "With fast, a machine with a slow connection skips every other step; its work counts in the next one.",
         ),
         Words(
             "codecs",
             "codecs",
             "Codecs",
-            "With plan, slow links send fewer bits than is said above; with stated, everybody sends as said.",
+            "With plan, slow connections send fewer bits than stated above; with stated, all send the same.",
         ),
         Words(
             "precision",
@@ -76,7 +74,7 @@ COMMON: dict[str, tuple[Words, ...]] = {
             "Precision",
             "With mixed, GPUs compute gradients with 16 bits: often twice as fast, a little less exact.",
         ),
-        Words("seed", "seed", "Seed", "Fixes the first parameters."),
+        Words("seed", "seed", "Seed", "Determines the initial parameters."),
     ),
 }
 

@@ -47,16 +47,15 @@ class SourceForm(forms.Form):
         self.fields["may_share"].label = f"I may share this {material.name}"
         self.fields["may_share"].required = True
         if not material.or_text:
-            self.fields["may_share"].help_text = "Every machine that helps gets a copy of it."
+            self.fields["may_share"].help_text = "Volunteers' machines download it."
 
     def _offer_releases(self) -> None:
         named = [(key, _told(release)) for key, release in self.releases.items()]
         self.fields["release"] = forms.ChoiceField(
             choices=[("", "None of these"), *named],
             required=False,
-            label="A model that was trained here",
-            help_text="It is taken as it was released. Its licence is that of the text it learned from, unless you "
-            "know better.",
+            label="A model trained here",
+            help_text="Used as released, under the licence of its dataset unless you state another.",
         )
         self.order_fields(["release"])
 
@@ -75,7 +74,7 @@ class SourceForm(forms.Form):
         values = super().clean() or self.cleaned_data
         is_brought = brings_one(self, values)
         if self.release is not None and is_brought:
-            self.add_error("text", "Take a model that was trained here or bring another one, not both.")
+            self.add_error("text", "Choose a model trained here or upload another one, not both.")
         elif self.release is None and not is_brought and "text" not in self.errors:
             self.add_error("text", REQUIRED)
         needs_licence = self.release is None and not values.get("hub")

@@ -61,7 +61,7 @@ def test_values_that_do_not_go_together_have_none(volunteer: Person, changes: di
     assert recipe_in(values) is None
     answer = as_(volunteer).get(ADDRESS, values)
     assert answer.status_code == 200
-    assert "once the values above go together" in page(answer)
+    assert "once the values above are valid" in page(answer)
 
 
 def test_fields_that_are_empty_have_their_defaults() -> None:
@@ -81,4 +81,4 @@ def test_the_form_itself_has_it_without_a_script(volunteer: Person, width: str) 
     sent = page(client.post("/runs/new/", said(CausalLM()) | {"width": width}))
     wider = f"about {CausalLM(model=Model(width=128)).parameters():,}"
     assert (wider in sent) == (width == "128")
-    assert ("once the values above go together" in sent) == (width == "65")
+    assert ("once the values above are valid" in sent) == (width == "65")

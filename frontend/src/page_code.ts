@@ -1,7 +1,7 @@
-/** A copy button for every piece of code. */
+/** A copy button for every piece of code, also in parts of a page that are exchanged. */
 
 /** Add one to each `<pre>` under `part` that has none. */
-export function addCopyButtons(part: ParentNode): void {
+function addCopyButtons(part: ParentNode): void {
   for (const code of part.querySelectorAll<HTMLElement>("pre:not([data-copied])")) {
     code.dataset["copied"] = "";
     const button = document.createElement("button");
@@ -32,3 +32,6 @@ async function write(code: HTMLElement): Promise<boolean> {
     return false;
   }
 }
+
+addCopyButtons(document);
+document.addEventListener("renewed", (event) => addCopyButtons(event.target as Element));

@@ -1,0 +1,65 @@
+"""Everything that happened in a run, by kind, a hundred lines at a time; and as a feed for readers of news."""
+
+import re
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.feedgenerator import Rss201rev2Feed
+from django.views.decorators.http import require_safe
+
+from runs.access import access_run
+from runs.timeline import GROUPS, STEP, activity_of
+from web.http.access import run_or_404
+from web.run_picture import card_sentences
+
+PAGE = 100  # lines
+FEED = 50
+BEFORE = re.compile(r"[0-9]{1,18}")
+NAMES = {"": "All", "steps": "Steps", "people": "People", "problems": "Problems", "organizer": "Organizer"}
+UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # XML has no place for these
+
+
+@require_safe
+def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
+    """The newest lines, or those before one."""
+    run = run_or_404(access_run, request, slug)
+    asked, before = request.GET.get("show", ""), request.GET.get("before", "")
+    show = asked if asked in GROUPS else ""
+    lines = activity_of(run, show)
+    if BEFORE.fullmatch(before):
+        lines = lines.filter(pk__lt=int(before))
+    found = list(lines.order_by("-pk")[: PAGE + 1])
+    facts = {
+        "run": run,
+        "lines": found[:PAGE],
+        "show": show,
+        "names": [(name, title, name == show) for name, title in NAMES.items()],
+        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
+        "nothing": card_sentences.NOTHING,
+    }
+    return render(request, "web/runs/activity.html", facts)
+
+
+@require_safe
+def activity_feed(request: HttpRequest, slug: str) -> HttpResponse:
+    """What happened but for steps, which come every few seconds."""
+    run = run_or_404(access_run, request, slug)
+    address = request.build_absolute_uri(f"/runs/{run.slug}/")
+    title = _printed(run.title)
+    feed = Rss201rev2Feed(title=f"{title} · Manyhands", link=address, description=f"Activity in {title}", language="en")
+    for line in activity_of(run, "").exclude(kind=STEP).order_by("-pk")[:FEED]:
+        feed.add_item(
+            title=_printed(line.text),
+            link=f"{address}activity/",
+            description="",
+            pubdate=line.at,
+            unique_id=f"{run.id.hex}-{line.pk}",
+            unique_id_is_permalink=False,
+        )
+    answer = HttpResponse(content_type="application/rss+xml; charset=utf-8", headers={"Cache-Control": "max-age=60"})
+    feed.write(answer, "utf-8")
+    return answer
+
+
+def _printed(text: str) -> str:
+    return UNPRINTED.sub("", text)

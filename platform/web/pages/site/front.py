@@ -1,0 +1,154 @@
+"""The front page: what this is, what goes on now, and the runs."""
+
+import math
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from peer_agent.protocol.recipe import KINDS
+from runs import listing
+from runs.models import Run
+from runs.progress import TYPICAL
+from web.http.requester import site_of
+from web.run_picture import presence
+from web.run_picture.presence import RELAY, TRAINER, OnlinePeer
+
+OPEN_SHOWN = 60  # runs that are under way; all others are behind them, by pages
+ON_A_PAGE = 24
+NAMED = 2  # people who are here, by name
+WIDE, HIGH, EDGE = 160, 40, 2  # of a small curve, and what is free above and below it
+FROM = re.compile(r"[0-9]{1,9}")
+LONGEST = 100  # characters of a search
+STATES = (("", "All"), ("open", "Open"), ("finished", "Finished"))
+
+
+class Card(NamedTuple):
+    """A run on the list. `curve` is the path of its loss; `loss` is called what `loss_name` says."""
+
+    run: Run
+    word: str
+    label: str
+    step: int
+    target_steps: int
+    loss_name: str
+    loss: float | None
+    curve: str
+    here: str
+    machines: int
+
+
+@require_safe
+def front_page(request: HttpRequest) -> HttpResponse:
+    """What this is, for who comes for the first time; then all runs, those that need volunteers first."""
+    search, begin = _search(request), _begin(request)
+    found = listing.found_runs(request.user, search)
+    under_way = list(found.exclude(state=Run.State.FINISHED)[:OPEN_SHOWN]) if not begin else []
+    finished = list(found.filter(state=Run.State.FINISHED)[begin : begin + ON_A_PAGE + 1])
+    if begin and not finished:
+        return redirect("web:runs")
+    older = len(finished) > ON_A_PAGE
+    shown = [*under_way, *finished[:ON_A_PAGE]]
+    here = presence.online_in(under_way)
+    cards = _cards(shown, here)
+    facts = {
+        "under_way": sorted(cards[: len(under_way)], key=_by_need),
+        "finished": cards[len(under_way) :],
+        "totals": _totals(request, here),
+        "is_new": not request.user.is_authenticated and not begin and search == listing.Search(),
+        "search": search,
+        "is_searched": search != listing.Search(),
+        "recipes": [(name, kind.title) for name, kind in sorted(KINDS.items())],
+        "states": STATES,
+        "begin": begin,
+        "older": begin + ON_A_PAGE if older else None,
+        "asked": _asked(search),
+        "site": site_of(request),
+        "address": request.build_absolute_uri("/"),
+    }
+    return render(request, "web/site/front.html", facts)
+
+
+def _search(request: HttpRequest) -> listing.Search:
+    asked = {name: request.GET.get(name, "").replace("\0", "")[:LONGEST] for name in ("q", "recipe", "state")}
+    return listing.Search(
+        asked["q"].strip(),
+        asked["recipe"] if asked["recipe"] in KINDS else "",
+        asked["state"] if asked["state"] in listing.STATES else "",
+    )
+
+
+def _begin(request: HttpRequest) -> int:
+    asked = request.GET.get("from", "")
+    return int(asked) if FROM.fullmatch(asked) else 0
+
+
+def _asked(search: listing.Search) -> dict[str, str]:
+    """The search as the next page is asked for it."""
+    named = {"q": search.words, "recipe": search.recipe, "state": search.state}
+    return {name: value for name, value in named.items() if value}
+
+
+def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str, int]:
+    """Of all listed runs that are under way. Relays are no people and no machines that somebody lends."""
+    members = [peer for peers in here.values() for peer in peers if peer.role != RELAY]
+    return {
+        "people": len({peer.name for peer in members}),
+        "machines": len({peer.peer for peer in members}),
+        "samples": listing.samples_today(request.user, timezone.now()),
+    }
+
+
+def _cards(runs: Sequence[Run], here: dict[Any, list[OnlinePeer]]) -> list[Card]:
+    curves, heldout = listing.curves(runs), listing.best_heldout(runs)
+    return [_card(run, curves.get(run.pk, []), heldout.get(run.pk), here.get(run.pk, [])) for run in runs]
+
+
+def _card(run: Run, curve: listing.Curve, best: float | None, peers: Sequence[OnlinePeer]) -> Card:
+    trainers = [peer for peer in peers if peer.role == TRAINER]
+    word = str(run.state)
+    if run.state == Run.State.OPEN:
+        word = "running" if trainers and not run.waiting_for else "waiting"
+    losses = [loss for _, loss in curve if math.isfinite(loss)]
+    loss = best if best is not None else median(losses[-TYPICAL:]) if losses else None
+    return Card(
+        run=run,
+        word=word,
+        label="Needs volunteers" if word == "waiting" and not trainers else word.capitalize(),
+        step=run.head.step,
+        target_steps=run.parsed_recipe.target_steps,
+        loss_name="Held-out loss" if best is not None else "Training loss",
+        loss=loss,
+        curve=small_curve(losses),
+        here=_here(trainers),
+        machines=len(trainers),
+    )
+
+
+def _here(trainers: Sequence[OnlinePeer]) -> str:
+    """“Teo, Ida and 3 others”; empty where nobody is."""
+    names = list(dict.fromkeys(peer.name for peer in trainers))
+    if len(names) <= NAMED + 1:
+        return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
+
+
+def _by_need(card: Card) -> tuple[int, int]:
+    """Who needs volunteers comes first, then who has the most."""
+    order = {"waiting": 0, "running": 1, "preparing": 2, "paused": 3, "finishing": 4, "draft": 5}
+    return order.get(card.word, len(order)), -card.machines
+
+
+def small_curve(losses: Sequence[float]) -> str:
+    """A path in a box of `WIDE` x `HIGH`, from the highest loss to the lowest; empty where there is nothing to see."""
+    if len(losses) < 2:
+        return ""
+    low, spread = min(losses), (max(losses) - min(losses)) or 1.0
+    across, down = WIDE / (len(losses) - 1), HIGH - 2 * EDGE
+    heights = (EDGE + down * (1 - (loss - low) / spread) for loss in losses)
+    return "M" + "L".join(f"{across * place:.1f} {height:.1f}" for place, height in enumerate(heights))

@@ -1,0 +1,163 @@
+"""The organizer releases the best snapshot's model instead of the last one's, and takes that back."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import Client
+
+from peer_agent.protocol.errors import Problem
+from runs import queue, storage, tasks
+from runs.models import Release, Run, Snapshot
+from runs.releases import choosing, making
+from runs.snapshots import retention
+from tests.runs.factories import Owned, committed
+from tests.web.browsing import as_
+
+FILE = {"name": "model.safetensors", "size": 3, "sha256": "0" * 64}
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Snapshot and facts of each child; what it does with them is tested in tests/publishing/test_release.py."""
+    children: list[tuple[str, dict[str, Any]]] = []
+
+    def child(command: list[str], **_: Any) -> dict[str, Any]:
+        children.append((Path(command[2]).stem, msgspec.json.decode(Path(command[6]).read_bytes())))
+        Path(command[4]).mkdir()
+        return {"files": [FILE], "archive": "proverbs.zip", "sample": ""}
+
+    monkeypatch.setattr(making, "run_child", child)
+    return children
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    monkeypatch.setattr(queue, "enqueue", lambda task, *_, **__: names.append(task.value.rsplit(".", 1)[-1]))
+    return names
+
+
+@pytest.fixture
+def finished(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run:
+    """Four snapshots with held-out losses, of which that of step 2 is best, and a release of the last."""
+    for loss, heldout in ((5.0, 4.0), (4.0, 3.3), (3.0, 3.6), (2.0, 4.3)):
+        entry = committed(run, (laptop.machine, 4), loss=loss)
+        storage.snapshot_path(run, f"{entry.step:064d}").write_bytes(b"state")
+        facts = {"digest": entry.digest, "state_digest": "5" * 16, "file": f"{entry.step:064d}", "size": 5}
+        Snapshot.objects.create(
+            run=run, index=entry.index, step=entry.step, heldout_loss=heldout, state=Snapshot.State.VERIFIED, **facts
+        )
+    Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHING)
+    Release.objects.create(run=run)
+    run.refresh_from_db()
+    assert making.make_release(run.pk) == Release.State.READY
+    run.refresh_from_db()
+    return run
+
+
+def test_the_last_step_is_released_first(finished: Run, given: list[tuple[str, dict[str, Any]]]) -> None:
+    assert (finished.state, finished.release.step, finished.release.index) == (Run.State.FINISHED, 4, 4)
+    ((file, facts),) = given
+    assert (int(file), facts["steps"], facts["is_overfitting"]) == (4, 4, True)
+    assert (facts["heldout_loss"], facts["best_heldout_loss"], facts["best_heldout_step"]) == (4.3, 3.3, 2)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_best_is_released_and_the_last_again(
+    finished: Run, given: list[tuple[str, dict[str, Any]]], asked: list[str]
+) -> None:
+    choosing.release_best(run=finished, best=True)
+    assert asked.count("remake_release") == 1
+    choosing.release_best(run=finished, best=True)
+    assert asked.count("remake_release") == 1, "asked twice, it is done once"
+    tasks.remake_release(finished.pk.hex)
+    tasks.remake_release(finished.pk.hex)
+    assert len(given) == 2, "it is made once"
+    file, facts = given[-1]
+    assert (int(file), facts["steps"], facts["samples"], len(facts["points"])) == (2, 2, 8, 2), "what was given so far"
+    release = Release.objects.get(run=finished)
+    assert (release.step, release.index, release.state) == (2, 2, Release.State.READY)
+    choosing.release_best(run=finished, best=False)
+    tasks.remake_release(finished.pk.hex)
+    assert int(given[-1][0]) == 4
+    assert Release.objects.get(run=finished).step == 4
+
+
+def test_it_is_made_again_at_a_start_where_that_was_interrupted(finished: Run, asked: list[str]) -> None:
+    tasks.requeue_unfinished()
+    assert "remake_release" not in asked
+    choosing.release_best(run=finished, best=True)
+    asked.clear()
+    tasks.requeue_unfinished()
+    assert "remake_release" in asked
+
+
+@pytest.mark.parametrize("changes", [{"state": Snapshot.State.ADMITTED}, {"is_stored": False}])
+def test_a_snapshot_that_cannot_be_released_is_not_offered(finished: Run, changes: dict[str, Any]) -> None:
+    """Nobody has checked it, or its file is gone."""
+    finished.snapshots.filter(step=2).update(**changes)
+    assert choosing.better_snapshot(finished) is None
+    with pytest.raises(Problem, match="E315"):
+        choosing.release_best(run=finished, best=True)
+
+
+def test_a_run_whose_last_snapshot_is_best_has_nothing_to_choose(finished: Run) -> None:
+    finished.snapshots.filter(step=4).update(heldout_loss=1.0)
+    assert choosing.better_snapshot(finished) is None
+
+
+def test_a_run_that_is_not_finished_has_nothing_to_release(run: Run) -> None:
+    with pytest.raises(Problem, match="E315"):
+        choosing.release_best(run=run, best=False)
+
+
+def test_the_best_and_the_released_snapshot_are_kept(finished: Run, laptop: Owned) -> None:
+    choosing.release_best(run=finished, best=True)
+    needed = {2, 4}
+    for _ in range(3 * retention.MOST):
+        entry = committed(finished, (laptop.machine, 4))
+        Snapshot.objects.create(
+            run=finished, index=entry.index, step=entry.step, state_digest="", file=f"{entry.step:064d}", size=1
+        )
+    finished.snapshots.filter(step=1).update(heldout_loss=2.0)
+    retention.thin_snapshots(finished.pk, now=time.time() + 2 * retention.ASKED_FOR_S)
+    kept = set(finished.snapshots.filter(is_stored=True).values_list("index", flat=True))
+    assert {*needed, 1} <= kept
+    assert len(kept) == retention.MOST
+
+
+class TestPage:
+    """What is offered on the run's page."""
+
+    def test_everybody_gets_the_best_and_its_organizer_releases_it(self, finished: Run, client: Client) -> None:
+        text = client.get("/runs/proverbs/").content.decode()
+        assert "The best snapshot by held-out loss is that of step 2 (3.30)" in text
+        assert "Release step 2 instead" not in text
+        state: Any = client.get("/api/v1/runs/proverbs/states/2")
+        assert b"".join(state.streaming_content) == b"state"
+        organizer = as_(finished.organizer)
+        assert "Release step 2 instead" in organizer.get("/runs/proverbs/").content.decode()
+        assert organizer.post("/runs/proverbs/release/", {"snapshot": "best"}).status_code == 302
+        text = organizer.get("/runs/proverbs/").content.decode()
+        assert "The files are being made again" in text
+        tasks.remake_release(finished.pk.hex)
+        text = organizer.get("/runs/proverbs/").content.decode()
+        assert "This is the model of step 2." in text
+        assert "Release the last step instead" in text
+        assert organizer.post("/runs/proverbs/release/", {"snapshot": "last"}).status_code == 302
+        assert Release.objects.get(run=finished).wanted_index is None
+
+    def test_what_cannot_be_released_is_told(self, run: Run) -> None:
+        answer = as_(run.organizer).post("/runs/proverbs/release/", {"snapshot": "best"})
+        assert answer.status_code == 409
+        assert "E315" in answer.content.decode()
+
+    def test_a_state_that_is_gone_is_told(self, finished: Run, client: Client) -> None:
+        storage.snapshot_path(finished, f"{2:064d}").unlink()
+        assert client.get("/api/v1/runs/proverbs/states/2").json()["code"] == "E326"
+        assert client.get("/api/v1/runs/proverbs/states/99").status_code == 404
+        finished.snapshots.filter(step=2).update(state=Snapshot.State.ADMITTED)
+        assert client.get("/api/v1/runs/proverbs/states/2").status_code == 404, "nobody has checked it"

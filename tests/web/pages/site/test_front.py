@@ -1,0 +1,194 @@
+"""The front page: what this is, what goes on now, and the runs, those that need volunteers first."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from accounts.models import Person
+from coordination.models import Presence
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.recipes.masked_lm import MaskedLM
+from runs import listing
+from runs.ledger.totals import day_of
+from runs.models import DailyTotal, Run, Snapshot
+from tests.runs.factories import Owned, committed, draft, opened, owned
+from tests.web.browsing import as_, page
+from web.pages.site import front
+from web.pages.site.front import HIGH, WIDE, small_curve
+from web.run_picture.presence import OnlinePeer
+
+NAMES = re.compile(r'<h3><a href="/runs/([-\w]+)/"')
+
+
+def names(text: str) -> list[str]:
+    return NAMES.findall(text)
+
+
+def here(run: Run, *names: str, role: str = "trainer") -> None:
+    """Who is in the run now."""
+    members = [
+        {"peer": f"{place}" * 32, "name": name, "role": role, "state": "ready", "done": 0, "samples_per_s": 1.0}
+        for place, name in enumerate(names)
+    ]
+    Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=members)
+
+
+class TestRuns:
+    """Which are shown, and in which order."""
+
+    def test_those_that_need_volunteers_come_first(self, organizer: Person, client: Client) -> None:
+        runs = {name: opened(organizer, slug=name) for name in ("few", "many", "paused", "alone", "done")}
+        here(runs["few"], "Teo")
+        here(runs["many"], "Teo", "Ida")
+        here(runs["alone"], "operator", role="relay")
+        Run.objects.filter(slug="paused").update(state=Run.State.PAUSED)
+        Run.objects.filter(slug="done").update(state=Run.State.FINISHED)
+        text = page(client.get("/"))
+        assert names(text) == ["alone", "many", "few", "paused", "done"]
+        assert (
+            text.index("Needs volunteers")
+            < text.index("● Teo and Ida")
+            < text.index("● Teo<")
+            < text.index("<h3>Finished<")
+        )
+
+    def test_drafts_are_their_organizers_alone(self, organizer: Person, client: Client) -> None:
+        draft(organizer, slug="draft")
+        assert names(page(client.get("/"))) == []
+        assert names(page(as_(organizer).get("/"))) == ["draft"]
+
+    def test_finished_ones_go_on_behind_the_newest(self, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(front, "ON_A_PAGE", 2)
+        for place in range(5):
+            opened(organizer, slug=f"run-{place}", state=Run.State.FINISHED, title=f"Proverbs {place}")
+        opened(organizer, slug="other", title="Riddles")
+        client, seen, path = Client(), [], "/?q=proverbs"
+        while path:
+            text = page(client.get(path))
+            seen.append(names(text))
+            older = re.search(r'href="(\?from=[^"]+)">Older', text)
+            path = f"/{older[1]}".replace("&amp;", "&") if older else ""
+        assert seen == [["run-4", "run-3"], ["run-2", "run-1"], ["run-0"]], "and the search goes with them"
+
+    @pytest.mark.parametrize("begin", ["-1", "x", "9" * 5000, "", "99", "0"])
+    def test_a_page_that_is_not_there_is_not_an_error(self, run: Run, begin: str) -> None:
+        assert run.title in page(Client().get("/", {"from": begin}, follow=True))
+
+
+class TestSearch:
+    """By words, recipe and state."""
+
+    @pytest.fixture(autouse=True)
+    def runs(self, organizer: Person) -> None:
+        opened(organizer, slug="proverbs", title="Proverbs of the coast", purpose="Swahili sayings")
+        opened(organizer, slug="masked", title="Words", recipe=encode_recipe(MaskedLM()).decode())
+        Run.objects.filter(slug="masked").update(state=Run.State.FINISHED)
+
+    @pytest.mark.parametrize(
+        ("asked", "found"),
+        [
+            ({}, ["proverbs", "masked"]),
+            ({"q": "coast swahili"}, ["proverbs"]),
+            ({"q": "AMINA words"}, ["masked"]),
+            ({"q": "50% off_"}, []),
+            ({"recipe": "masked_lm"}, ["masked"]),
+            ({"recipe": "causal_lm"}, ["proverbs"]),
+            ({"recipe": "image_ssl"}, []),
+            ({"state": "finished"}, ["masked"]),
+            ({"state": "open"}, ["proverbs"]),
+            ({"state": "open", "recipe": "masked_lm"}, []),
+            ({"q": "a\0b", "recipe": "\0", "state": "no such", "from": "\0"}, []),
+            ({"q": "x " * 10_000}, []),
+        ],
+    )
+    def test_finds(self, client: Client, asked: dict[str, str], found: list[str]) -> None:
+        answer = client.get("/", asked)
+        assert answer.status_code == 200
+        assert names(page(answer)) == found
+
+    def test_what_is_not_found_is_told(self, client: Client) -> None:
+        text = page(client.get("/", {"q": "<b>nothing</b>"}))
+        assert "No run matches this search." in text
+        assert "<b>nothing" not in text
+
+
+class TestFigures:
+    """What goes on now, and how far runs are."""
+
+    def test_people_and_machines_of_listed_runs_are_counted_once_and_relays_are_neither(
+        self, organizer: Person, client: Client
+    ) -> None:
+        here(opened(organizer, slug="one"), "Teo", "Ida", "Teo")
+        here(opened(organizer, slug="two"), "Teo")
+        here(opened(organizer, slug="relays"), "operator", role="relay")
+        here(opened(organizer, slug="hidden", visibility=Run.Visibility.UNLISTED), "Noor")
+        text = " ".join(page(client.get("/")).split())
+        assert "<dt>people online</dt><dd>2</dd>" in text
+        assert "<dt>machines online</dt><dd>3</dd>" in text
+
+    def test_samples_are_those_since_midnight(self, run: Run, laptop: Owned, client: Client) -> None:
+        committed(run, (laptop.machine, 1200), (owned(run.organizer).machine, 34))
+        yesterday = day_of(timezone.now() - timedelta(days=1))
+        DailyTotal.objects.create(run=run, person=laptop.machine.person, day=yesterday, samples=5000)
+        assert "<dt>samples today</dt><dd>1,234</dd>" in " ".join(page(client.get("/")).split())
+        assert listing.samples_today(None, timezone.now() + timedelta(days=1)) == 0
+
+    def test_held_out_loss_leads(self, run: Run, laptop: Owned, client: Client) -> None:
+        for loss in (6.0, 5.0, 4.0):
+            committed(run, (laptop.machine, 4), loss=loss)
+        text = page(client.get("/"))
+        assert re.search(r"training loss\s*<span[^>]*>5.00<", text)
+        assert 'class="small-curve"' in text
+        run.snapshots.update(heldout_loss=3.25)
+        assert re.search(r"held-out loss\s*<span[^>]*>3.25<", page(client.get("/")))
+
+    @pytest.mark.parametrize(
+        ("losses", "path"),
+        [
+            ([], ""),
+            ([3.0], ""),
+            ([3.0, 3.0], "M0.0 38.0L160.0 38.0"),
+            ([4.0, 3.0, 2.0], "M0.0 2.0L80.0 20.0L160.0 38.0"),
+        ],
+    )
+    def test_a_small_curve_fills_its_box(self, losses: list[float], path: str) -> None:
+        assert small_curve(losses) == path
+        assert (WIDE, HIGH) == (160, 40)
+
+    def test_many_names_are_few(self) -> None:
+        peers: Any = [OnlinePeer(str(place), f"P{place}", "trainer", "ready", 0, 1.0) for place in range(6)]
+        assert front._here(peers[:1]) == "P0"
+        assert front._here(peers[:3]) == "P0, P1 and P2"
+        assert front._here(peers) == "P0, P1 and 4 others"
+
+
+def test_who_comes_for_the_first_time_is_told_what_this_is(run: Run, client: Client) -> None:
+    assert "Everyone gets a share" in page(client.get("/"))
+    assert "Everyone gets a share" not in page(as_(run.organizer).get("/"))
+    assert "Everyone gets a share" not in page(client.get("/?q=proverbs"))
+
+
+def test_a_link_to_the_site_has_a_picture(client: Client, db: None) -> None:
+    text = page(client.get("/"))
+    assert '<meta property="og:title" content="Train AI models together">' in text
+    assert '<meta property="og:image" content="http://testserver/preview.png">' in text
+    image = client.get("/preview.png")
+    assert (image["Content-Type"], image.content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
+    assert len(image.content) < 60_000
+
+
+def test_curves_of_many_runs_are_read_at_once(organizer: Person, laptop: Owned, django_assert_num_queries: Any) -> None:
+    runs = [opened(organizer, slug=f"run-{place}") for place in range(4)]
+    for run in runs[:3]:
+        for _ in range(3):
+            committed(run, (laptop.machine, 4))
+    Snapshot.objects.filter(run=runs[0]).update(heldout_loss=4.0)
+    found = list(listing.found_runs(None, listing.Search()))
+    with django_assert_num_queries(2):
+        curves, best = listing.curves(found), listing.best_heldout(found)
+    assert sorted(len(curve) for curve in curves.values()) == [3, 3, 3]
+    assert list(best.values()) == [4.0]
