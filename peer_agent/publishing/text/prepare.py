@@ -94,7 +94,7 @@ def cut(
     return PreparedText(
         vocab=pieces,
         size=tokens,
-        ready=f"{_ready(texts)}: {tokens:,} tokens, {pieces:,} pieces.{''.join(each.note for each in texts)}",
+        ready=f"{_ready(texts)}: {tokens:,} tokens, vocabulary {pieces:,}.{''.join(each.note for each in texts)}",
         characters=sum(documents.characters for documents in texts),
         shards=shards,
         heldout=write_heldout(held, out / "heldout.safetensors") if held else None,
@@ -104,7 +104,7 @@ def cut(
 
 
 def _ready(texts: Sequence[Documents]) -> str:
-    return "The text is ready" if len(texts) == 1 else f"{len(texts)} texts are ready"
+    return "The dataset is ready" if len(texts) == 1 else f"The dataset of {len(texts)} texts is ready"
 
 
 def _shown(documents: Documents, order: list[int]) -> list[str]:

@@ -72,7 +72,7 @@ def test_further_texts_are_sources_of_their_own_under_one_tokenizer(tmp_path: Pa
     assert "berries berries" in held
     assert len(made.pieces) == 3
     assert {word for piece in made.pieces for word in piece.split()} >= {"apples", "berries"}
-    assert made.ready.startswith("2 texts are ready: ")
+    assert made.ready.startswith("The dataset of 2 texts is ready: ")
 
 
 def test_the_tokenizer_learns_from_as_much_of_each_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

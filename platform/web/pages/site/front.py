@@ -25,7 +25,7 @@ NAMED = 2  # people who are here, by name
 WIDE, HIGH, EDGE = 160, 40, 2  # of a small curve, and what is free above and below it
 FROM = re.compile(r"[0-9]{1,9}")
 LONGEST = 100  # characters of a search
-STATES = (("", "All"), ("open", "Open"), ("finished", "Finished"))
+STATES = (("", "All states"), ("open", "Open"), ("finished", "Finished"))
 
 
 class Card(NamedTuple):
