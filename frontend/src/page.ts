@@ -20,14 +20,15 @@ export function fill(name: string, view: TemplateResult | string): RootPart | un
   return render(view, element);
 }
 
-/** Fetch the page and exchange the parts that say what can be done: joining, files, buttons. */
+/** Fetch the page and exchange the parts that say what can be done: joining, files, buttons. Not those to be kept. */
 export async function renewStanding(): Promise<void> {
   const answer = await fetch(location.pathname, { headers: { Accept: "text/html" } });
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  for (const part of document.querySelectorAll<HTMLElement>("[data-standing]")) {
+  for (const part of document.querySelectorAll<HTMLElement>("[data-standing]:not([data-keep])")) {
     const fresh = page.querySelector(`[data-standing="${part.dataset["standing"]}"]`);
     if (!fresh) continue;
+    part.toggleAttribute("data-keep", fresh.hasAttribute("data-keep"));
     part.replaceChildren(...fresh.childNodes);
     part.dispatchEvent(new Event("renewed", { bubbles: true }));
   }

@@ -105,6 +105,7 @@ export interface Values {
   readonly without_curve: string;
   readonly can_join: boolean;
   readonly release: string;
+  readonly released_step: number | null;
   readonly text: string;
   readonly step: number;
   readonly target_steps: number;

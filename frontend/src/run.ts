@@ -6,6 +6,7 @@ import { Feed } from "./feed";
 import { Links } from "./links";
 import { place as placeOf, renewStanding } from "./page";
 import type { Picture, Values } from "./picture";
+import { Mine } from "./mine";
 import { Place } from "./place";
 import { showActivity } from "./views/activity";
 import { showAveraging, showLinks } from "./views/averaging";
@@ -22,6 +23,7 @@ function begin(root: HTMLElement): void {
   const links = new Links(reader, root.dataset["links"] === "yes", () => ownLinks(slug), () => performance.now(), showOwnLinks);
   const standingOn = (root.dataset["standingOn"] ?? "").split(" ") as (keyof Values)[];
   let standing = root.dataset["standingAs"] ?? "";
+  const mine = new Mine(me, () => document.querySelector<HTMLElement>(".mine-now"));
   let latest: Picture | null = null;
 
   function showPlace(): void {
@@ -44,7 +46,8 @@ function begin(root: HTMLElement): void {
     links.look(picture);
     showOwnLinks();
     const now = standingOn.map((name) => picture[name]).join("|");
-    if (now === standing) return;
+    const isHere = mine.look(picture);
+    if (now === standing && isHere) return;
     standing = now;
     void renewStanding().catch(() => (standing = ""));
   }

@@ -7,6 +7,12 @@ export function grouped(value: number): string {
   return whole.format(value);
 }
 
+/** 1st, 2nd, 3rd, 11th. */
+export function ordinal(value: number): string {
+  const isTeen = [11, 12, 13].includes(value % 100);
+  return `${grouped(value)}${isTeen ? "th" : (["th", "st", "nd", "rd"][value % 10] ?? "th")}`;
+}
+
 /** Hours and minutes; with the day where it was not today. */
 export function clock(at: Date, now: Date = new Date()): string {
   const time: Intl.DateTimeFormatOptions = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };

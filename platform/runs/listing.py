@@ -1,24 +1,25 @@
 """Runs on the front page: which are found, their curves, and what the site does today. A few queries for any number."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import Min, Q, QuerySet, Sum
+from django.db.models import Case, IntegerField, OuterRef, Q, QuerySet, Subquery, Sum, When
 
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE
 from runs.access import Viewer, listed_runs
 from runs.ledger.totals import day_of
 from runs.models import DailyTotal, LogEntry, Run, Snapshot
 from runs.selectors import places
-from runs.states import LIVE
+from runs.states import HOSTED, LIVE
 
 CURVE = 40  # points of a curve on a card
 MOST_WORDS = 5  # that are searched for
+MOST_HOSTED = 1000  # runs whose people are counted
 SEARCHED = ("title", "purpose", "organizer__username")
 OBJECTIVE = '"objective":"{}"'  # in a recipe as it is stored
 STATES = {
@@ -38,9 +39,25 @@ class Search(NamedTuple):
     state: str = ""
 
 
-def found_runs(viewer: Viewer, search: Search) -> QuerySet[Run]:
-    """Listed runs that fit, the newest first."""
-    runs = listed_runs(viewer).select_related("head", "organizer", "dataset")
+def hosted_runs(viewer: Viewer) -> list[Run]:
+    """Listed runs in which somebody may be now; of each only what says which it is."""
+    return list(listed_runs(viewer).filter(state__in=HOSTED).only("pk", "state").order_by("-opened_at")[:MOST_HOSTED])
+
+
+def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
+    """Listed runs that fit, with their newest held-out loss as `heldout_loss`. Those that need volunteers come first,
+    then the `busy` ones, in which somebody trains, then the others that are under way; within these the newest.
+    """
+    measured = Snapshot.objects.filter(run=OuterRef("pk"), heldout_loss__isnull=False).order_by("-index")
+    need = Case(
+        When(Q(state=Run.State.OPEN) & ~Q(pk__in=list(busy)), then=0),
+        When(state=Run.State.OPEN, then=1),
+        When(state=Run.State.FINISHED, then=3),
+        default=2,
+        output_field=IntegerField(),
+    )
+    runs = listed_runs(viewer).select_related("head", "organizer", "dataset").order_by(need, "-created_at")
+    runs = runs.annotate(heldout_loss=Subquery(measured.values("heldout_loss")[:1]))
     for word in search.words.split()[:MOST_WORDS]:
         runs = runs.filter(reduce(or_, (Q(**{f"{name}__icontains": word}) for name in SEARCHED)))
     if search.recipe:
@@ -63,12 +80,6 @@ def curves(runs: Sequence[Run]) -> dict[UUID, Curve]:
         for run, step, loss in rows.values_list("run", "step", "loss"):
             found[run].append((step, loss))
     return found
-
-
-def best_heldout(runs: Sequence[Run]) -> dict[UUID, float]:
-    """The least held-out loss of each run in which one was measured."""
-    known = Snapshot.objects.filter(run__in=runs, heldout_loss__isnull=False).order_by().values_list("run")
-    return dict(known.annotate(best=Min("heldout_loss")))
 
 
 def samples_today(viewer: Viewer, now: datetime) -> int:

@@ -70,14 +70,21 @@ def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
             raise self.retry(countdown=BUSY_S)
 
 
-@shared_task
-def remake_release(run_id: str) -> None:
-    """Make a release anew whose card or model is not the one that is wanted now, also on the Hub."""
-    release = Release.objects.select_related("run").get(run=UUID(run_id))
-    if not is_stale(release):
+@shared_task(bind=True, max_retries=None)
+def remake_release(self: "Task[..., None]", run_id: str) -> None:
+    """Make a release anew whose card or model is not the one that is wanted now, also on the Hub.
+
+    Tried again where that failed, or where something else was wanted meanwhile.
+    """
+    releases = Release.objects.select_related("run__head")
+    before = releases.get(run=UUID(run_id))
+    if not is_stale(before):
         return
     making.make_release(UUID(run_id), anew=True)
-    if hub.send_again(UUID(run_id)):
+    after = releases.get(run=UUID(run_id))
+    if is_stale(after):
+        raise self.retry(countdown=min(RETRY_S * 2 ** min(self.request.retries, 10), hub.LONGEST_RETRY_S))
+    if after.folder != before.folder and hub.send_again(UUID(run_id)):
         queue.enqueue(TaskName.PUBLISH_RELEASE, UUID(run_id))
 
 

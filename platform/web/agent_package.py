@@ -95,6 +95,12 @@ def install_lines(request: HttpRequest) -> Install | None:
     return Install(wheel, url, requirement, f"uv tool install --torch-backend auto {requirement}", systems, likely)
 
 
+def pip_call(request: HttpRequest) -> str:
+    """What `manyhands` is called on the visitor's own system where it was installed with pip as the run page says."""
+    likely = likely_system(request.headers.get("User-Agent", ""))
+    return next((system.call for system in _systems("") if system.name == likely), "")
+
+
 def _systems(requirement: str) -> list[System]:
     unix, windows = "~/manyhands/bin/{}", '& "$HOME\\manyhands\\Scripts\\{}"'
     make, cpu = "python3 -m venv ~/manyhands", f"{unix.format('pip')} install torch --index-url {PYTORCH_CPU}"

@@ -119,7 +119,7 @@ def test_what_it_said_is_read_while_it_still_works(home: Home) -> None:
         path.write_bytes(path.read_bytes().replace(b'"pid":4242', f'"pid":{os.getpid()}'.encode()))
         status = read_status(home)
     assert status is not None
-    assert (status.title, status.accepted, sentence(status)) == ("Proverbs", 640, "This machine helps to make step 5.")
+    assert (status.title, status.accepted, sentence(status)) == ("Proverbs", 640, "Training step 5.")
 
 
 async def test_the_doctor_looks_at_it(home: Home) -> None:

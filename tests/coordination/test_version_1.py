@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Sum
 
 from accounts.keys import site_key
 from accounts.models import Machine
@@ -168,6 +169,8 @@ def test_pages_show_what_they_showed(grown: list[Record]) -> None:
         ("Noor", 70, 35, 1),
     ]
     assert standings.totals(run) == (2, 3, 350, 7 * 350)
+    given = run.daily.values_list("person__username").annotate(samples_given=Sum("samples"))
+    assert dict(given) == {"Teo": 280, "Noor": 70}, "summed up from the ledger"
     assert void_rounds(run) == 7
     assert [line.text for line in activity(run) if line.kind == "step"] == [f"step {at}" for at in range(70, 64, -1)]
     assert run.activity.filter(kind="step").count() == 64

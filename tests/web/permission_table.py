@@ -241,7 +241,7 @@ GET   /api/v1/files/tokenizer/<name>                 unlisted  401    200      2
 GET   /api/v1/files/tokenizer/<name>                 private   401    404      200    200       404      403
 GET   /api/v1/runs/<slug>/states/<made>              public    200    200      200    200       200      403
 GET   /api/v1/runs/<slug>/states/<made>              unlisted  200    200      200    200       200      403
-GET   /api/v1/runs/<slug>/states/<made>              private   404    404      200    200       404      404
+GET   /api/v1/runs/<slug>/states/<made>              private   404    404      200    200       404      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           public    401    200      200    200       200      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           unlisted  401    200      200    200       200      403
 PUT   /api/v1/runs/<slug>/snapshots/<step>           private   401    404      200    200       404      403

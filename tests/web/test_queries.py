@@ -73,6 +73,7 @@ def test_more_rows_are_no_more_questions(
     operator: Person, grow: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("web.feed.polling.KEEP_S", 0.0)
+    monkeypatch.setattr("web.pages.site.front.ON_A_PAGE", 2 * MANY)
     client = as_(operator)
     grow(0, FEW)
     few = {path: questions(client, path) for path in PAGES}

@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from django.db.models import Count, F, FloatField, Min, Sum, Value, Window
-from django.db.models.functions import Power, Rank
+from django.db.models.functions import Cast, Power, Rank
 
 from accounts.models import Person
 from runs.ledger.totals import day_of
-from runs.models import Run
+from runs.models import LedgerEntry, Run
 
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth
 BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
@@ -114,8 +114,9 @@ def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, li
     if period == Period.DAY:
         rows, weighed = run.daily.filter(day=today), F("samples") * Value(1.0)
     else:
-        age = (Value(today) - F("day")) / Value(HALF_LIFE_DAYS)
-        rows, weighed = run.daily.filter(day__gt=today - OLDEST_DAYS), F("samples") * Power(Value(0.5), age)
+        age = Cast(Value(today) - F("day"), FloatField()) / Cast(Value(HALF_LIFE_DAYS), FloatField())
+        weight = Power(Cast(Value(0.5), FloatField()), age)  # of numerics, PostgreSQL is slow
+        rows, weighed = run.daily.filter(day__gt=today - OLDEST_DAYS), F("samples") * weight
     sums = rows.order_by().values("person__username").annotate(weight=Sum(weighed, output_field=FloatField()))
     lines = sums.order_by("-weight", "person__username").values_list("person__username", "weight")
     shown = [(name, round(weight)) for name, weight in lines[offset : offset + limit]]
@@ -159,7 +160,8 @@ def recent(run: Run, names: Collection[str]) -> Recent:
 def shares(run: Run, *, steps: int, limit: int) -> Shares:
     """Who gave how much in the last `steps` steps, the most first."""
     last = run.head.step
-    rows = run.ledger.filter(step__gt=last - steps, step__lte=last).order_by().values_list("person__username")
+    entries = run.log.filter(step__gt=last - steps, step__lte=last).order_by().values("pk")
+    rows = LedgerEntry.objects.filter(entry__in=entries).order_by().values_list("person__username")  # by its index
     given = list(rows.annotate(given=Sum("samples")).order_by("-given", "person__username"))
     return Shares(min(steps, last), sum(samples for _, samples in given), dict(given[:limit]))
 

@@ -1,8 +1,28 @@
-"""What people gave by day; days of before have no rows."""
+"""What people gave by day. Of the days before, those are filled in that a board of the week still counts."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
+from django.db.models import Sum
+from django.db.models.functions import TruncDate
+
+OLDEST_DAYS = 70
+FIRST = datetime(1970, 1, 1, tzinfo=UTC).date()
+
+
+def fill(apps: Any, _: Any) -> None:
+    """Sum up the ledger of the last days."""
+    since = datetime.now(UTC) - timedelta(days=OLDEST_DAYS)
+    rows = apps.get_model("runs", "LedgerEntry").objects.filter(entry__at__gte=since).order_by()
+    by_day = rows.annotate(date=TruncDate("entry__at", tzinfo=UTC)).values_list("run", "person", "date")
+    total = apps.get_model("runs", "DailyTotal")
+    total.objects.bulk_create(
+        total(run_id=run, person_id=person, day=(date - FIRST).days, samples=samples, tokens=tokens)
+        for run, person, date, samples, tokens in by_day.annotate(given=Sum("samples"), read=Sum("tokens"))
+    )
 
 
 class Migration(migrations.Migration):
@@ -37,4 +57,5 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.RunPython(fill, migrations.RunPython.noop),
     ]

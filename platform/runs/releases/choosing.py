@@ -19,11 +19,11 @@ def released_snapshot(release: Release) -> Snapshot:
 
 
 def better_snapshot(run: Run) -> Snapshot | None:
-    """The best one by held-out loss, where it is not the newest and can be released."""
-    best = best_snapshot(run)
-    if best is None or not best.is_stored or best.state not in Snapshot.TRUSTED or not best.step:
+    """The best one by held-out loss, where it is not the newest and can be released; none until that is measured."""
+    newest, best = run.snapshots.order_by("-index").first(), best_snapshot(run)
+    if newest is None or newest.heldout_loss is None or best is None or best == newest:
         return None
-    return None if run.snapshots.filter(index__gt=best.index).first() is None else best
+    return best if best.is_stored and best.state in Snapshot.TRUSTED and best.step else None
 
 
 def is_stale(release: Release) -> bool:

@@ -81,7 +81,8 @@ def _command(publication: Publication, release: Release) -> list[str]:
     where = ["--endpoint", settings.HUB_ENDPOINT, "--repository", publication.repository]
     flags = [f"--{name}" for name in ("private", "replace") if getattr(publication, name)]
     known = [f"--known={publication.commit}"] if publication.commit else []
-    told = [f"--message=Manyhands: {run.slug}, step {run.head.step}", "--progress", str(_progress_path(run))]
+    step = run.head.step if release.step is None else release.step
+    told = [f"--message=Manyhands: {run.slug}, step {step}", "--progress", str(_progress_path(run))]
     files = [f"--name={name}" for name in names]
     return ["hub-push", str(storage.root() / release.folder), *where, *flags, *known, *told, *files]
 

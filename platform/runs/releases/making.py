@@ -69,9 +69,10 @@ def _told(known: CardFacts, snapshot: Snapshot) -> dict[str, Any]:
 
 @transaction.atomic
 def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
-    """False where another worker was faster."""
+    """False where another worker was faster, or another snapshot is wanted by now."""
     before = release.folder
-    if not Release.objects.filter(pk=release.pk, folder=before).update(
+    same = {"folder": before, "wanted_index": release.wanted_index}
+    if not Release.objects.filter(pk=release.pk, **same).update(
         state=Release.State.READY,
         folder=storage.relative(folder),
         files=made["files"],

@@ -16,7 +16,7 @@ def progress(picture: RunPicture, to_go: str) -> str:
 def resting(picture: RunPicture) -> str:
     """What stands in place of the step's bars while no machine is here."""
     if picture.run.state == Run.State.FINISHED:
-        return f"Training is finished. {picture.samples:,} samples went into the model."
+        return f"Training is finished, after {counted(picture.samples, 'sample', 'samples')}."
     return (
         f"No machines are training right now. A step takes {picture.target_batch:,} samples from all machines together."
     )

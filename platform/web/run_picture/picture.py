@@ -62,6 +62,7 @@ def _words(seen: Seen) -> Picture:
         "can_join": run.state in LIVE,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
+        "released_step": seen.run.release.step if seen.run.release else None,
     }
 
 

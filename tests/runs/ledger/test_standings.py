@@ -5,7 +5,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models import Count, Sum
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -119,3 +121,22 @@ def test_who_gave_nothing_has_no_place(run: Run, laptop: Owned, stranger: Person
 
 def test_a_new_run_has_nothing_lately(run: Run) -> None:
     assert standings.recent(run, []) == (0, {})
+
+
+def test_shares_of_the_last_steps_are_read_by_the_steps(run: Run, laptop: Owned, organizer: Person) -> None:
+    """A look each second reads fifty steps, and not the whole ledger of a long run."""
+    other = owned(organizer).machine
+    committed(run, (laptop.machine, 1000))
+    for _ in range(3):
+        committed(run, (laptop.machine, 1), (other, 2))
+    assert standings.shares(run, steps=3, limit=10) == (3, 9, {"Amina": 6, "Teo": 3})
+    assert standings.shares(run, steps=3, limit=1) == (3, 9, {"Amina": 6})
+    assert standings.shares(run, steps=50, limit=1)[:2] == (4, 1009)
+    with CaptureQueriesContext(connection) as asked:
+        standings.shares(run, steps=3, limit=10)
+    with connection.cursor() as cursor:
+        cursor.execute(f"explain query plan {asked.captured_queries[0]['sql']}")
+        plan = " ".join(str(row) for row in cursor.fetchall())
+    assert "runs_ledgerentry" in plan
+    assert "ledger_by_person_and_step" not in plan, plan
+    assert "SCAN runs_ledgerentry" not in plan, plan

@@ -6,14 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from celery.exceptions import Retry
 from django.test import Client
 
 from peer_agent.protocol.errors import Problem
 from runs import queue, storage, tasks
-from runs.models import Release, Run, Snapshot
-from runs.releases import choosing, making
+from runs.models import Publication, Release, Run, Snapshot
+from runs.releases import choosing, hub, making
+from runs.releases.card_names import set_named
 from runs.snapshots import retention
-from tests.runs.factories import Owned, committed
+from tests.runs.factories import Owned, committed, owned
 from tests.web.browsing import as_
 
 FILE = {"name": "model.safetensors", "size": 3, "sha256": "0" * 64}
@@ -107,6 +109,64 @@ def test_a_snapshot_that_cannot_be_released_is_not_offered(finished: Run, change
 def test_a_run_whose_last_snapshot_is_best_has_nothing_to_choose(finished: Run) -> None:
     finished.snapshots.filter(step=4).update(heldout_loss=1.0)
     assert choosing.better_snapshot(finished) is None
+
+
+def test_nothing_is_called_better_than_a_last_snapshot_that_is_not_measured_yet(finished: Run) -> None:
+    """It is made before that."""
+    finished.snapshots.filter(step=4).update(heldout_loss=None)
+    assert choosing.better_snapshot(finished) is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_card_of_an_earlier_step_names_those_up_to_it_and_is_not_made_again_and_again(
+    finished: Run, laptop: Owned, given: list[Any], asked: list[str]
+) -> None:
+    late = owned(finished.organizer, "late").machine
+    committed(finished, (late, 4))
+    for person in (late.person, laptop.machine.person):
+        set_named(run=finished, person=person, agreed=True)
+    choosing.release_best(run=finished, best=True)
+    tasks.remake_release(finished.pk.hex)
+    release = Release.objects.get(run=finished)
+    assert (release.step, release.named) == (2, ["Teo"])
+    assert not choosing.is_stale(release), "Amina gave nothing up to that step"
+    set_named(run=finished, person=laptop.machine.person, agreed=False)
+    assert choosing.is_stale(release)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_chosen_while_another_was_made_is_made_next(
+    finished: Run, given: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was made in vain does not go to the Hub."""
+    choosing.release_best(run=finished, best=True)
+    child = making.run_child
+
+    def changes_their_mind(command: list[str], **more: Any) -> Any:
+        Release.objects.update(wanted_index=None)
+        monkeypatch.setattr(making, "run_child", child)
+        return child(command, **more)
+
+    monkeypatch.setattr(making, "run_child", changes_their_mind)
+    monkeypatch.setattr("runs.releases.hub.send_again", lambda _: pytest.fail("the Hub is not told of it"))
+    tasks.remake_release(finished.pk.hex)
+    assert Release.objects.get(run=finished).step == 4
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise Problem.of("E106", path="/", reason="full")
+
+    choosing.release_best(run=finished, best=True)
+    monkeypatch.setattr(making, "run_child", fails)
+    with pytest.raises(Retry):
+        tasks.remake_release.apply((finished.pk.hex,), throw=True)
+
+
+def test_the_hub_is_told_of_the_step_that_is_released(finished: Run) -> None:
+    choosing.release_best(run=finished, best=True)
+    tasks.remake_release(finished.pk.hex)
+    release = Release.objects.select_related("run__head").get(run=finished)
+    publication = Publication(run=release.run, repository="amina/proverbs")
+    assert "--message=Manyhands: proverbs, step 2" in hub._command(publication, release)
 
 
 def test_a_run_that_is_not_finished_has_nothing_to_release(run: Run) -> None:

@@ -12,6 +12,7 @@ from accounts import selectors, services
 from accounts.models import Machine, Person, Token
 from accounts.services import IssuedToken
 from peer_agent.protocol.errors import Problem
+from web.agent_package import pip_call
 from web.http.faults import status_of
 from web.http.requester import person_in
 from web.pages.accounts.forms import MachineNameForm, TokenForm
@@ -58,7 +59,7 @@ def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
 @login_required
 @require_POST
 def personal_tokens(request: HttpRequest) -> HttpResponse:
-    """Create token with which a program reads as me."""
+    """A token with which a program reads as me."""
     person, form = person_in(request), TokenForm(request.POST)
     if not form.is_valid():
         return _page(request, person, token_form=form, status=400)
@@ -97,5 +98,6 @@ def _page(
         "token_form": token_form or TokenForm(),
         "name_fault": name_fault,
         "site": request.build_absolute_uri("/").rstrip("/"),
+        "pip_call": pip_call(request),
     }
     return render(request, "web/accounts/machines.html", facts, status=status)

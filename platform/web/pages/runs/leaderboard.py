@@ -19,6 +19,7 @@ from web.run_picture.own_place import own_words
 from web.run_picture.step_bars import tint_of
 
 PAGE = 100  # rows
+NOBODY = {Period.DAY: "No samples today.", Period.WEEK: "No samples in the last weeks."}
 Row = LeaderboardLine | MachineLine | PeriodLine
 MOST_PAGES = 1_000_000
 
@@ -42,7 +43,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "asked": f"of={'machines' if by_machine else 'people'}&period={period}",
         "rows": [{**row._asdict(), "tint": tint_of(row.name)} for row in rows[:PAGE]],
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
-        "nobody": card_sentences.NOBODY,
+        "nobody": NOBODY.get(period, card_sentences.NOBODY),
         "you": own_words(run, request.user, [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",
         "before": page - 1,
         "after": page + 1 if len(rows) > PAGE else 0,

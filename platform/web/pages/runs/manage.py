@@ -24,6 +24,7 @@ from web.pages.runs.forms.organizer import ExtendForm, InvitationForm, MemberFor
 from web.pages.runs.forms.sources import WeightsForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, run_facts, standing_facts
 from web.run_picture.loading import troubled_rows
+from web.run_picture.presence import RELAY
 from web.run_picture.troubles import run_troubles
 
 ACTIONS = {
@@ -194,6 +195,7 @@ def manage_page(
         "invitation_form": InvitationForm(),
         "link": link,
         "members": membership.members_of(run),
+        "online_names": {peer.name for peer in facts["seen"].peers if peer.role != RELAY},
         "removed": membership.removed_from(run),
         "invitations": membership.open_invitations(run),
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,

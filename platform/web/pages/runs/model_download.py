@@ -3,8 +3,10 @@
 import json
 from typing import Any
 
+from django.db.models import Sum
 from django.http import HttpRequest
 
+from accounts.models import Person
 from runs.access import person_of
 from runs.models import Publication, Release, Run
 from runs.releases.card_facts import how_checked
@@ -27,7 +29,14 @@ def home_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "card": CARD,
         "checked": how_checked(run),
         **release_choice(run),
+        "own": own_share(run, person) if person is not None else None,
     }
+
+
+def own_share(run: Run, person: Person) -> dict[str, Any] | None:
+    """What somebody gave, in samples and as a part of all; None for nothing."""
+    given, whole = (rows.aggregate(n=Sum("samples"))["n"] for rows in (run.totals.filter(person=person), run.totals))
+    return {"samples": given, "percent": f"{100 * given / whole:.1f} %"} if given else None
 
 
 def release_choice(run: Run) -> dict[str, Any]:

@@ -30,11 +30,11 @@ from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.loading import seen_of
 from web.run_picture.own_links import links_shown
-from web.run_picture.own_place import own_words
+from web.run_picture.own_place import own_machine_words, own_words
 from web.run_picture.picture import Picture, picture_of
 
 REFRESH_S = 5
-STANDING_ON = ("state", "release", "text")  # what of the picture decides what can be done on the page
+STANDING_ON = ("state", "release", "released_step", "text")  # what of the picture decides what can be done on the page
 
 
 @login_required
@@ -84,6 +84,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         # The chart is made of numbers and fixed words alone.
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout, unit=unit)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout, unit=unit)),  # noqa: S308
+        "mine": own_machine_words(run, request.user, seen.peers),
         "you": own_words(run, request.user, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "links": links,

@@ -19,8 +19,8 @@ from web.http.requester import site_of
 from web.run_picture import presence
 from web.run_picture.presence import RELAY, TRAINER, OnlinePeer
 
-OPEN_SHOWN = 60  # runs that are under way; all others are behind them, by pages
-ON_A_PAGE = 24
+ON_A_PAGE = 48  # runs
+FINISHED = str(Run.State.FINISHED)
 NAMED = 2  # people who are here, by name
 WIDE, HIGH, EDGE = 160, 40, 2  # of a small curve, and what is free above and below it
 FROM = re.compile(r"[0-9]{1,9}")
@@ -45,20 +45,19 @@ class Card(NamedTuple):
 
 @require_safe
 def front_page(request: HttpRequest) -> HttpResponse:
-    """What this is, for who comes for the first time; then all runs, those that need volunteers first."""
+    """What this is, for who comes for the first time; then all runs by pages, those that need volunteers first."""
     search, begin = _search(request), _begin(request)
-    found = listing.found_runs(request.user, search)
-    under_way = list(found.exclude(state=Run.State.FINISHED)[:OPEN_SHOWN]) if not begin else []
-    finished = list(found.filter(state=Run.State.FINISHED)[begin : begin + ON_A_PAGE + 1])
-    if begin and not finished:
+    here = presence.online_in(listing.hosted_runs(request.user))
+    busy = [run for run, peers in here.items() if any(peer.role == TRAINER for peer in peers)]
+    found = list(listing.found_runs(request.user, search, busy=busy)[begin : begin + ON_A_PAGE + 1])
+    if begin and not found:
         return redirect("web:runs")
-    older = len(finished) > ON_A_PAGE
-    shown = [*under_way, *finished[:ON_A_PAGE]]
-    here = presence.online_in(under_way)
-    cards = _cards(shown, here)
+    shown = found[:ON_A_PAGE]
+    curves = listing.curves(shown)
+    cards = [_card(run, curves.get(run.pk, []), here.get(run.pk, [])) for run in shown]
     facts = {
-        "under_way": sorted(cards[: len(under_way)], key=_by_need),
-        "finished": cards[len(under_way) :],
+        "under_way": sorted((card for card in cards if card.word != FINISHED), key=_by_need),
+        "finished": [card for card in cards if card.word == FINISHED],
         "totals": _totals(request, here),
         "is_new": not request.user.is_authenticated and not begin and search == listing.Search(),
         "search": search,
@@ -66,7 +65,7 @@ def front_page(request: HttpRequest) -> HttpResponse:
         "recipes": [(name, kind.title) for name, kind in sorted(KINDS.items())],
         "states": STATES,
         "begin": begin,
-        "older": begin + ON_A_PAGE if older else None,
+        "older": begin + ON_A_PAGE if len(found) > ON_A_PAGE else None,
         "asked": _asked(search),
         "site": site_of(request),
         "address": request.build_absolute_uri("/"),
@@ -95,7 +94,7 @@ def _asked(search: listing.Search) -> dict[str, str]:
 
 
 def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str, int]:
-    """Of all listed runs that are under way. Relays are no people and no machines that somebody lends."""
+    """Of all listed runs, whatever is searched for. Relays are no people and no machines that somebody lends."""
     members = [peer for peers in here.values() for peer in peers if peer.role != RELAY]
     return {
         "people": len({peer.name for peer in members}),
@@ -104,27 +103,23 @@ def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str
     }
 
 
-def _cards(runs: Sequence[Run], here: dict[Any, list[OnlinePeer]]) -> list[Card]:
-    curves, heldout = listing.curves(runs), listing.best_heldout(runs)
-    return [_card(run, curves.get(run.pk, []), heldout.get(run.pk), here.get(run.pk, [])) for run in runs]
-
-
-def _card(run: Run, curve: listing.Curve, best: float | None, peers: Sequence[OnlinePeer]) -> Card:
+def _card(run: Any, curve: listing.Curve, peers: Sequence[OnlinePeer]) -> Card:
+    """Of a run as `listing.found_runs` gives it."""
     trainers = [peer for peer in peers if peer.role == TRAINER]
     word = str(run.state)
     if run.state == Run.State.OPEN:
         word = "running" if trainers and not run.waiting_for else "waiting"
-    losses = [loss for _, loss in curve if math.isfinite(loss)]
-    loss = best if best is not None else median(losses[-TYPICAL:]) if losses else None
+    recent = [loss for step, loss in curve if step > run.head.step - TYPICAL and math.isfinite(loss)]
+    heldout: float | None = run.heldout_loss
     return Card(
         run=run,
         word=word,
         label="Needs volunteers" if word == "waiting" and not trainers else word.capitalize(),
         step=run.head.step,
         target_steps=run.parsed_recipe.target_steps,
-        loss_name="Held-out loss" if best is not None else "Training loss",
-        loss=loss,
-        curve=small_curve(losses),
+        loss_name="Training loss" if heldout is None else "Held-out loss",
+        loss=heldout if heldout is not None else median(recent) if recent else None,
+        curve=small_curve([loss for _, loss in curve if math.isfinite(loss)]),
         here=_here(trainers),
         machines=len(trainers),
     )

@@ -94,6 +94,14 @@ def test_who_only_averages_has_a_line_without_a_rank(crowd: Run) -> None:
     assert '<td class="number quiet"></td><td>Ida</td>' in text
 
 
+def test_a_day_without_samples_is_not_a_run_without(crowd: Run, client: Client) -> None:
+    crowd.daily.all().delete()
+    for period, words in (("day", "No samples today."), ("week", "No samples in the last weeks.")):
+        text = page(client.get("/runs/proverbs/leaderboard/", {"period": period}))
+        assert words in text
+        assert "No samples yet" not in text
+
+
 def test_todays_and_this_weeks_board(crowd: Run, client: Client) -> None:
     for period in ("day", "week"):
         text = page(client.get("/runs/proverbs/leaderboard/", {"period": period}))

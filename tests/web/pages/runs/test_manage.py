@@ -9,6 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from accounts.models import Person
+from coordination.models import Presence
 from runs import storage
 from runs.datasets.resumable_upload import begin_upload, take_piece
 from runs.lifecycle import membership
@@ -296,7 +297,7 @@ class TestDrafts:
         draft(organizer)
         Run.objects.update(waiting_for="no relay is connected")
         text = page(as_(organizer).get(MANAGE))
-        assert 'data-standing-on="state release text waiting_for"' in text
+        assert 'data-standing-on="state release released_step text waiting_for"' in text
         assert 'data-standing-as="draft||ready|no relay is connected"' in text
 
     def test_a_text_of_one_line_is_too_short_and_says_so(self, organizer: Person) -> None:
@@ -386,3 +387,43 @@ class TestTextsInPieces:
         fields = filled(upload="", text=SimpleUploadedFile("proverbs.txt", TEXT))
         as_(organizer).post("/runs/new/", fields)
         assert Run.objects.get().dataset.size == len(TEXT)
+
+
+class TestAccess:
+    """What is said of who may join."""
+
+    def test_a_draft_is_not_said_to_be_listed(self, organizer: Person) -> None:
+        draft(organizer, slug="proverbs")
+        text = page(as_(organizer).get(MANAGE))
+        assert "Once published, the run is listed and anyone can join." in text
+        assert "Anyone can join" not in text
+
+    def test_a_finished_run_invites_nobody(self, run: Run, organizer: Person, volunteer: Person) -> None:
+        Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
+        text = page(as_(organizer).get(MANAGE))
+        assert "Anyone can join" not in text
+        assert "Remove a volunteer" not in text
+        Run.objects.filter(pk=run.pk).update(visibility=Run.Visibility.PRIVATE)
+        membership.add_member(run=run, name=volunteer.username)
+        text = page(as_(organizer).get(MANAGE))
+        assert "Teo" in text, "its members can still be seen, and removed"
+        assert "Invite with a link" not in text
+
+    def test_members_who_are_here_are_marked(self, run: Run, organizer: Person, volunteer: Person) -> None:
+        Run.objects.filter(pk=run.pk).update(visibility=Run.Visibility.PRIVATE)
+        membership.add_member(run=run, name=volunteer.username)
+        mark = 'Teo <span class="now">● now</span>'
+        assert mark not in page(as_(organizer).get(MANAGE))
+        peer = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
+        Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[peer])
+        assert mark in page(as_(organizer).get(MANAGE))
+
+    def test_a_part_that_waits_is_renewed_and_one_with_forms_is_kept(self, organizer: Person) -> None:
+        """Else invitations would wait for a reload by hand, or a reload would take what is being typed."""
+        run = draft(organizer, slug="proverbs", visibility=Run.Visibility.PRIVATE)
+        assert 'data-standing="people" data-keep' in page(as_(organizer).get(MANAGE))
+        run.dataset.state = "preparing"
+        run.dataset.save()
+        text = page(as_(organizer).get(MANAGE))
+        assert 'data-standing="people">' in text
+        assert "You can invite people once the dataset is prepared." in text

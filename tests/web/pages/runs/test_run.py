@@ -17,7 +17,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs.models import Dataset, Release, Run
-from tests.runs.factories import PASSWORD, Owned, committed, draft, opened
+from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page
 from web.pages.accounts.first_operator import operator_secret
 
@@ -100,6 +100,9 @@ class TestMachines:
         client = as_(volunteer)
         answer = client.post("/machines/")
         assert "manyhands login http://testserver --token-file -<" in page(answer)
+        assert "~/manyhands/bin/manyhands login http://testserver --token-file -<" in page(answer), (
+            "as the run page says"
+        )
         assert re.search(r'<code id="machine-token">mh_[-\w]{43}</code>', page(answer))
         assert answer["Cache-Control"].startswith("max-age=0")
         assert "mh_" not in page(client.get("/machines/"))
@@ -239,6 +242,7 @@ class TestRunPage:
     def test_a_running_run_shows_curve_people_and_step(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4), loss=7.25)
         committed(run, (laptop.machine, 4), loss=6.5)
+        run.log.filter(step=1).update(at=timezone.now() - timedelta(seconds=60))
         peer = {
             "peer": laptop.machine.peer_id,
             "name": "Teo",
@@ -256,6 +260,33 @@ class TestRunPage:
         assert 'Teo <span class="now">● now</span>' in text
         assert "2 / 4</span> samples · gathering samples" in text
         assert "step 2 of 100" in text
+
+    def test_whoever_trains_sees_their_machine_instead_of_an_invitation(self, run: Run, laptop: Owned) -> None:
+        path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
+        peer = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
+        Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[peer])
+        assert "Your machine: no samples yet" in page(teo.get(path))
+        committed(run, (laptop.machine, 1204))
+        text = page(teo.get(path))
+        assert '<span class="mine-now">Your machine: 1,204 samples, 1st</span>' in text
+        assert "mine-now" not in page(Client().get(path))
+        assert "mine-now" not in page(as_(run.organizer).get(path))
+        Presence.objects.update(members=[peer, {**peer, "peer": "b" * 32}])
+        assert "Your 2 machines: 1,204 samples, 1st" in page(teo.get(path))
+        Presence.objects.update(members=[{**peer, "role": "relay"}])
+        assert "mine-now" not in page(teo.get(path)), "it gives no samples"
+
+    def test_a_finished_run_begins_with_its_model_and_thanks(self, client: Client, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 300), (owned(run.organizer).machine, 100))
+        Release.objects.create(run=run, state="ready", files=[], archive="proverbs.zip", sample="A bird in the hand")
+        Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
+        text = page(client.get(f"/runs/{run.slug}/"))
+        places = [text.index(words) for words in ("Download the model", "A bird in the hand", "Thank you", 'id="loss"')]
+        assert places == sorted(places)
+        assert text.count('id="home"') == 1
+        assert "400 samples from 2 people on 2 machines." in text
+        assert "You gave" not in text
+        assert "You gave 300 of them, 75.0 %." in page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
 
     def test_people_who_are_gone_are_not_shown_as_here(self, client: Client, run: Run) -> None:
         Presence.objects.create(run=run, phase="accumulate", members=[])

@@ -61,18 +61,23 @@ class TestRuns:
         assert names(page(client.get("/"))) == []
         assert names(page(as_(organizer).get("/"))) == ["draft"]
 
-    def test_finished_ones_go_on_behind_the_newest(self, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_they_go_on_page_by_page_and_the_search_with_them(
+        self, organizer: Person, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(front, "ON_A_PAGE", 2)
         for place in range(5):
-            opened(organizer, slug=f"run-{place}", state=Run.State.FINISHED, title=f"Proverbs {place}")
+            state = Run.State.FINISHED if place < 3 else Run.State.OPEN
+            opened(organizer, slug=f"run-{place}", state=state, title=f"Proverbs {place}")
         opened(organizer, slug="other", title="Riddles")
+        here(Run.objects.get(slug="run-4"), "Teo")
         client, seen, path = Client(), [], "/?q=proverbs"
         while path:
             text = page(client.get(path))
+            assert "<dt>person online</dt><dd>1</dd>" in " ".join(text.split()), "whatever is searched for"
             seen.append(names(text))
-            older = re.search(r'href="(\?from=[^"]+)">Older', text)
+            older = re.search(r'href="(\?from=[^"]+)">More', text)
             path = f"/{older[1]}".replace("&amp;", "&") if older else ""
-        assert seen == [["run-4", "run-3"], ["run-2", "run-1"], ["run-0"]], "and the search goes with them"
+        assert seen == [["run-3", "run-4"], ["run-2", "run-1"], ["run-0"]]
 
     @pytest.mark.parametrize("begin", ["-1", "x", "9" * 5000, "", "99", "0"])
     def test_a_page_that_is_not_there_is_not_an_error(self, run: Run, begin: str) -> None:
@@ -145,6 +150,18 @@ class TestFigures:
         assert 'class="small-curve"' in text
         run.snapshots.update(heldout_loss=3.25)
         assert re.search(r"held-out loss\s*<span[^>]*>3.25<", page(client.get("/")))
+        facts = {"state_digest": "", "size": 1, "file": "e" * 64}
+        Snapshot.objects.create(run=run, index=3, step=3, heldout_loss=4.5, **facts)
+        assert re.search(r"held-out loss\s*<span[^>]*>4.50<", page(client.get("/"))), "the newest, as on its page"
+
+    def test_training_loss_is_that_of_the_newest_steps_however_long_the_run_is(
+        self, run: Run, laptop: Owned, client: Client
+    ) -> None:
+        for step in range(1, 121):
+            committed(run, (laptop.machine, 4), loss=8 - step / 20)
+        found = re.search(r"training loss\s*<span[^>]*>([0-9.]+)<", page(client.get("/")))
+        assert found is not None
+        assert float(found[1]) == pytest.approx(8 - 116 / 20, abs=0.15)
 
     @pytest.mark.parametrize(
         ("losses", "path"),
@@ -186,9 +203,6 @@ def test_curves_of_many_runs_are_read_at_once(organizer: Person, laptop: Owned, 
     for run in runs[:3]:
         for _ in range(3):
             committed(run, (laptop.machine, 4))
-    Snapshot.objects.filter(run=runs[0]).update(heldout_loss=4.0)
-    found = list(listing.found_runs(None, listing.Search()))
     with django_assert_num_queries(2):
-        curves, best = listing.curves(found), listing.best_heldout(found)
+        curves = listing.curves(list(listing.found_runs(None, listing.Search())))
     assert sorted(len(curve) for curve in curves.values()) == [3, 3, 3]
-    assert list(best.values()) == [4.0]
