@@ -105,7 +105,8 @@ export interface Values {
   readonly without_curve: string;
   readonly can_join: boolean;
   readonly release: string;
-  readonly released_step: number | null;
+  /** Digits; empty where nothing is released. */
+  readonly released_step: string;
   readonly text: string;
   readonly step: number;
   readonly target_steps: number;

@@ -1,6 +1,7 @@
-/** The reader's own line below the leaderboard. The feed is the same for everybody, so the page asks for this alone. */
+/** The reader's own lines: below the leaderboard, and in place of “Join in” while their machine trains. */
 
 import type { Picture } from "./picture";
+import { grouped, ordinal } from "./words";
 
 export const ASK_MS = 5_000; // between questions at least
 
@@ -9,6 +10,7 @@ function mayBeBelow(picture: Picture, me: string): boolean {
   return me !== "" && picture.people > picture.leaderboard.length && !picture.leaderboard.some((line) => line.name === me);
 }
 
+/** The line below the leaderboard. The feed is the same for everybody, so the page asks for this alone. */
 export class Place {
   private step = -1;
   private askedAt = -Infinity;
@@ -38,5 +40,29 @@ export class Place {
       },
       () => (this.step = -1),
     );
+  }
+}
+
+/** The line of those whose machine trains. The feed knows of the first few on the leaderboard. */
+export class Mine {
+  private wasHere: boolean | null = null;
+
+  constructor(
+    private readonly me: string,
+    private readonly line: () => Element | null,
+  ) {}
+
+  /** Keep the line up. False where it should be there and is not, or the other way round: told once. */
+  look(picture: Picture): boolean {
+    const own = this.me ? picture.leaderboard.find((line) => line.name === this.me && line.rank > 0) : undefined;
+    const line = this.line();
+    const wasHere = this.wasHere ?? line !== null;
+    const isHere = own ? own.now : wasHere;
+    this.wasHere = isHere;
+    if (own && isHere && line) {
+      const name = (line.textContent ?? "").split(":")[0];
+      line.textContent = `${name}: ${grouped(own.samples)} ${own.samples === 1 ? "sample" : "samples"}, ${ordinal(own.rank)}`;
+    }
+    return isHere === wasHere;
   }
 }

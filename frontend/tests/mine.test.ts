@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { Mine } from "../src/mine";
+import { Mine } from "../src/place";
 import type { Picture } from "../src/picture";
 import { ordinal } from "../src/words";
 

@@ -62,8 +62,14 @@ def _words(seen: Seen) -> Picture:
         "can_join": run.state in LIVE,
         "text": str(seen.run.dataset.state),
         "release": str(seen.run.release.state) if seen.run.release else "",
-        "released_step": seen.run.release.step if seen.run.release else None,
+        "released_step": _released_step(seen.run),
     }
+
+
+def _released_step(run: RunPicture) -> str:
+    """After which step the released model was made; text, as the page compares it with what it shows."""
+    step = run.release.step if run.release else None
+    return "" if step is None else str(step)
 
 
 def _cards(seen: Seen) -> Picture:

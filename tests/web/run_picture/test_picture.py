@@ -12,6 +12,7 @@ from runs.models import Release
 from runs.selectors import Measured, Point, RunPicture
 from tests.runs.factories import RECIPE
 from tests.web.run_picture.test_status_sentence import AUXILIARY, NOOR, RELAY, TEO, picture
+from web.pages.runs.run import STANDING_ON
 from web.run_picture.picture import Seen, picture_of
 from web.run_picture.presence import OnlinePeer
 from web.run_picture.status_sentence import passes_note
@@ -115,3 +116,11 @@ def test_a_state_has_a_label_for_people() -> None:
     assert label("draft") == ("draft", "Draft")
     assert label("finishing", release=Release(state=Release.State.FAILED)) == ("failed", "Failed")
     assert label("finished", release=Release(state=Release.State.READY)) == ("finished", "Finished")
+
+
+@pytest.mark.parametrize("release", [None, Release(state="preparing"), Release(state="ready", step=400)])
+def test_what_the_page_compares_is_text(release: Release | None) -> None:
+    """Of anything else, script and server write another: `None` and an empty text, `True` and `true`."""
+    shown = picture_of(Seen(with_recipe(picture("finished", release=release)), (), "", 0, NOON))
+    assert [type(shown[name]) for name in (*STANDING_ON, "waiting_for")] == [str] * (1 + len(STANDING_ON))
+    assert shown["released_step"] == ("400" if release and release.step else "")
