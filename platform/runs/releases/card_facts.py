@@ -130,9 +130,9 @@ def vouched(dataset: Dataset) -> str:
 def is_card_stale(release: Release) -> bool:
     """Whether somebody of those in the model has agreed to be named, or taken it back, since the card was made."""
     run = release.run
-    is_of_newest = release.step is None or not run.snapshots.filter(index__gt=release.index).exists()
-    given = _given(run, run.head.step if is_of_newest else release.step)
-    agreed = NamedVolunteer.objects.filter(run=run, person__in=given.order_by().values("person"))
+    is_older = release.index is not None and run.snapshots.filter(index__gt=release.index).exists()
+    given = _given(run, release.step if is_older and release.step is not None else run.head.step)
+    agreed = NamedVolunteer.objects.filter(run=run, person__in=given.order_by().values_list("person", flat=True))
     return set(agreed.values_list("person__username", flat=True)) != set(release.named)
 
 
