@@ -13,7 +13,7 @@ from peer_agent.relay.place import SEEN
 from tests.end_to_end.rig.swarm import Swarm
 
 HERE = str(ROOT)  # the agent of this checkout, whichever is installed
-AVERAGED = re.compile(r"step (\d+) is made: .* ([\d.]+) [MG]B averaged here")
+AVERAGED = re.compile(r"step ([\d,]+): .* ([\d.]+) [MG]B averaged here")
 
 
 @pytest.fixture(scope="module")

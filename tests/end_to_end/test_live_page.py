@@ -26,7 +26,7 @@ RECORDER = """
     const names = [...document.querySelectorAll("[data-live=leaderboard] tbody tr td:nth-child(2)")];
     const now = {
       step: step ? Number(step[1].replaceAll(",", "")) : 0,
-      loss: document.querySelector("[data-live=loss]").textContent.trim().split(/\\s/)[0],
+      loss: document.querySelector("[data-live=loss] .big")?.textContent.trim() ?? "",
       sentence: document.querySelector("[data-live=sentence]").textContent,
       ranks: names.map((name) => name.textContent.replace("● now", "").trim()),
     };
@@ -170,7 +170,7 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         says_the_same_anew(swarm, live)
         swarm.start_agent("amina", token=swarm.token_of(amina))
         live.page.wait_for_selector('text="Download the model"', timeout=180_000)
-        assert live.text("badge").startswith("finished")
+        assert live.text("badge").startswith("Finished")
         assert live.page.locator("a:has-text('Join in')").count() == 0
         says_the_same_anew(swarm, live)
         assert live.page.evaluate("window.mark") == "still the same page"
