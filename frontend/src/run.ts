@@ -45,8 +45,8 @@ function begin(root: HTMLElement): void {
     links.look(picture);
     showOwnLinks();
     const now = standingOn.map((name) => picture[name]).join("|");
-    const isHere = mine.look(picture);
-    if (now === standing && isHere) return;
+    const isRight = mine.look(picture);
+    if (now === standing && isRight) return;
     standing = now;
     void renewStanding().catch(() => (standing = ""));
   }

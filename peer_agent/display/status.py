@@ -19,7 +19,7 @@ EVENTS = 3
 
 
 class ShownTrouble(Struct, frozen=True):
-    """Problems, in the catalogue's words."""
+    """What is wrong now, in the catalogue's words."""
 
     code: str
     title: str

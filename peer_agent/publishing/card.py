@@ -59,7 +59,7 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     checked: str = ""  # how it is known that the log gives this model, in a sentence; empty where nobody has checked
 
     @property
-    def count(self) -> int:
+    def contributors(self) -> int:
         """How many people gave something."""
         return max(len(self.people) + self.unnamed, 1)
 
@@ -129,7 +129,7 @@ def _summary(recipe: Recipe, facts: CardFacts, parameters: int) -> str:
     where = f" The run's page: <{facts.address}>." if re.fullmatch(r"https?://[^\s<>]+", facts.address) else ""
     return (
         f"{recipe.summary()[:1].upper()}{recipe.summary()[1:]}, {parameters:,} parameters, trained together by "
-        f"{facts.count:,} {'person' if facts.count == 1 else 'people'} with Manyhands.{where}"
+        f"{facts.contributors:,} {'person' if facts.contributors == 1 else 'people'} with Manyhands.{where}"
     )
 
 

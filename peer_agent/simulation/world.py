@@ -82,7 +82,7 @@ class Observer(Protocol):
 
 
 class Tally:
-    """Activity, by kind of note."""
+    """What happened, by kind of note."""
 
     def __init__(self) -> None:
         self.notes: dict[str, int] = {}

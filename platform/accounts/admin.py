@@ -62,7 +62,7 @@ class PersonAdmin(Kept):
             deactivation.open_account(person=person)
             self.message_user(request, f"The account of {person} is open.")
 
-    @admin.action(description="Create link for a new password")
+    @admin.action(description="Create a link for a new password")
     def password_link(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
         """Once, within a day; what `manage.py reset_password` prints."""
         for person in chosen:

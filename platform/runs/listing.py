@@ -14,7 +14,7 @@ from peer_agent.protocol.recipe import USUAL_OBJECTIVE
 from runs.access import Viewer, listed_runs
 from runs.ledger.totals import day_of
 from runs.models import DailyTotal, LogEntry, Run, Snapshot
-from runs.selectors import places
+from runs.selectors import Point, places
 from runs.states import HOSTED, LIVE
 
 CURVE = 40  # points of a curve on a card
@@ -25,10 +25,7 @@ OBJECTIVE = '"objective":"{}"'  # in a recipe as it is stored
 STATES = {
     "open": (Run.State.PREPARING, *LIVE, Run.State.FINISHING),
     "finished": (Run.State.FINISHED,),
-    "draft": (Run.State.DRAFT,),
 }
-
-Curve = list[tuple[int, float]]  # steps and losses
 
 
 class Search(NamedTuple):
@@ -71,14 +68,14 @@ def _of_kind(objective: str) -> Q:
     return named | ~Q(recipe__contains='"objective":') if objective == USUAL_OBJECTIVE else named
 
 
-def curves(runs: Sequence[Run]) -> dict[UUID, Curve]:
+def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
     """The loss of each of these runs at about `CURVE` of its steps, in order: one query, by the index of the log."""
     wanted = [Q(run=run, index__in=places(run.head.index, CURVE)) for run in runs if run.head.index]
-    found: dict[UUID, Curve] = defaultdict(list)
+    found: dict[UUID, list[Point]] = defaultdict(list)
     if wanted:
         rows = LogEntry.objects.filter(reduce(or_, wanted)).order_by("run", "index")
         for run, step, loss in rows.values_list("run", "step", "loss"):
-            found[run].append((step, loss))
+            found[run].append(Point(step, loss))
     return found
 
 

@@ -13,7 +13,7 @@ from runs.access import Viewer, listed_runs
 from runs.ledger.averaged import AveragedLine, averaged_lines
 from runs.ledger.standings import LeaderboardLine, Recent, Shares, leaderboard, recent, shares, totals
 from runs.models import ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
-from runs.timeline import MEMBER, STEP
+from runs.timeline import STEP, activity_of
 
 POINTS = 360  # of the curve on a page at most
 LONG = 1200  # of the curve as a table and on a card
@@ -146,13 +146,9 @@ def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
 
 
 def activity(run: Run) -> list[ActivityLine]:
-    """The timeline, newest first: commits come every second and leave room for everything else.
-
-    Guests are named to guests alone: a run may have been by invitation, and be open to everybody by now.
-    """
-    steps_made = run.activity.filter(kind=STEP)[:RECENT_STEPS]
-    hidden = () if run.visibility == Run.Visibility.PRIVATE else (MEMBER,)
-    others = run.activity.exclude(kind__in=(STEP, *hidden))[:RECENT]
+    """The timeline, newest first: commits come every second and leave room for everything else."""
+    lines = activity_of(run)
+    steps_made, others = lines.filter(kind=STEP)[:RECENT_STEPS], lines.exclude(kind=STEP)[:RECENT]
     return sorted([*steps_made, *others], key=lambda line: (line.at, line.pk), reverse=True)
 
 

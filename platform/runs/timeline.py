@@ -1,4 +1,4 @@
-"""Activity in a run, a line at a time, in words for people."""
+"""What happened in a run, a line at a time, in words for people."""
 
 from django.db.models import F, QuerySet
 
@@ -27,8 +27,11 @@ def quoted(text: str) -> str:
     return f"“\u2068{text}\u2069”"
 
 
-def activity_of(run: Run, group: str) -> QuerySet[ActivityLine]:
-    """Lines of a group; of none, all. Guests are named to guests alone: a run may have been by invitation before."""
+def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
+    """Lines of a group; of none, all.
+
+    Guests are named to guests alone: a run may have been by invitation, and be open to everybody by now.
+    """
     lines = run.activity.filter(kind__in=GROUPS[group]) if group else run.activity.all()
     return lines if run.visibility == Run.Visibility.PRIVATE else lines.exclude(kind=MEMBER)
 

@@ -1,4 +1,4 @@
-"""Problems: troubles that began and have not ended, and which of them are shown. Times are passed in."""
+"""What is wrong now: troubles that began and have not ended, and which of them are shown. Times are passed in."""
 
 from collections.abc import Collection, Iterable
 

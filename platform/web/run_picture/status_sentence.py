@@ -12,7 +12,6 @@ from runs.selectors import Measured, Point, RunPicture, RunProgress
 from web.run_picture.presence import TRAINER, OnlinePeer
 
 RUNNING = "running"  # the state of a run that makes steps
-FAILING = frozenset({Run.State.DRAFT, Run.State.FINISHING})  # states in which a failure stops everything
 WITHOUT_PACE_S = 3600.0
 SOON_S = 3.0  # the page is a second old
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
@@ -177,17 +176,22 @@ def ordinal(number: int) -> str:
 
 
 def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """The run's state in one word, also a class of the style sheet."""
-    if picture.run.state == Run.State.OPEN:
-        return RUNNING if trainers and not picture.run.waiting_for else "waiting"
-    has_failed = picture.release is not None and picture.release.state == Release.State.FAILED
-    if picture.run.state == Run.State.DRAFT:
-        has_failed = bool(picture.run.waiting_for) or picture.dataset.state == Dataset.State.FAILED
-    return "failed" if has_failed and picture.run.state in FAILING else picture.run.state
+    """The state of the run on this page."""
+    return word_of(picture.run, picture.dataset, trainers, release=picture.release)
+
+
+def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, release: Release | None = None) -> str:
+    """A run's state in one word, also a class of the style sheet. `release`: where it may have failed."""
+    if run.state == Run.State.OPEN:
+        return RUNNING if trainers and not run.waiting_for else "waiting"
+    has_failed = release is not None and release.state == Release.State.FAILED and run.state == Run.State.FINISHING
+    if run.state == Run.State.DRAFT:
+        has_failed = bool(run.waiting_for) or dataset.state == Dataset.State.FAILED
+    return "failed" if has_failed else run.state
 
 
 def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
-    """The state as its badge shows it."""
+    """The state as people read it, everywhere."""
     return "Waiting for volunteers" if word == "waiting" and not trainers else word.capitalize()
 
 

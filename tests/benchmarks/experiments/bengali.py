@@ -68,7 +68,7 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
 
 
 def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
-    """All steps: three begin, a fourth comes late, and two of the first go. Activity, in words."""
+    """All steps: three begin, a fourth comes late, and two of the first go. What happened, in words."""
     began, happened = time.monotonic(), []
 
     def join(name: str, place: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Problems: delay, suppression and order hold for any history of beginnings and ends."""
+"""What is wrong now: delay, suppression and order hold for any history of beginnings and ends."""
 
 import re
 from pathlib import Path

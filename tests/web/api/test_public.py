@@ -111,7 +111,7 @@ class TestReading:
         assert (facts["steps"], facts["loss"], facts["points"][-1]) == (2, 4.5, [2, 4.0])
         assert facts["people"] == [{"name": "Teo", "share": 1.0, "samples": 8}]
         assert facts["data_licence"] == "CC0"
-        assert parse_facts(json.dumps(facts).encode()).count == 1
+        assert parse_facts(json.dumps(facts).encode()).contributors == 1
 
     def test_the_agent_that_is_offered(self, db: None, settings: Any) -> None:
         bare = get("agent").json()

@@ -47,7 +47,7 @@ def activity_feed(request: HttpRequest, slug: str) -> HttpResponse:
     address = request.build_absolute_uri(f"/runs/{run.slug}/")
     title = _printed(run.title)
     feed = Rss201rev2Feed(title=f"{title} · Manyhands", link=address, description=f"Activity in {title}", language="en")
-    for line in activity_of(run, "").exclude(kind=STEP).order_by("-pk")[:FEED]:
+    for line in activity_of(run).exclude(kind=STEP).order_by("-pk")[:FEED]:
         feed.add_item(
             title=_printed(line.text),
             link=f"{address}activity/",

@@ -40,15 +40,13 @@ def own_share(run: Run, person: Person) -> dict[str, Any] | None:
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """The best snapshot beside the one that is released; `released_step` is None of a release made before both."""
-    release = Release.objects.select_related("run").filter(run=run, state=Release.State.READY).first()
+    """The best snapshot where another one is released, and whether the files are being made again."""
+    release = Release.objects.select_related("run__head").filter(run=run, state=Release.State.READY).first()
     if release is None:
-        return {"better": None, "released_step": None, "is_remade": False}
+        return {"better": None, "is_remade": False}
     better = better_snapshot(run)
     return {
         "better": better if better is not None and better.index != release.index else None,
-        "released_step": release.step,
-        "is_last_released": release.wanted_index is None,
         "is_remade": is_stale(release),
     }
 

@@ -16,6 +16,7 @@ from web.run_picture.chart import NARROW, loss_chart
 from web.run_picture.loading import seen_of
 from web.run_picture.picture import picture_of
 from web.run_picture.presence import TRAINER
+from web.run_picture.status_sentence import counted, state_label, word_of
 
 BADGE_S = 60  # that a badge may be old
 BOARD = 5  # rows in a frame
@@ -41,14 +42,11 @@ def badge(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _words(run: Run) -> str:
     """“running · step 413 of 1,000”."""
-    step, last = run.head.step, run.parsed_recipe.target_steps
     if run.state == Run.State.FINISHED:
-        return f"finished · {step:,} steps"
-    word = str(run.state)
-    if run.state == Run.State.OPEN:
-        is_here = any(peer.role == TRAINER for peer in presence.online(run))
-        word = "running" if is_here and not run.waiting_for else "needs volunteers"
-    return f"{word} · step {step:,} of {last:,}"
+        return f"finished · {counted(run.head.step, 'step', 'steps')}"
+    trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
+    label = state_label(word_of(run, run.dataset, trainers), trainers).lower()
+    return f"{label} · step {run.head.step:,} of {run.parsed_recipe.target_steps:,}"
 
 
 def badge_svg(words: str) -> str:

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -14,10 +13,12 @@ from django.views.decorators.http import require_safe
 from peer_agent.protocol.recipe import KINDS
 from runs import listing
 from runs.models import Run
-from runs.progress import TYPICAL
+from runs.progress import TYPICAL, typical_loss
+from runs.selectors import Point
 from web.http.requester import site_of
 from web.run_picture import presence
 from web.run_picture.presence import RELAY, TRAINER, OnlinePeer
+from web.run_picture.status_sentence import state_label, word_of
 
 ON_A_PAGE = 48  # runs
 FINISHED = str(Run.State.FINISHED)
@@ -103,23 +104,21 @@ def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str
     }
 
 
-def _card(run: Any, curve: listing.Curve, peers: Sequence[OnlinePeer]) -> Card:
+def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
     """Of a run as `listing.found_runs` gives it."""
     trainers = [peer for peer in peers if peer.role == TRAINER]
-    word = str(run.state)
-    if run.state == Run.State.OPEN:
-        word = "running" if trainers and not run.waiting_for else "waiting"
-    recent = [loss for step, loss in curve if step > run.head.step - TYPICAL and math.isfinite(loss)]
+    word = word_of(run, run.dataset, trainers)
     heldout: float | None = run.heldout_loss
+    newest = [point for point in curve if point.step > run.head.step - TYPICAL]  # the others are thinned
     return Card(
         run=run,
         word=word,
-        label="Needs volunteers" if word == "waiting" and not trainers else word.capitalize(),
+        label=state_label(word, trainers),
         step=run.head.step,
         target_steps=run.parsed_recipe.target_steps,
         loss_name="Training loss" if heldout is None else "Held-out loss",
-        loss=heldout if heldout is not None else median(recent) if recent else None,
-        curve=small_curve([loss for _, loss in curve if math.isfinite(loss)]),
+        loss=typical_loss(newest) if heldout is None else heldout,
+        curve=small_curve([point.loss for point in curve if math.isfinite(point.loss)]),
         here=_here(trainers),
         machines=len(trainers),
     )

@@ -15,7 +15,7 @@ from web.pages.runs.share import badge_svg
 def test_a_badge_says_state_and_step(run: Run, laptop: Owned, client: Client) -> None:
     answer = client.get("/runs/proverbs/badge.svg")
     assert (answer["Content-Type"], answer["Cache-Control"]) == ("image/svg+xml", "max-age=60")
-    assert "needs volunteers · step 0 of" in answer.content.decode()
+    assert "waiting for volunteers · step 0 of" in answer.content.decode()
     committed(run, (laptop.machine, 4))
     member = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
     Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[member])
@@ -26,10 +26,19 @@ def test_a_badge_says_state_and_step(run: Run, laptop: Owned, client: Client) ->
     known = {"If-None-Match": answer["ETag"]}
     assert client.get("/runs/proverbs/badge.svg", headers=known).status_code == 304
     Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
-    assert "finished · 1 steps" in client.get("/runs/proverbs/badge.svg").content.decode()
+    assert "finished · 1 step<" in client.get("/runs/proverbs/badge.svg").content.decode()
 
 
-@pytest.mark.parametrize("words", ["draft · step 0 of 1", "needs volunteers · step 1,000,000 of 10,000,000"])
+def test_a_badge_asks_for_no_volunteers_where_something_else_is_waited_for(run: Run, client: Client) -> None:
+    member = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
+    Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[member])
+    Run.objects.filter(pk=run.pk).update(waiting_for="no relay is connected")
+    text = client.get("/runs/proverbs/badge.svg").content.decode()
+    assert "waiting · step 0 of" in text
+    assert "volunteers" not in text
+
+
+@pytest.mark.parametrize("words", ["draft · step 0 of 1", "waiting for volunteers · step 1,000,000 of 10,000,000"])
 def test_a_badge_is_a_picture_that_holds_its_words(words: str) -> None:
     tree = ET.fromstring(badge_svg(words))
     width = int(tree.attrib["width"])

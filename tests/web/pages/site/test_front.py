@@ -50,7 +50,7 @@ class TestRuns:
         text = page(client.get("/"))
         assert names(text) == ["alone", "many", "few", "paused", "done"]
         assert (
-            text.index("Needs volunteers")
+            text.index("Waiting for volunteers")
             < text.index("● Teo and Ida")
             < text.index("● Teo<")
             < text.index("<h3>Finished<")
