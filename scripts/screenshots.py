@@ -39,7 +39,7 @@ PICTURES = [
     Picture("run-light", "{run}", wait=LIVE),
     Picture("run-dark", "{run}", wait=LIVE, scheme="dark"),
     Picture("run-phone", "{run}", wait=LIVE, width=390, height=844),
-    Picture("front", "/", height=480),
+    Picture("front", "/", height=1000),
     Picture("machines", "/machines/", who="Amina", height=720),
 ]
 

@@ -157,6 +157,7 @@ def test_it_goes_on(grown: list[Record]) -> None:
     record = next_record(run, (noor, (Unit(2, 0, 100, 102),)))
     assert store.commit(run, sealed(record), record, duration_s=1, attempts=1) == "committed"
     assert audit(run) == {**audit(run), "steps": STEPS + 1, "faults": []}
+    assert run.daily.filter(person__username="Noor").aggregate(n=Sum("samples"))["n"] == 70 + 2
     assert list(settled_units(run))[-1] == Unit(2, 0, 0, 102)
 
 

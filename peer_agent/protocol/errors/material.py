@@ -139,7 +139,7 @@ MATERIAL: dict[str, Entry] = {
         "Other bytes on the Hub",
         Severity.MEDIUM,
         "Of {repository}, {name} is not what the Hub said it was.",
-        "Open the run again: the file is fetched anew. If that does not help, download it and bring it yourself.",
+        "Publish the run again: the file is fetched anew. If that does not help, download it and bring it yourself.",
         means=NOTHING_LOST,
     ),
 }

@@ -53,7 +53,7 @@ SITE: dict[str, Entry] = {
         "Data not prepared",
         Severity.HIGH,
         "The data could not be prepared ({reason}).",
-        "Open the run again, which tries it again; if it happens again, tell the operator.",
+        "Publish the run again, which tries it again; if it happens again, tell the operator.",
     ),
     "E310": Entry(
         "Snapshot does not match",
