@@ -273,7 +273,8 @@ class TestRelease:
         card_names.set_named(run=run, person=laptop.machine.person, agreed=True)
         with monkeypatch.context() as patch:
             failing(patch, Problem.of("E312", reason="no memory"))
-            tasks.remake_release(run.pk.hex)
+            with pytest.raises(Retry):
+                tasks.remake_release(run.pk.hex)
         assert Release.objects.get().state == "ready"
         for _ in range(2):
             tasks.remake_release(run.pk.hex)
