@@ -19,6 +19,8 @@ from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
+AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
+FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
 LEAST_SIGMA = 0.15  # a flow between equal machines may pause for as long by itself (decision 21)
 MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
 DEVIATIONS = 4.0  # medians of what differs from the median

@@ -81,11 +81,17 @@ class _Share(Struct, frozen=True):
 
 
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Keep how late each slot was at a reducer, by what it says of the attempt that was planned last: once."""
+    """Keep how late each slot was at a reducer, by what it says of the attempt that was planned last: once.
+
+    A plan whose links may carry far more than it says takes less than its time: nobody is late there, which says
+    nothing of the plans that follow.
+    """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
         return
     plan = measured.plan
+    if plan.pace >= deadlines.FAR_AHEAD:
+        return
     place = message.fence, message.step, message.attempt
     if (plan.fence, plan.step, plan.attempt) != place:
         return

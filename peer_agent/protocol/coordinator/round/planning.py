@@ -16,13 +16,11 @@ from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.round.outlining import begin_outline
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
-from peer_agent.protocol.deadlines import MOST_SIGMA
+from peer_agent.protocol.deadlines import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 
-AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
-FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
 LONGER = 1.02  # times what was hoped
 STRAGGLES = 6.0  # times the median of what contributors' own links need
 START_S = 0.2  # from the plan to the first chunk

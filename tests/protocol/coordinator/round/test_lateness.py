@@ -11,6 +11,7 @@ from peer_agent.protocol.bandwidth.flows import Capacity
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.round import planning
 from peer_agent.protocol.coordinator.state import ROUNDS_KEPT, Late, Phase
+from peer_agent.protocol.deadlines import AHEAD_OF_PLAN, FAR_AHEAD
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
 from tests.protocol.coordinator.scenes import CHUNKS, progress, reducing
@@ -271,6 +272,16 @@ def test_the_word_of_one_who_reduces_nothing_or_of_another_attempt_does_not_coun
     tell(stage, trainers[0].peer, 10.0, 10.0, 10.0, 12.0)
     stage.say(relay, m.Arrivals(**{**stage.place(), "attempt": 7}, arrivals=()))
     assert not stage.state.latenesses
+
+
+@pytest.mark.parametrize(("pace", "rounds"), [(0.0, 1), (AHEAD_OF_PLAN, 1), (FAR_AHEAD, 0)])
+def test_a_plan_that_may_take_far_less_than_its_time_tells_nothing(pace: float, rounds: int) -> None:
+    """Nobody is late there; the first round that keeps to its plan would then wait for nobody."""
+    stage, _, relay = timed()
+    assert stage.round.plan is not None
+    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, pace=pace)  # type: ignore[union-attr,type-var]
+    tell(stage, relay, 10.0, 10.0, 10.0, 10.0)
+    assert len(stage.state.latenesses) == rounds
 
 
 def test_of_several_reducers_the_one_at_which_it_came_last_counts() -> None:

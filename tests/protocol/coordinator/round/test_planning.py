@@ -9,8 +9,6 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.reach import look_at_reach
 from peer_agent.protocol.coordinator.round.planning import (
-    AHEAD_OF_PLAN,
-    FAR_AHEAD,
     FRAMING,
     REDUCE_S,
     START_S,
@@ -19,7 +17,7 @@ from peer_agent.protocol.coordinator.round.planning import (
     patience_s,
 )
 from peer_agent.protocol.coordinator.state import Late
-from peer_agent.protocol.deadlines import MOST_SIGMA
+from peer_agent.protocol.deadlines import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
 from tests.protocol.coordinator.scenes import CHUNKS, capacities_of, chunks_arrive, reducing
 from tests.protocol.coordinator.stage import ELEMENTS, RUN, Stage, peer_of, sent
 
