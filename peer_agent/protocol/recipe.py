@@ -21,6 +21,7 @@ OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
 MOST_FILE_BYTES = 1 << 40
 MOST_SOURCES = 16  # of one run's data
+USUAL_STEPS = 100, 10_000  # least and most of a run whose organizer states none
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -120,7 +121,8 @@ class Recipe(
     the rest of it (`peer_agent.recipes.training.Training`).
     """
 
-    title: ClassVar[str]  # of the kind, for people
+    title: ClassVar[str]  # of the kind, for people …
+    about: ClassVar[str]  # … and what its model does, in one sentence
     library: ClassVar[str] = "transformers"  # that loads a release, in the Hub's words …
     task: ClassVar[str] = ""  # … and what it is for, where the Hub has a word for it
     loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: one, and many
@@ -131,6 +133,7 @@ class Recipe(
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
     from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form has
     largest: ClassVar[str] = ""  # the path of the value that makes a model too large
+    usual_passes: ClassVar[int] = 4  # over its data; a text teaches less and less from there on (arXiv 2305.16264)
     unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices by name, whose rows are made of length 1 after each step
 
     optimizer: Optimizer = Optimizer()
@@ -164,6 +167,12 @@ class Recipe(
         """What the plan may use in the place of a stated codec: that one, and then fewer and fewer bits."""
         return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
+    def steps_over(self, samples: int) -> int:
+        """Steps of a run whose organizer states none: its kind's usual passes over so many samples, within bounds."""
+        least, most = USUAL_STEPS
+        steps = min(max(-(-self.usual_passes * samples // self.target_batch), least), most)
+        return max(steps, self.optimizer.warmup_steps)
+
     # --- what a kind of recipe says of itself -----------------------------------------------------------------------
 
     @abstractmethod
@@ -189,6 +198,11 @@ class Recipe(
     def fixed_parameters(self) -> int:
         """About how many more parameters the model has, which the run does not change and nobody sends."""
         return 0
+
+    def operations(self, samples: int) -> float:
+        """About how many floating-point operations a gradient of so many samples takes; 0 where nobody has counted."""
+        del samples
+        return 0.0
 
     @abstractmethod
     def kept_floats(self, samples: int) -> float:

@@ -35,7 +35,7 @@ def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
     before = page.inner_text("[data-estimate]")
     fill_in(organizer)
     page.wait_for_function("before => document.querySelector('[data-estimate]').innerText !== before", arg=before)
-    page.click("button:has-text('Create draft')")
+    page.click("button:has-text('Save draft')")
     page.wait_for_selector(f"h1:has-text('{TITLE}')")
     swarm.slug = page.url.split("/runs/")[1].split("/")[0]
     return organizer

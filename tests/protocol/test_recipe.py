@@ -31,6 +31,16 @@ def test_the_usual_recipe_is_fine_and_its_bytes_are_canonical() -> None:
     assert parse_recipe(b"{}") == CausalLM()
 
 
+@pytest.mark.parametrize(
+    ("samples", "warmup", "steps"),
+    [(6_000, 10, 500), (6_001, 10, 501), (10, 10, 100), (10**9, 10, 10_000), (10, 300, 300), (10**9, 20_000, 20_000)],
+)
+def test_steps_that_nobody_states_are_a_few_passes_within_bounds(samples: int, warmup: int, steps: int) -> None:
+    recipe = CausalLM(target_batch=48, optimizer=Optimizer(warmup_steps=warmup))
+    assert recipe.usual_passes == 4
+    assert recipe.steps_over(samples) == steps
+
+
 BEFORE = (  # as agents and sites wrote the usual recipe that knew of no further values
     b'{"objective":"causal_lm","model":{"family":"gpt2","layers":2,"width":64,"heads":4,"context":64},'
     b'"optimizer":{"name":"lamb","learning_rate":0.01,"beta1":0.9,"beta2":0.98,"epsilon":1e-6,"weight_decay":0.01,'

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import Rule, Words, register
 from peer_agent.recipes.text.recipe import TextRecipe, usage_of_writer
-from peer_agent.recipes.text.transformer import even_heads, kept_floats, recomputed_floats
+from peer_agent.recipes.text.transformer import even_heads, kept_floats, operations, recomputed_floats
 
 # Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
 KEPT = {"gpt2": 39.0, "llama": 27.0, "qwen3": 32.0}
@@ -41,6 +41,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     """GPT-2, Llama or Qwen from the first parameters on, on one text. A sample is `context` tokens of it."""
 
     title = "Language model"
+    about = "Learns to continue text: the kind that writes."
     training = "peer_agent.recipes.causal_lm.training"
     task = "text-generation"
     largest = "model.layers"
@@ -79,6 +80,10 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         layer = 2 * width * (width + model.keys) + 3 * width * model.inside + norms
         embeddings = 2 if model.family == "llama" else 1  # into the model and out of it, where those are not one
         return (embeddings * self.vocab + 1) * width + model.layers * layer
+
+    def operations(self, samples: int) -> float:
+        """As of every transformer."""
+        return operations(self.model, vocab=self.vocab, samples=samples)
 
     def kept_floats(self, samples: int) -> float:
         """As of every transformer."""

@@ -67,7 +67,9 @@ class _Read(Struct, frozen=True):
 class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
     """Adapters of `rank` beside a base's matrices, on a text. A sample is `context` tokens of it."""
 
+    usual_passes = 3
     title = "Fine-tune a language model"
+    about = "Adapts a model that exists to your text; little is sent."
     training = "peer_agent.recipes.finetune_lora.training"
     prepares: ClassVar[type[Preparation]] = AdaptedText
     task = "text-generation"

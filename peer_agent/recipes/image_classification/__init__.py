@@ -17,7 +17,9 @@ ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
 class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_classification"):
     """A ResNet on labelled images. A sample is an image, moved by a few pixels where that is wanted."""
 
+    usual_passes = 30  # images are cut anew each time
     title = "Image classifier"
+    about = "Learns to name what is in a picture."
     training = "peer_agent.recipes.image_classification.training"
     task = "image-classification"
     from_data = ("classes",)

@@ -40,7 +40,9 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     of a run does so by committed step, and a unit needs nothing that was computed before it (rule 33).
     """
 
+    usual_passes = 100  # images are cut anew each time (arXiv 2006.09882, section 4)
     title = "Images without labels"
+    about = "Learns what pictures have in common (SwAV)."
     training = "peer_agent.recipes.image_ssl.training"
     task = "image-feature-extraction"
     loss_unit: ClassVar[tuple[str, str]] = ("pair of crops", "pairs of crops")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
 from peer_agent.recipes.text.preparation import Language, TextPreparation, TokenizerName
 from peer_agent.recipes.text.recipe import TextRecipe
-from peer_agent.recipes.text.transformer import even_heads, kept_floats, recomputed_floats
+from peer_agent.recipes.text.transformer import even_heads, kept_floats, operations, recomputed_floats
 
 Token = Annotated[int, Meta(ge=0, le=65_535)]
 
@@ -39,6 +39,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     """
 
     title = "Masked language model"
+    about = "Learns to fill in hidden words: the kind that reads."
     training = "peer_agent.recipes.masked_lm.training"
     loss_unit = ("masked word", "masked words")
     task = "fill-mask"
@@ -91,6 +92,10 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
             return (self.vocab + model.context) * model.width + (12 * model.layers + 2) * model.width**2
         embeddings = (self.vocab + model.context + 2 * model.width) * model.embedding
         return embeddings + 13 * model.width**2
+
+    def operations(self, samples: int) -> float:
+        """As of every transformer."""
+        return operations(self.model, vocab=self.vocab, samples=samples)
 
     def kept_floats(self, samples: int) -> float:
         """As of every transformer."""

@@ -36,6 +36,15 @@ def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float)
     return samples * shape.context * (shape.width * (shape.layers + a_layer) + vocab * KEPT_LOGITS)
 
 
+def operations(shape: Shape, *, vocab: int, samples: int) -> float:
+    """About how many floating-point operations forward and backward take: two for each weight and token, three times.
+
+    Attention beside them looks at the whole context (arXiv 2001.08361, section 2.1).
+    """
+    matrices = 12 * shape.layers * shape.width**2 + vocab * shape.width
+    return 6.0 * samples * shape.context * (matrices + 2 * shape.layers * shape.context * shape.width)
+
+
 def even_heads(shape: Shape) -> Rule:
     """The heads share the width."""
     uneven = f"width {shape.width} is not a multiple of heads {shape.heads}"

@@ -1,7 +1,9 @@
 """Whether data are what a recipe learns from, and enough for its batch."""
 
+from msgspec.structs import replace
+
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.recipe import Recipe, checked
 from peer_agent.recipes import KINDS
 from runs.models import Dataset
 
@@ -39,6 +41,12 @@ def require_sample(recipe: Recipe, *, size: int) -> None:
     """There is at least one whole sample. Raises Problem E317."""
     if size < recipe.least_size():
         raise Problem.of("E317", size=f"{size:,}", unit=recipe.material.unit, least=f"{recipe.least_size():,}")
+
+
+def with_usual_steps(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """The recipe with as many steps as prepared data are worth."""
+    samples = sum(map(recipe.samples_in, dataset.shards.values_list("tokens", flat=True)))
+    return checked(replace(recipe, target_steps=recipe.steps_over(samples)))
 
 
 def _require(recipe: Recipe, *, samples: int) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import quotas, storage
-from runs.datasets.batches import require_batch, require_data, require_suited
+from runs.datasets.batches import require_batch, require_data, require_suited, with_usual_steps
 from runs.datasets.services import preparation_of, prepare_anew
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
@@ -51,7 +51,9 @@ def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
 
 
 @transaction.atomic
-def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None) -> None:
+def change_draft(
+    *, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None, automatic_steps: bool = False
+) -> None:
     """Another recipe or licence, and another first text where one is given; further ones stay. Raises Problem.
 
     E315, E301, E307, E317, E366, E377.
@@ -73,8 +75,11 @@ def change_draft(*, run: Run, recipe: Recipe, licence: str, dataset: Dataset | N
         recipe = checked(replace(recipe, **{name: getattr(old, name) for name in recipe.from_data}))
     if is_known and text.state == Dataset.State.READY:
         require_data(recipe, text)
+        recipe = with_usual_steps(recipe, text) if automatic_steps else recipe
     Dataset.objects.filter(pk=text.pk).update(licence=licence)
-    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(recipe).decode(), dataset=text, waiting_for="")
+    Run.objects.filter(pk=run.pk).update(
+        recipe=encode_recipe(recipe).decode(), automatic_steps=automatic_steps, dataset=text, waiting_for=""
+    )
     brought = recipe.material.brought
     _hand_over(draft.dataset, text, keeps=brought is not None and brought == old.material.brought)
     if dataset is not None:

@@ -16,7 +16,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
-from runs.datasets.batches import require_data, require_sample
+from runs.datasets.batches import require_data, require_sample, with_usual_steps
 from runs.datasets.hub_sources import fetch_missing
 from runs.datasets.services import lacks_base, preparation_of
 from runs.lifecycle.sources import state_weights
@@ -107,10 +107,14 @@ def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path
 
 def _fit_recipe(run: Run, dataset: Dataset, made: dict[str, Any]) -> None:
     recipe = run.parsed_recipe.fitted(made)
+    ready = made["ready"]
+    if run.automatic_steps:
+        recipe = with_usual_steps(recipe, dataset)
+        ready += f" The run is set to {recipe.target_steps:,} steps."
     run.recipe = encode_recipe(recipe).decode()
     run.save(update_fields=["recipe"])
     Dataset.objects.filter(pk=dataset.pk).update(preparation=preparation_of(recipe))
-    add_line(run=run, kind="prepared", text=made["ready"])
+    add_line(run=run, kind="prepared", text=ready)
 
 
 @transaction.atomic

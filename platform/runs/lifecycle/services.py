@@ -31,8 +31,12 @@ def create_run(
     purpose: str,
     recipe: Recipe,
     visibility: Run.Visibility = Run.Visibility.PUBLIC,
+    automatic_steps: bool = False,
 ) -> Run:
-    """A draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366, E377."""
+    """A draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366, E377.
+
+    `automatic_steps`: the recipe's steps are set from the size of the data once that is known.
+    """
     checked(recipe)
     quotas.held(organizer)
     quotas.require_draft_left(organizer)
@@ -49,6 +53,7 @@ def create_run(
         dataset=dataset,
         recipe=encode_recipe(recipe).decode(),
         visibility=visibility,
+        automatic_steps=automatic_steps,
     )
     save_with_address(run)
     Head.objects.create(run=run)

@@ -43,6 +43,7 @@ class Run(models.Model):
     organizer = models.ForeignKey(Person, models.PROTECT, related_name="runs")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
     recipe = models.TextField()  # canonical JSON
+    automatic_steps = models.BooleanField(default=False)  # the recipe's steps follow from the size of the data
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
     state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
     wanted = models.CharField(max_length=10, choices=Wanted.choices, default=Wanted.NOTHING, blank=True)

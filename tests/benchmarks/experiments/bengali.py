@@ -51,7 +51,7 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
         page.evaluate("document.querySelectorAll('details').forEach((folded) => (folded.open = true))")
         for name, value in recipe.items():
             page.fill(f"input[name={name}]", value)
-        page.click("main button.main")
+        page.click("text=Save draft")
         page.click("text=Add another text", timeout=PREPARED_MS)
         page.set_input_files("input[name=text]", further)
         page.fill("input[name=licence]", LICENCE)

@@ -13,6 +13,7 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
     """A table of how often one token follows another. A sample is `context` tokens."""
 
     title = "Bigram table"
+    about = "Counts which token follows which."
     training = "tests.recipes.bigram.training"
     words = (
         Words("context", "context", "Context", "Tokens in a sample."),

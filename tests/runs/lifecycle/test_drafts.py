@@ -109,6 +109,15 @@ class TestRecipe:
         assert Dataset.objects.get().licence == "CC BY"
         assert enqueued == []
 
+    def test_steps_follow_from_the_text_once_nobody_states_them(self, proverbs: Run, organizer: Person) -> None:
+        drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0", automatic_steps=True)
+        assert (proverbs.automatic_steps, proverbs.parsed_recipe.target_steps) == (True, 125), "4 times 125 samples"
+        drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0")
+        assert (proverbs.automatic_steps, proverbs.parsed_recipe.target_steps) == (False, 100)
+        text = other_text(organizer)
+        drafts.change_draft(run=proverbs, recipe=RECIPE, licence="CC0", dataset=text, automatic_steps=True)
+        assert (proverbs.automatic_steps, proverbs.parsed_recipe.target_steps) == (True, 100), "known once it is ready"
+
     def test_another_vocabulary_prepares_it_anew(
         self, proverbs: Run, enqueued: list[Any], django_capture_on_commit_callbacks: Any
     ) -> None:

@@ -12,6 +12,7 @@ from celery.exceptions import Retry
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.card import parse_facts
 from runs import queue, storage, tasks
 from runs.datasets.services import preparation_of, store_upload
@@ -107,6 +108,20 @@ class TestDataset:
         created.refresh_from_db()
         assert created.parsed_recipe == msgspec.structs.replace(RECIPE, vocab=300)
         assert Dataset.objects.get().preparation == preparation_of(created.parsed_recipe), "it need not be cut again"
+
+    @pytest.mark.parametrize(("is_automatic", "batch", "steps"), [(True, 4, 113), (True, 2, 226), (False, 4, 100)])
+    def test_steps_that_nobody_stated_follow_from_its_size(
+        self, created: Run, children: list[str], is_automatic: bool, batch: int, steps: int
+    ) -> None:
+        """113 samples of 8 tokens in the shard of 900, the last one shorter; what is held out is not learned from."""
+        created.automatic_steps = is_automatic
+        created.recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_batch=batch)).decode()
+        created.save()
+        preparation.prepare_dataset(created.dataset_id)
+        created.refresh_from_db()
+        assert created.parsed_recipe.target_steps == steps
+        line = created.activity.get(kind="prepared").text
+        assert (f"The run is set to {steps} steps." in line) == is_automatic
 
     def test_doing_it_twice_does_it_once(self, created: Run, children: list[str]) -> None:
         for _ in range(2):

@@ -1,4 +1,6 @@
-"""Pages on which an organizer changes a run's words, or a whole draft."""
+"""Pages on which an organizer makes a run, changes its words, or a whole draft."""
+
+from functools import partial
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
@@ -8,15 +10,41 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from peer_agent.protocol.errors import Problem
+from runs import quotas
 from runs.access import access_managed_run
 from runs.datasets.hub_sources import OnHub
-from runs.lifecycle import drafts
+from runs.lifecycle import drafts, services
 from runs.models import Run
+from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.dataset_text import found_on_hub, stored_text, too_often, upload_facts
-from web.pages.runs.forms.new_run import usual_recipe
+from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm
+from web.pages.runs.manage import managed
+
+
+@login_required
+@rate_limits.limited("uploads", rate_limits.person)
+@require_http_methods(["GET", "POST"])
+def new_run(request: HttpRequest) -> HttpResponse:
+    """One form from the dataset to a draft, which is published with it where that is wanted."""
+    form = NewRunForm(
+        request.POST or None,
+        request.FILES or None,
+        usual=usual_recipe(request),
+        upload_limit_mb=settings.UPLOAD_LIMIT_MB,
+    )
+    if request.method == "POST" and form.is_valid():
+        try:
+            run = _create(request, form, found_on_hub(person_in(request), form))
+        except Problem as problem:
+            form.blame(problem)
+        else:
+            publish = partial(services.open_run, run=run)
+            return managed(request, run, publish if "publish" in request.POST else lambda: None)
+    facts = upload_facts(person_in(request), form)
+    return render(request, "web/runs/new_run.html", facts, status=400 if form.errors else 200)
 
 
 @login_required
@@ -56,13 +84,30 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
     return render(request, "web/runs/edit_draft.html", facts, status=400 if form.errors else 200)
 
 
+def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
+    """Store the text and make the draft. Raises Problem."""
+    person, recipe = person_in(request), form.recipe()
+    quotas.require_draft_left(person)
+    dataset = stored_text(person, form, found)
+    assert dataset is not None, "the form wants a text"
+    return services.create_run(
+        organizer=person,
+        dataset=dataset,
+        title=form.cleaned_data["title"],
+        purpose=form.cleaned_data["purpose"],
+        recipe=recipe,
+        visibility=Run.Visibility(form.cleaned_data["visibility"]),
+        automatic_steps=form.automatic_steps,
+    )
+
+
 @transaction.atomic
 def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
     """All of it or nothing. Raises Problem."""
     recipe = form.recipe()
     dataset = stored_text(person_in(request), form, found)
     licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence
-    drafts.change_draft(run=run, recipe=recipe, licence=licence, dataset=dataset)
+    drafts.change_draft(run=run, recipe=recipe, licence=licence, dataset=dataset, automatic_steps=form.automatic_steps)
     _change_words(run, form)
 
 

@@ -1,29 +1,20 @@
-"""Pages of runs: the form, the run. What its organizer can do to it is in `managing`."""
+"""The page of a run. What its organizer can do to it is in `manage`."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.utils.safestring import mark_safe
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
-from peer_agent.protocol.errors import Problem
-from runs import quotas
 from runs.access import access_run, may_manage
-from runs.datasets.hub_sources import OnHub
 from runs.datasets.sources import source_lines
-from runs.lifecycle import services
 from runs.models import Run
 from runs.states import LIVE, MOVING
 from web.agent_package import install_lines, is_near
-from web.http import rate_limits
 from web.http.access import run_or_404
-from web.http.requester import person_in, site_of
-from web.pages.runs.dataset_text import found_on_hub, stored_text, upload_facts
-from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
+from web.http.requester import site_of
 from web.pages.runs.model_download import home_facts
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
@@ -35,28 +26,6 @@ from web.run_picture.picture import Picture, picture_of
 
 REFRESH_S = 5
 STANDING_ON = ("state", "release", "released_step", "text")  # what of the picture decides what can be done on the page
-
-
-@login_required
-@rate_limits.limited("uploads", rate_limits.person)
-@require_http_methods(["GET", "POST"])
-def new_run(request: HttpRequest) -> HttpResponse:
-    """One form from the text to the draft."""
-    form = NewRunForm(
-        request.POST or None,
-        request.FILES or None,
-        usual=usual_recipe(request),
-        upload_limit_mb=settings.UPLOAD_LIMIT_MB,
-    )
-    if request.method == "POST" and form.is_valid():
-        try:
-            run = _create(request, form, found_on_hub(person_in(request), form))
-        except Problem as problem:
-            form.blame(problem)
-        else:
-            return redirect("web:manage", slug=run.slug)
-    facts = upload_facts(person_in(request), form)
-    return render(request, "web/runs/new_run.html", facts, status=400 if form.errors else 200)
 
 
 @require_safe
@@ -104,19 +73,3 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
 def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
     """Which values of the picture decide when the page is fetched anew, and what they are in the page as it comes."""
     return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
-
-
-def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
-    """Store the text and make the draft. Raises Problem."""
-    person, recipe = person_in(request), form.recipe()
-    quotas.require_draft_left(person)
-    dataset = stored_text(person, form, found)
-    assert dataset is not None, "the form wants a text"
-    return services.create_run(
-        organizer=person,
-        dataset=dataset,
-        title=form.cleaned_data["title"],
-        purpose=form.cleaned_data["purpose"],
-        recipe=recipe,
-        visibility=Run.Visibility(form.cleaned_data["visibility"]),
-    )

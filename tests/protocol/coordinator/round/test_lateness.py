@@ -279,7 +279,7 @@ def test_a_plan_that_may_take_far_less_than_its_time_tells_nothing(pace: float, 
     """Nobody is late there; the first round that keeps to its plan would then wait for nobody."""
     stage, _, relay = timed()
     assert stage.round.plan is not None
-    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, pace=pace)  # type: ignore[union-attr,type-var]
+    stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, pace=pace)  # type: ignore[union-attr]
     tell(stage, relay, 10.0, 10.0, 10.0, 10.0)
     assert len(stage.state.latenesses) == rounds
 

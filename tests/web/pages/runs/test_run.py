@@ -150,6 +150,47 @@ class TestNewRun:
         as_(organizer).post("/runs/new/", filled(content=TEXT * 10, target_batch=None, micro_batch=None))
         assert Run.objects.get().parsed_recipe.target_batch == 48
 
+    def test_steps_that_are_left_empty_follow_from_the_text(self, organizer: Person) -> None:
+        client = as_(organizer)
+        form = page(client.get("/runs/new/"))
+        assert "Empty: about 4 passes over the text." in form
+        client.post("/runs/new/", filled(target_steps="", warmup_steps="1500"))
+        run = Run.objects.get()
+        assert run.automatic_steps
+        assert run.parsed_recipe.target_steps == 1500, "until the text is known; no fewer than its warm-up"
+        steps = re.search(r'<input[^>]*name="target_steps"[^>]*>', page(client.get(f"/runs/{run.slug}/edit/")))
+        assert steps is not None
+        assert "value=" not in steps[0]
+        client.post(f"/runs/{run.slug}/edit/", filled(target_steps="700", text=None))
+        run.refresh_from_db()
+        assert (run.automatic_steps, run.parsed_recipe.target_steps) == (False, 700)
+        assert 'name="target_steps" value="700"' in page(client.get(f"/runs/{run.slug}/edit/"))
+
+    def test_a_preset_states_its_steps(self, organizer: Person) -> None:
+        form = page(as_(organizer).get("/runs/new/?recipe=masked_lm&preset=sahajBERT%2C+paper"))
+        assert 'name="target_steps" value="1000000"' in form
+
+    @pytest.mark.parametrize(("button", "state"), [({"publish": "1"}, "preparing"), ({}, "draft")])
+    def test_it_is_published_at_once_where_that_is_wanted(
+        self, organizer: Person, button: dict[str, str], state: str
+    ) -> None:
+        answer = as_(organizer).post("/runs/new/", filled(**button))
+        run = Run.objects.get()
+        assert run.state == state
+        assert answer["Location"] == f"/runs/{run.slug}/manage/"
+
+    def test_what_cannot_be_published_is_a_draft_with_the_reason(self, organizer: Person, settings: Any) -> None:
+        settings.QUOTAS = {"drafts": 2, "disk_mb": 1, "parameters": 10**9, "runs": 0}
+        answer = as_(organizer).post("/runs/new/", filled(publish="1"))
+        assert Run.objects.get().state == "draft"
+        assert "E367" in page(answer)
+
+    def test_what_is_adapted_is_brought_before_it_is_published(self, organizer: Person) -> None:
+        form = page(as_(organizer).get("/runs/new/?recipe=finetune_lora"))
+        assert "Save draft" in form
+        assert "Publish run" not in form
+        assert "Publish run" in page(as_(organizer).get("/runs/new/"))
+
     @pytest.mark.parametrize(
         ("field", "changes", "words"),
         [
@@ -160,7 +201,11 @@ class TestNewRun:
             ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be from 1 to 64."),
             ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
             ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
-            ("warmup_steps", {"warmup_steps": "5000"}, "(E301). The recipe is out of bounds: warm-up"),
+            (
+                "warmup_steps",
+                {"warmup_steps": "5000", "target_steps": "1000"},
+                "(E301). The recipe is out of bounds: warm-up",
+            ),
             ("may_share", {"may_share": None}, "This field is required."),
             ("licence", {"licence": ""}, "This field is required."),
             ("family", {"family": "os.system"}, "Select a valid choice."),

@@ -83,7 +83,7 @@ def test_a_text_is_there_before_the_form_is_sent(form: Page, text: Path) -> None
     form.fill("#id_licence", "CC0")
     form.check("#id_may_share")
     with form.expect_request(lambda request: request.method == "POST" and "/runs/new/" in request.url) as sent:
-        form.click("text=Create draft")
+        form.click("text=Save draft")
     assert int(sent.value.headers.get("content-length", "0")) < 100_000, "the form carries no file"
     form.wait_for_url("**/runs/words*/manage/")
 
@@ -93,7 +93,7 @@ def test_the_form_waits_for_the_text(form: Page, text: Path) -> None:
     form.fill("#id_licence", "CC0")
     form.check("#id_may_share")
     form.set_input_files("#id_text", text)
-    form.click("text=Create draft")
+    form.click("text=Save draft")
     form.wait_for_url("**/runs/words-in-time*/manage/")
 
 

@@ -18,6 +18,8 @@ from peer_agent.recipes import KINDS
 from web.pages.runs.forms.recipe_fields import fields_of, recipe_from
 
 UPLINKS = (10, 30, 100)  # Mb/s, of homes; downlinks are at least as wide
+CROWD = 20  # machines, with the middle one of these uplinks …
+SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and of so many operations each second: a half of what they could do
 SHORT_S = 1.0
 NOT_COUNTED = ("Not counted yet", "the model that it adapts: eight bytes of memory for each parameter")
 
@@ -32,6 +34,7 @@ class Estimate(NamedTuple):
     down: int
     snapshot: int
     seconds: dict[int, float]  # that averaging takes, by uplink in Mb/s
+    crowds: dict[str, float]  # seconds of a step, by who is in it; empty where nobody has counted the operations
     lacks_base: bool = False  # it adapts a model of which nothing is known yet
 
 
@@ -42,7 +45,16 @@ def estimate_of(recipe: Recipe) -> Estimate:
     up, down = (encoded_size(codec, parameters) for codec in (recipe.codec_up, recipe.codec_down))
     spent = {mbit: seconds(up, down, mbit) for mbit in UPLINKS}
     lacks_base = recipe.material.adapts is not None and not recipe.files()
-    return Estimate(parameters, on_cpu, on_gpu, up, down, REPLICA * ELEMENT * parameters, spent, lacks_base)
+    crowds = _crowds(recipe, spent[UPLINKS[1]])
+    return Estimate(parameters, on_cpu, on_gpu, up, down, REPLICA * ELEMENT * parameters, spent, crowds, lacks_base)
+
+
+def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
+    """Machines compute one after the other what is averaged, or meanwhile what is averaged next."""
+    operations = recipe.operations(recipe.target_batch)
+    computing = {who: operations / (CROWD * speed) for who, speed in SPEEDS.items()} if operations else {}
+    both = max if recipe.staleness else lambda *parts: sum(parts)
+    return {who: both(spent, averaging_s) for who, spent in computing.items()}
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
@@ -53,19 +65,35 @@ def seconds(up: int, down: int, mbit: int) -> float:
     return 8 * max(up / (1 - RESERVE_PERCENT / 100), down) / (mbit * 1e6)
 
 
-def rows_of(estimate: Estimate) -> list[tuple[str, str]]:
-    """In words, a line each."""
+def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str]]:
+    """In words, a line each. `steps`: where they are stated, not set from the data."""
     traffic = f"{in_bytes(estimate.up)} up and {in_bytes(estimate.down)} down"
-    times = ", ".join(f"{_time(spent)} at {mbit} Mb/s" for mbit, spent in estimate.seconds.items())
+    told = {mbit: _time(spent) for mbit, spent in estimate.seconds.items()}
+    first = {words: mbit for mbit, words in reversed(told.items())}  # faster links for which the same is said: left out
+    times = ", ".join(f"{words} at {mbit} Mb/s" for mbit, words in told.items() if first[words] == mbit)
     return [
         ("Parameters", f"about {estimate.parameters:,}"),
         ("Memory of a machine", f"about {in_bytes(estimate.on_cpu.memory)}"),
         ("With a GPU", f"about {in_bytes(estimate.on_gpu.gpu)} on it, {in_bytes(estimate.on_gpu.memory)} beside it"),
         ("A machine's traffic in a step", traffic),
         ("Averaging, by uplink", times),
+        *((f"{CROWD} {who}", _crowd(spent, steps)) for who, spent in estimate.crowds.items()),
         ("What a newcomer loads", f"{in_bytes(estimate.snapshot)}, and what it learns from"),
         *([NOT_COUNTED] if estimate.lacks_base else []),
     ]
+
+
+def _crowd(spent: float, steps: int | None) -> str:
+    step = f"{_time(spent)} per step"
+    return f"{step}; {steps:,} steps in {_long(spent * steps)}" if steps else step
+
+
+def _long(spent: float) -> str:
+    """As in `about 3 hours`."""
+    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if spent >= 2 * length:
+            return f"about {spent / length:.0f} {unit}s"
+    return "less than two minutes"
 
 
 def _time(spent: float) -> str:
@@ -89,10 +117,15 @@ def recipe_in(values: Mapping[str, str]) -> Recipe | None:
         return None
 
 
+def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
+    """The steps that a form states; None where it leaves them to the size of the data."""
+    return recipe.target_steps if values.get("target_steps", "").strip() else None
+
+
 @login_required
 @require_safe
 def recipe_estimate(request: HttpRequest) -> HttpResponse:
     """The rows of the card, for a form that changes."""
     recipe = recipe_in(request.GET.dict())
-    rows = rows_of(estimate_of(recipe)) if recipe is not None else []
+    rows = rows_of(estimate_of(recipe), steps_in(request.GET, recipe)) if recipe is not None else []
     return render(request, "web/runs/form_parts/estimate_rows.html", {"rows": rows})

@@ -10,8 +10,8 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OnHub, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
 from runs.models import Run
-from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of
-from web.pages.runs.forms.recipe_fields import DETAILS, RecipeField, fields_of, recipe_from, values_of
+from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of, steps_in
+from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_from, values_of
 
 
 class NewRunForm(forms.Form):
@@ -51,8 +51,13 @@ class NewRunForm(forms.Form):
 
     wants_text = True
 
-    def __init__(self, *args: Any, usual: Recipe, upload_limit_mb: int, **kwargs: Any) -> None:
-        """`usual`: what fields of the recipe begin with; which there are follows from its kind."""
+    def __init__(
+        self, *args: Any, usual: Recipe, upload_limit_mb: int, automatic_steps: bool | None = None, **kwargs: Any
+    ) -> None:
+        """`usual`: what fields of the recipe begin with; which there are follows from its kind.
+
+        `automatic_steps`: whether its steps follow from the size of the data; None: unless a preset states them.
+        """
         super().__init__(*args, **kwargs)
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
         material = usual.material
@@ -66,8 +71,15 @@ class NewRunForm(forms.Form):
         offer_hub(self, material)
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
+        if automatic_steps is None:
+            automatic_steps = usual.target_steps == type(usual)().target_steps
+        if automatic_steps:
+            values["target_steps"] = None
         for field in self.recipe_fields:
             self.fields[field.name] = form_field(field, values[field.name])
+        steps = self.fields["target_steps"]
+        steps.widget.attrs["placeholder"] = "automatic"
+        steps.help_text = f"Empty: about {usual.usual_passes} passes over the {material.name}."
 
     def clean(self) -> dict[str, Any]:
         """A new text, or the first one, needs the word of who brings it."""
@@ -83,8 +95,8 @@ class NewRunForm(forms.Form):
 
     @property
     def about(self) -> list[forms.BoundField]:
-        """The fields that say what the run is."""
-        return [self[name] for name in ("title", "purpose", "visibility")]
+        """The fields that say what the run is, and for whom."""
+        return [self[name] for name in ("title", "visibility", "purpose")]
 
     @property
     def material(self) -> list[forms.BoundField]:
@@ -104,9 +116,9 @@ class NewRunForm(forms.Form):
         return [(title, [self[field.name] for field in fields if field.group == title]) for title in titles]
 
     @property
-    def kinds(self) -> list[tuple[str, str, bool]]:
-        """Objective and title of every kind of recipe, and whether this form is of it."""
-        return [(objective, kind.title, kind is self.kind) for objective, kind in KINDS.items()]
+    def kinds(self) -> list[tuple[str, type[Recipe], bool]]:
+        """Every kind of recipe by its objective, and whether this form is of it."""
+        return [(objective, kind, kind is self.kind) for objective, kind in KINDS.items()]
 
     @property
     def presets(self) -> tuple[str, ...]:
@@ -119,13 +131,21 @@ class NewRunForm(forms.Form):
         return next((name for name, preset in self.kind.presets.items() if preset == self.usual), "")
 
     @property
-    def has_detail_faults(self) -> bool:
-        """Whether a field of the folded group needs attention."""
-        return any(field.name in self.errors for field in self.recipe_fields if field.group == DETAILS)
+    def has_recipe_faults(self) -> bool:
+        """Whether a field of the recipe, which are folded, needs attention."""
+        return any(field.name in self.errors for field in self.recipe_fields)
+
+    @property
+    def automatic_steps(self) -> bool:
+        """Whether a valid form leaves the steps to the size of the data."""
+        return self.cleaned_data["target_steps"] is None
 
     def recipe(self) -> Recipe:
         """The recipe that was filled in. Raises Problem E301 where values do not go together."""
-        return recipe_from(self.kind, self.cleaned_data)
+        given = dict(self.cleaned_data)
+        if self.automatic_steps:
+            given["target_steps"] = max(self.kind().target_steps, given["warmup_steps"] or 0)
+        return recipe_from(self.kind, given)
 
     @property
     def recipe_names(self) -> str:
@@ -136,8 +156,11 @@ class NewRunForm(forms.Form):
     def estimate(self) -> list[tuple[str, str]]:
         """What the recipe takes that the form shows; empty where its values do not go together."""
         said = {field.name: str(self.data.get(field.name, "")) for field in self.recipe_fields}
-        recipe = recipe_in({"objective": self.usual.objective, **said}) if self.is_bound else self.usual
-        return rows_of(estimate_of(recipe)) if recipe is not None else []
+        if not self.is_bound:
+            stated = self.fields["target_steps"].initial
+            return rows_of(estimate_of(self.usual), stated)
+        recipe = recipe_in({"objective": self.usual.objective, **said})
+        return rows_of(estimate_of(recipe), steps_in(said, recipe)) if recipe is not None else []
 
     def _field_of(self, problem: Problem) -> str | None:
         """The field that a numbered error is about; None for the form as a whole."""

@@ -26,7 +26,13 @@ class DraftForm(NewRunForm):
 
     def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
         words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
-        super().__init__(*args, initial={**words, "licence": run.dataset.licence}, **kwargs)
+        stays = kwargs["usual"] == run.parsed_recipe
+        super().__init__(
+            *args,
+            initial={**words, "licence": run.dataset.licence},
+            automatic_steps=run.automatic_steps if stays else None,
+            **kwargs,
+        )
         self.fields["text"].label = f"Other {self.usual.material.name}"
         self.fields["text"].help_text += f" Without a file, {run.dataset.filename} stays."
         self.fields["may_share"].label = f"I may share the other {self.usual.material.name}"

@@ -10,7 +10,7 @@ from msgspec import inspect
 from peer_agent.protocol.recipe import Recipe, Words
 from peer_agent.recipes import recipe_of
 
-MODEL, STEPS, DETAILS = "Model", "Steps", "Details"
+MODEL, STEPS, DETAILS = "Model", "Steps", "Advanced"
 SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
 
 

@@ -9,6 +9,7 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM, Model
+from peer_agent.recipes.masked_lm import MaskedLM
 from tests.web.browsing import as_, page
 from web.pages.runs.forms.estimate import UPLINKS, estimate_of, recipe_in, rows_of, seconds
 from web.pages.runs.forms.recipe_fields import values_of
@@ -52,6 +53,35 @@ def test_a_vector_of_the_benchmarks_takes_about_as_long_as_there() -> None:
     assert seconds(moved, moved, 10) * 0.8 == pytest.approx(17.7, rel=0.15)
 
 
+def test_a_crowd_computes_and_averages() -> None:
+    """ALBERT's large model of the paper: 24 layers of width 1,024 over 512 tokens, 4,096 samples a step."""
+    recipe = MaskedLM.presets["sahajBERT, paper"]
+    estimate = estimate_of(recipe)
+    operations = recipe.operations(4096)
+    assert operations == pytest.approx(4.4e15, rel=0.1), "6 for each of 302 million weights and a token, and attention"
+    averaging = estimate.seconds[30]
+    assert estimate.crowds["gaming PCs"] == pytest.approx(operations / 1e14 + averaging)
+    overlapped = estimate_of(replace(recipe, staleness=1))
+    assert overlapped.crowds["gaming PCs"] == pytest.approx(max(operations / 1e14, averaging))
+    assert estimate_of(KINDS["image_ssl"]()).crowds == {}, "nobody has counted them"
+
+
+@pytest.mark.parametrize(
+    ("spent", "steps", "words"),
+    [
+        (0.5, None, "less than a second per step"),
+        (30.0, None, "30 s per step"),
+        (30.0, 3, "30 s per step; 3 steps in less than two minutes"),
+        (30.0, 120, "30 s per step; 120 steps in about 60 minutes"),
+        (30.0, 1200, "30 s per step; 1,200 steps in about 10 hours"),
+        (600.0, 1000, "10 min per step; 1,000 steps in about 7 days"),
+    ],
+)
+def test_a_crowd_is_told_in_days_where_steps_are_stated(spent: float, steps: int | None, words: str) -> None:
+    estimate = estimate_of(CausalLM())._replace(crowds={"laptops": spent})
+    assert dict(rows_of(estimate, steps))["20 laptops"] == words
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"width": "65"}, {"width": "wide"}, {"width": "1e3"}, {"layers": "-1"}, {"objective": "none"}, {"optimizer": "x"}],
@@ -71,7 +101,10 @@ def test_fields_that_are_empty_have_their_defaults() -> None:
 def test_it_is_for_people_with_an_account(volunteer: Person) -> None:
     assert Client().get(ADDRESS).status_code == 302
     assert as_(volunteer).post(ADDRESS).status_code == 405
-    assert f"about {CausalLM().parameters():,}" in page(as_(volunteer).get(ADDRESS, said(CausalLM())))
+    answer = page(as_(volunteer).get(ADDRESS, said(CausalLM())))
+    assert f"about {CausalLM().parameters():,}" in answer
+    assert "1,000 steps in" in answer
+    assert "steps in" not in page(as_(volunteer).get(ADDRESS, said(CausalLM()) | {"target_steps": ""}))
 
 
 @pytest.mark.parametrize("width", ["128", "65"])
