@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from accounts import deactivation, services
-from accounts.models import Machine, Person
+from accounts.models import RELAY_KEEPER, Machine, Person
 from peer_agent.protocol.errors import Problem
 
 # Permissions here are two: operator, and everybody. What allauth would show is empty, or set in the environment.
@@ -51,7 +51,7 @@ class PersonAdmin(Kept):
     @admin.action(description="Close: end sessions, revoke machines and tokens")
     def close(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
         """Nobody closes their own account by a slip, nor the relay's."""
-        for person in chosen.exclude(username=request.user.get_username()).exclude(username=services.RELAY_KEEPER):
+        for person in chosen.exclude(username=request.user.get_username()).exclude(username=RELAY_KEEPER):
             deactivation.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")
 

@@ -1,5 +1,8 @@
 """What ends: sessions, passwords, whole accounts. A session lives as long as its hash matches (models.Person)."""
 
+import secrets
+
+from allauth.socialaccount.models import SocialAccount
 from django.contrib.auth.password_validation import validate_password
 from django.contrib.auth.tokens import default_token_generator
 from django.core.exceptions import ValidationError
@@ -9,8 +12,7 @@ from django.utils import timezone
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
 
-from accounts.models import DeviceRequest, Person
-from accounts.services import RELAY_KEEPER
+from accounts.models import FORMER, RELAY_KEEPER, DeviceRequest, Person
 from peer_agent.protocol.errors import Problem
 
 
@@ -73,6 +75,24 @@ def close_account(*, person: Person) -> None:
     person.tokens.filter(revoked_at=None).update(revoked_at=now)
     approved = person.device_requests.filter(state=DeviceRequest.State.APPROVED)
     approved.update(state=DeviceRequest.State.DECLINED)
+
+
+@transaction.atomic
+def forget_person(*, person: Person) -> None:
+    """Close the account for good: its name, its password, its logins elsewhere and its tokens are gone.
+
+    What was given stays counted, under a name that says nothing; keys of machines stay, as signatures need them.
+    """
+    close_account(person=person)
+    person.username = f"{FORMER}{secrets.token_hex(4)}"
+    person.has_public_page = False
+    person.is_staff = person.is_superuser = False
+    person.set_unusable_password()
+    person.save()
+    person.machines.update(name="machine")
+    person.tokens.all().delete()
+    person.device_requests.all().delete()
+    SocialAccount.objects.filter(user=person).delete()
 
 
 def open_account(*, person: Person) -> None:

@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from accounts.models import Person
-from accounts.services import RELAY_KEEPER
+from accounts.services import require_free
 from peer_agent.protocol.errors import Problem
 
 
@@ -26,8 +26,7 @@ def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
     """A new person without a password; the same account twice is one person. Raises ValidationError by field."""
     if known := person_known_as(provider=provider, uid=uid):
         return known
-    if username.lower() == RELAY_KEEPER:
-        raise ValidationError({"username": "This name is taken."})
+    require_free(username)
     person = Person(username=Person.normalize_username(username))
     try:
         person.full_clean(exclude=["password"])

@@ -14,6 +14,8 @@ from django.utils.crypto import salted_hmac
 from peer_agent.protocol.identifiers import PeerId
 
 KEY_BYTES = 32
+RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; nobody can log in as it
+FORMER = "former-volunteer-"  # begins the name of an account that was deleted
 NAME_RULE = RegexValidator(
     r"^\w[\w.-]{1,29}\Z", "Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit."
 )
@@ -41,6 +43,7 @@ class Person(AbstractBaseUser, PermissionsMixin):
     is_staff = models.BooleanField(default=False)  # an operator of this site
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)
+    has_public_page = models.BooleanField(default=True)  # at /people/<name>/; without, it is theirs alone
     session_epoch = models.PositiveIntegerField(default=0, editable=False)  # one more ends every session begun before
 
     objects = PersonManager()

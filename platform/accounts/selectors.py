@@ -1,11 +1,12 @@
 """What is read about people and machines."""
 
+from collections.abc import Collection
 from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from accounts.models import Machine, Person, Token
+from accounts.models import RELAY_KEEPER, Machine, Person, Token
 from peer_agent.protocol.errors import Problem
 
 
@@ -32,6 +33,18 @@ def working_machine(peer_id: str, *, site: str) -> Machine:
     if machine.revoked_at or not machine.person.is_active:
         raise Problem.of("E214")
     return machine
+
+
+def person_with_page(name: str, *, viewer: object) -> Person | None:
+    """Whose page is at this name, as far as the one who asks may see it: one's own always, others' where they allow."""
+    person = Person.objects.filter(username=name, is_active=True).exclude(username=RELAY_KEEPER).first()
+    return person if person is not None and (person.has_public_page or person == viewer) else None
+
+
+def names_with_page(names: Collection[str]) -> set[str]:
+    """Those of these names that have a page which everybody may see."""
+    people = Person.objects.filter(username__in=names, is_active=True, has_public_page=True)
+    return set(people.exclude(username=RELAY_KEEPER).values_list("username", flat=True))
 
 
 def has_operator() -> bool:

@@ -11,14 +11,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.keys import site_key
-from accounts.models import KEY_BYTES, Machine, PastOwner, Person, Token
+from accounts.models import FORMER, KEY_BYTES, RELAY_KEEPER, Machine, PastOwner, Person, Token
 from peer_agent.protocol import credentials
 from peer_agent.protocol.credentials import TOKEN_PREFIX, Credential, Role, Signed
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 
 MACHINE_TOKEN_LIFETIME = timedelta(hours=24)
-RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; nobody can log in as it
 
 
 class IssuedToken(NamedTuple):
@@ -30,9 +29,14 @@ class IssuedToken(NamedTuple):
 
 def sign_up(*, username: str, password: str) -> Person:
     """A new person. Raises ValidationError with the fields that are wrong."""
-    if username.lower() == RELAY_KEEPER:
-        raise ValidationError({"username": "This name is taken."})
+    require_free(username)
     return _add_person(Person(username=Person.normalize_username(username)), password)
+
+
+def require_free(username: str) -> None:
+    """Names of the site's own, and those of accounts that were deleted, are nobody's. Raises ValidationError."""
+    if username.lower() == RELAY_KEEPER or username.lower().startswith(FORMER):
+        raise ValidationError({"username": "This name is taken."})
 
 
 def make_first_operator(*, username: str, password: str) -> Person:

@@ -148,6 +148,7 @@ RATES = {
     "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; there and back are two
     "looks at a run": (50 * PEOPLE_PER_ADDRESS, 60),  # per address: pages without sockets ask every 1.2 seconds
     "looks of one person": (600, 60),  # at runs, in a dozen pages
+    "exports": (10, 3600),  # per person: of all that the site has of them
     "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
 }
 # What one person may take of the site; operators have no bounds (runs.quotas)

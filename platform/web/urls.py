@@ -5,7 +5,8 @@ from django.views.decorators.http import require_http_methods
 
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
-from web.pages.accounts import account, approve_machine, external_login, first_operator, login, machines
+from web.pages.accounts import account, approve_machine, external_login, first_operator, leaving, login, machines
+from web.pages.people import person
 from web.pages.runs import (
     activity,
     curve_table,
@@ -82,6 +83,13 @@ urlpatterns = [
     path("account/sessions/", account.end_other_sessions, name="end_sessions"),
     path("password/<str:person_id>/<str:token>/", account.new_password, name="new_password"),
     path("operator/<str:secret>/", first_operator.first_operator, name="operator"),
+    path("account/page/", person.show_page, name="show_page"),
+    path("account/export.json", leaving.export, name="export"),
+    path("account/delete/", leaving.delete_account, name="delete_account"),
+    path("people/<str:name>/", person.person_page, name="person"),
+    path("people/<str:name>/preview.png", person.preview_image, name="person_preview"),
+    path("people/<str:name>/certificate/", person.certificate, name="certificate"),
+    path("people/<str:name>/runs/<slug:slug>/", person.rounds_page, name="rounds"),
     path("help/", help_pages.help_index, name="help"),
     path("help/<slug:topic>/", help_pages.help_page, name="help_page"),
     path("healthz", health.alive, name="healthz"),

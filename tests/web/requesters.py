@@ -35,6 +35,7 @@ MEANT = {  # where a gap of the same name stands for something else
     ("digest", "/shards/"): "shard",
     ("name", "/download/"): "wheel",
     ("name", "/tokenizer/"): "tokenizer_file",
+    ("name", "/people/"): "person",
     ("secret", "/join/"): "invitation_secret",
     ("slug", "/delete/"): "draft",
     ("slug", "/texts/"): "draft",
@@ -105,6 +106,7 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "upload_id": str(begin_upload(person=member, filename="words.txt", size=2 * len(PIECE)).pk),
         "wheel": wheel(),
         "tokenizer_file": tokenizer_of(run.dataset),
+        "person": member.username,
         **addresses_of(run, member),
     }
     world.names["source"] = str(Run.objects.get(slug="draft").dataset_id)
@@ -216,6 +218,13 @@ def posting(**fields: str) -> Ask:
         return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
     return post
+
+
+def delete_account(requester: Requester, _: World, address: str) -> Any:
+    """The form with one's own name."""
+    name = requester.person.username if requester.person else ""
+    headers = {} if requester.person else requester.headers
+    return requester.client.post(address, {"name": name, "password": PASSWORD}, headers=headers)
 
 
 def answer_machine(requester: Requester, _: World, address: str) -> Any:
@@ -363,6 +372,8 @@ WAYS: dict[str, Ask] = {
     "POST /logout/": posting(),
     "POST /account/password/": posting(current=PASSWORD, password="eight quiet herons"),
     "POST /account/sessions/": posting(),
+    "POST /account/page/": posting(public="0"),
+    "POST /account/delete/": delete_account,
     "POST /password/<person_id>/<token>/": posting(password="eight quiet herons"),
     "POST /operator/<secret>/": posting(username="Newcomer", password=PASSWORD),
     "POST /api/v1/devices": request_machine,

@@ -447,6 +447,13 @@ SITE: dict[str, Entry] = {
         "Update the agent and join again. Behind a router, --advertise names the port that it forwards here.",
         means="Until then this machine averages nothing.",
     ),
+    "E400": Entry(
+        "Account still needed",
+        Severity.LOW,
+        "The account cannot be deleted yet: {reason}.",
+        "Change that first, then delete the account.",
+        means=NOTHING_LOST,
+    ),
     "E383": Entry(
         "Nothing reaches the Hub",
         Severity.HIGH,

@@ -47,6 +47,18 @@ def site_png() -> bytes:
     return _saved(image)
 
 
+def figure_png(figure: str, unit: str, below: str) -> bytes:
+    """What stands beside a link to a person: one figure."""
+    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
+    pen = Pen(ImageDraw.Draw(image))
+    pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
+    width = pen.text((72, 350), figure, 132, INK, "ls")
+    pen.text((72 + width + 24, 350), unit, 56, SOFT, "ls")
+    pen.text((72, 440), below, 56, INK, "ls")
+    pen.line([(72, 520), (CARD.width - 72, 520)], ACCENT, 8)
+    return _saved(image)
+
+
 def curve_png(shown: Shown) -> bytes:
     """The image; before the first step it says so."""
     image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)

@@ -20,6 +20,7 @@ from web.pages.accounts.forms import NewPasswordForm, PasswordForm
 DONE = {
     "password": "Your password is changed. You are logged out everywhere else.",
     "sessions": "Done: only here now.",
+    "page": "Saved.",
     "connected": "Connected. From now on it lets you in, too.",
     "disconnected": "Disconnected. It does not let anybody in as you any more.",
 }

@@ -7,6 +7,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from accounts.selectors import names_with_page
 from runs.access import access_run
 from runs.ledger import standings
 from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine
@@ -42,6 +43,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "choices": _choices(period, by_machine=by_machine),
         "asked": f"of={'machines' if by_machine else 'people'}&period={period}",
         "rows": [{**row._asdict(), "tint": tint_of(row.name)} for row in rows[:PAGE]],
+        "with_page": names_with_page({row.name for row in rows[:PAGE]}),
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
         "nobody": NOBODY.get(period, card_sentences.NOBODY),
         "you": own_words(run, request.user, [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",

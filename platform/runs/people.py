@@ -1,0 +1,82 @@
+"""What somebody gave to all the runs that a reader may see: by run, by day, and step by step."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db.models import Count, Max, QuerySet, Sum
+
+from accounts.models import Person
+from runs.access import Viewer, listed_runs, visible_runs
+from runs.ledger.milestones import Reached, reached
+from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
+
+
+class Given(NamedTuple):
+    """To one run. `part`: of all its samples."""
+
+    run: Run
+    samples: int
+    tokens: int
+    steps: int
+    machines: int
+    last_step: int
+    bytes_averaged: int
+    part: float
+
+
+class Contributions(NamedTuple):
+    """All of it. `by_day`: samples by the day (UTC, since 1970)."""
+
+    runs: list[Given]
+    samples: int
+    bytes_averaged: int
+    by_day: dict[int, int]
+    reached: Reached
+
+
+def contributions(person: Person, viewer: Viewer) -> Contributions:
+    """What they gave to runs that the viewer may see, most samples first."""
+    seen = runs_shown(person, viewer)
+    sums = MachineTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
+    rows = {
+        row["run"]: row
+        for row in sums.annotate(
+            given=Sum("samples"), read=Sum("tokens"), made=Sum("person_rounds"), many=Count("pk"), last=Max("last_step")
+        )
+    }
+    averaged = AveragedTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
+    sent = dict(averaged.annotate(given=Sum("bytes_averaged")).values_list("run", "given"))
+    of_all = MachineTotal.objects.filter(run__in=list(rows)).order_by().values("run")
+    whole = dict(of_all.annotate(given=Sum("samples")).values_list("run", "given"))
+    found = [_given(run, rows.get(run.pk), sent.get(run.pk, 0), whole) for run in seen.filter(pk__in={*rows, *sent})]
+    days = DailyTotal.objects.filter(person=person, run__in=seen).order_by("day").values("day")
+    by_day = dict(days.annotate(given=Sum("samples")).values_list("day", "given"))
+    bytes_averaged = sum(sent.values())
+    finished = sum(each.run.state == Run.State.FINISHED for each in found)
+    return Contributions(
+        sorted(found, key=lambda each: (-each.samples, -each.bytes_averaged, each.run.slug)),
+        sum(each.samples for each in found),
+        bytes_averaged,
+        by_day,
+        reached(by_day, bytes_averaged=bytes_averaged, finished=finished),
+    )
+
+
+def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
+    """Of the runs in which somebody took part, those to tell: all that they still see to themselves, to others those
+    on their lists.
+    """
+    return (visible_runs(viewer) if viewer == person else listed_runs(viewer)).distinct()
+
+
+def ledger_of(person: Person, run: Run) -> QuerySet[LedgerEntry]:
+    """Each round in which something of theirs was averaged, the newest first."""
+    return run.ledger.filter(person=person).select_related("entry", "machine").order_by("-pk")
+
+
+def _given(run: Run, row: Mapping[str, Any] | None, sent: int, whole: Mapping[UUID, int]) -> Given:
+    if row is None:
+        return Given(run, 0, 0, 0, 0, 0, sent, 0.0)
+    part = row["given"] / whole[run.pk] if whole[run.pk] else 0.0
+    return Given(run, row["given"], row["read"], row["made"], row["many"], row["last"], sent, part)

@@ -1,0 +1,110 @@
+"""All that the site has of somebody as one file, and the end of an account."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from allauth.socialaccount.models import SocialAccount
+from django import forms
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_required
+from django.core.serializers.json import DjangoJSONEncoder
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_safe
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Fault, Problem
+from runs.departure import delete_account as forget
+from runs.models import LedgerEntry
+from web.http import rate_limits
+from web.http.requester import person_in
+
+AT_ONCE = 2000  # rows of the ledger that are in memory
+LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest")
+
+
+class DeleteForm(forms.Form):
+    """One's own name, typed, and the password where there is one."""
+
+    name = forms.CharField(label="Your name", max_length=30, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+    password = forms.CharField(
+        strip=False, required=False, widget=forms.PasswordInput(attrs={"autocomplete": "current-password"})
+    )
+
+    def __init__(self, *args: Any, person: Person, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.person = person
+        self.fields["name"].help_text = f"Type {person.username} to confirm."
+        if not person.has_usable_password():
+            del self.fields["password"]
+
+    def clean(self) -> dict[str, Any]:
+        """Both have to be theirs."""
+        given = super().clean() or self.cleaned_data
+        if given.get("name") != self.person.username:
+            self.add_error("name", "This is not your name.")
+        if "password" in self.fields and not self.person.check_password(given.get("password", "")):
+            self.add_error("password", "This is not your password.")
+        return given
+
+
+@never_cache
+@login_required
+@rate_limits.limited("exports", rate_limits.person, methods=("GET",))
+@require_safe
+def export(request: HttpRequest) -> HttpResponseBase:
+    """Everything as JSON, the ledger's rows last, which may be many."""
+    person = person_in(request)
+    answer = StreamingHttpResponse(_exported(person), content_type="application/json")
+    answer.headers["Content-Disposition"] = 'attachment; filename="manyhands-export.json"'
+    return answer
+
+
+@never_cache
+@sensitive_post_parameters()
+@login_required
+@rate_limits.limited("log-ins of this name", rate_limits.person, failures_only=True)
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete_account(request: HttpRequest) -> HttpResponse:
+    """Ask for the name and the password, then delete the account."""
+    person, fault = person_in(request), None
+    form = DeleteForm(request.POST or None, person=person)
+    if request.method == "POST" and form.is_valid():
+        try:
+            forget(person=person)
+        except Problem as problem:
+            fault = problem.fault
+        else:
+            logout(request)
+            return redirect("web:runs")
+    return _asked(request, form, fault)
+
+
+def _asked(request: HttpRequest, form: DeleteForm, fault: Fault | None) -> HttpResponse:
+    status = 409 if fault else 400 if form.errors else 200
+    return render(request, "web/accounts/delete_account.html", {"form": form, "fault": fault}, status=status)
+
+
+def _exported(person: Person) -> Iterator[str]:
+    facts = {
+        "name": person.username,
+        "joined": person.date_joined,
+        "last_login": person.last_login,
+        "page_is_public": person.has_public_page,
+        "connected": [account.provider for account in SocialAccount.objects.filter(user=person)],
+        "machines": list(person.machines.values("name", "kind", "created_at", "last_seen_at", "revoked_at")),
+        "tokens": list(person.tokens.values("label", "purpose", "created_at", "expires_at", "used_at", "revoked_at")),
+        "organized": list(person.runs.values("slug", "title", "created_at")),
+        "memberships": list(person.memberships.values("run__title", "joined_at", "removed_at")),
+        "totals": list(person.totals.values("run__slug", "machine__name", "samples", "tokens", "credit", "rounds")),
+        "averaged": list(person.averaged.values("run__slug", "machine__name", "bytes_averaged")),
+    }
+    yield json.dumps(facts, cls=DjangoJSONEncoder)[:-1] + ', "ledger": ['
+    rows = LedgerEntry.objects.filter(person=person).order_by("pk").values(*LEDGER)
+    for place, row in enumerate(rows.iterator(chunk_size=AT_ONCE)):
+        yield (", " if place else "") + json.dumps(row, cls=DjangoJSONEncoder)
+    yield "]}\n"

@@ -1,0 +1,1 @@
+"""Pages of people: what they gave, and a certificate of it."""

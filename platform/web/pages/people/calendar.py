@@ -1,0 +1,48 @@
+"""Half a year of days as squares, darker where more was given. Pure."""
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+from typing import NamedTuple
+
+WEEKS = 26
+LEVELS = 4
+EPOCH = date(1970, 1, 1)
+
+
+class Square(NamedTuple):
+    """A day. `column` and `row`: its week, and its weekday from Monday; `level` 0 (nothing) to 4."""
+
+    column: int
+    row: int
+    level: int
+    words: str
+
+
+def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
+    """The days of the last weeks, oldest first. `by_day`: samples by the day since 1970."""
+    monday = today - date_of(today).weekday()
+    first = monday - 7 * (WEEKS - 1)
+    most = max((by_day.get(day, 0) for day in range(first, today + 1)), default=0)
+    return [
+        Square((day - first) // 7, (day - first) % 7, _level(by_day.get(day, 0), most), _words(by_day.get(day, 0), day))
+        for day in range(first, today + 1)
+    ]
+
+
+def summary(by_day: Mapping[int, int], today: int) -> str:
+    """“Active on 31 of the last 182 days.”"""
+    active = sum(1 for day, samples in by_day.items() if samples and today - 7 * WEEKS < day <= today)
+    return f"Active on {active} of the last {7 * WEEKS} days."
+
+
+def date_of(day: int) -> date:
+    """The date of a day since 1970."""
+    return EPOCH + timedelta(days=day)
+
+
+def _level(samples: int, most: int) -> int:
+    return -(-LEVELS * samples // most) if samples else 0
+
+
+def _words(samples: int, day: int) -> str:
+    return f"{date_of(day):%-d %B %Y}: {samples:,} samples"

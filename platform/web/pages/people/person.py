@@ -1,0 +1,131 @@
+"""Somebody's page: what they gave to which runs, opened down to the round, and a certificate for a wall."""
+
+from functools import lru_cache
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from accounts.models import Person
+from accounts.selectors import person_with_page
+from runs.ledger.averaged import in_words
+from runs.ledger.totals import day_of
+from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
+from web.http.requester import person_in
+from web.pages.people.calendar import date_of, squares, summary
+from web.run_picture.curve_image import figure_png
+from web.run_picture.status_sentence import counted
+
+PAGE = 100  # rounds
+MOST_DIGITS = 18
+
+
+@require_safe
+def person_page(request: HttpRequest, name: str) -> HttpResponse:
+    """What everybody may see of somebody; to themselves also what only they do."""
+    person = person_or_404(request, name)
+    given, today = contributions(person, request.user), day_of(timezone.now())
+    facts = {
+        "person": person,
+        "sentence": sentence_of(given),
+        "rows": [_row(each) for each in given.runs],
+        "milestones": [(each.name, date_of(each.day) if each.day else None) for each in given.reached.milestones],
+        "next_one": given.reached.next_one,
+        "squares": squares(given.by_day, today),
+        "calendar": summary(given.by_day, today),
+        "is_me": person == request.user,
+        "address": request.build_absolute_uri(f"/people/{person.username}/"),
+    }
+    return render(request, "web/people/person.html", facts)
+
+
+@require_safe
+def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
+    """Every round of a run in which something of theirs was averaged, a hundred at a time."""
+    person = person_or_404(request, name)
+    run = get_object_or_404(runs_shown(person, request.user), slug=slug)
+    before = request.GET.get("before", "")
+    rows = ledger_of(person, run)
+    if before.isascii() and before.isdigit() and len(before) <= MOST_DIGITS:
+        rows = rows.filter(pk__lt=int(before))
+    found = list(rows[: PAGE + 1])
+    facts = {
+        "person": person,
+        "run": run,
+        "rows": found[:PAGE],
+        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
+        "is_later": bool(before),
+        "one": run.parsed_recipe.loss_unit[1],
+    }
+    return render(request, "web/people/rounds.html", facts)
+
+
+@require_safe
+def certificate(request: HttpRequest, name: str) -> HttpResponse:
+    """A page made for printing."""
+    person = person_or_404(request, name)
+    given = contributions(person, request.user)
+    if not given.runs:
+        raise Http404
+    days = sorted(given.by_day)
+    facts = {
+        "person": person,
+        "rows": [_row(each) for each in given.runs],
+        "sentence": sentence_of(given),
+        "first": date_of(days[0]) if days else None,
+        "last": date_of(days[-1]) if days else None,
+        "today": timezone.now().date(),
+        "address": request.build_absolute_uri(f"/people/{person.username}/"),
+    }
+    return render(request, "web/people/certificate.html", facts)
+
+
+@require_safe
+def preview_image(request: HttpRequest, name: str) -> HttpResponse:
+    """The PNG beside links to the page: figures and no name, as Pillow's own letters are Latin ones."""
+    given = contributions(person_or_404(request, name), None)
+    image = _drawn(f"{given.samples:,}", "samples" if given.samples != 1 else "sample", _to_whom(given))
+    return HttpResponse(image, content_type="image/png", headers={"Cache-Control": "max-age=300"})
+
+
+@login_required
+@require_POST
+def show_page(request: HttpRequest) -> HttpResponse:
+    """Let everybody see one's page, or nobody."""
+    person = person_in(request)
+    person.has_public_page = request.POST.get("public") == "1"
+    person.save(update_fields=["has_public_page"])
+    return redirect("/account/?done=page")
+
+
+def person_or_404(request: HttpRequest, name: str) -> Person:
+    """Raises Http404 where there is nobody, or nobody who shows a page."""
+    person = person_with_page(name, viewer=request.user)
+    if person is None:
+        raise Http404
+    return person
+
+
+def sentence_of(given: Contributions) -> str:
+    """“38,904 samples to 3 models. 1.2 GB averaged for others.”"""
+    if not given.runs:
+        return "No contributions yet."
+    sent = in_words(given.bytes_averaged)
+    samples = f"{counted(given.samples, 'sample', 'samples')} {_to_whom(given)}." if given.samples else ""
+    return " ".join(filter(None, [samples, f"{sent} averaged for others." if sent else ""]))
+
+
+def _to_whom(given: Contributions) -> str:
+    return f"given to {counted(len(given.runs), 'AI model', 'AI models')}"
+
+
+def _row(each: Given) -> dict[str, object]:
+    percent = f"{100 * each.part:.0f} %" if each.part >= 0.01 else ("under 1 %" if each.part else "")
+    return {**each._asdict(), "percent": percent, "averaged": in_words(each.bytes_averaged)}
+
+
+@lru_cache(maxsize=256)
+def _drawn(figure: str, unit: str, below: str) -> bytes:
+    return figure_png(figure, unit, below)

@@ -1,0 +1,77 @@
+"""What somebody gave is told of the runs that a reader may see, and of no others."""
+
+import pytest
+
+from accounts.models import Person
+from runs.models import AveragedTotal, Run
+from runs.people import contributions, ledger_of, runs_shown
+from tests.runs.factories import Owned, committed, opened, owned
+
+
+@pytest.fixture
+def runs(organizer: Person, laptop: Owned) -> dict[str, Run]:
+    """One run of each visibility, with something of the volunteer's; and one without."""
+    made = {}
+    for place, visibility in enumerate(("public", "unlisted", "private"), 1):
+        made[visibility] = opened(organizer, slug=visibility, visibility=visibility)
+        committed(made[visibility], (laptop.machine, 10**place), (owned(organizer, "lab").machine, 10))
+    made["other"] = opened(organizer, slug="other")
+    return made
+
+
+def averaged(run: Run, whose: Owned, size: int) -> None:
+    machine = whose.machine
+    AveragedTotal.objects.create(run=run, machine=machine, person=machine.person, bytes_averaged=size)
+
+
+def slugs(person: Person, viewer: Person | None) -> list[str]:
+    return [each.run.slug for each in contributions(person, viewer).runs]
+
+
+def test_others_see_what_is_on_their_lists(
+    volunteer: Person, stranger: Person, organizer: Person, runs: dict[str, Run]
+) -> None:
+    assert slugs(volunteer, None) == slugs(volunteer, stranger) == ["public"]
+    assert slugs(volunteer, organizer) == ["private", "unlisted", "public"], "their own runs"
+    assert slugs(volunteer, volunteer) == ["unlisted", "public"], "no longer a member of the third"
+    assert set(runs_shown(volunteer, None)) == {runs["public"], runs["other"]}
+
+
+def test_sums_are_those_of_the_runs_that_are_told(volunteer: Person, runs: dict[str, Run], laptop: Owned) -> None:
+    committed(runs["public"], (laptop.machine, 5), (owned(volunteer, "desk").machine, 5))
+    averaged(runs["public"], laptop, 2_000_000_000)
+    found = contributions(volunteer, None)
+    (given,) = found.runs
+    assert (given.samples, given.tokens, given.steps, given.machines, given.last_step) == (20, 160, 2, 2, 2)
+    assert given.part == pytest.approx(20 / 30)
+    assert (found.samples, found.bytes_averaged, sum(found.by_day.values())) == (20, 2_000_000_000, 20)
+    assert [each.name for each in found.reached.milestones] == ["First sample", "1 GB averaged"]
+    assert contributions(volunteer, volunteer).samples == 120
+
+
+def test_whoever_averaged_and_computed_nothing_has_a_row(
+    volunteer: Person, runs: dict[str, Run], laptop: Owned
+) -> None:
+    averaged(runs["other"], laptop, 7)
+    (row,) = [each for each in contributions(volunteer, None).runs if each.run == runs["other"]]
+    assert (row.samples, row.bytes_averaged, row.part) == (0, 7, 0.0)
+
+
+def test_each_round_is_an_entry_of_the_log(volunteer: Person, runs: dict[str, Run], laptop: Owned) -> None:
+    entry = committed(runs["public"], (laptop.machine, 5), (owned(volunteer, "desk").machine, 6))
+    rows = list(ledger_of(volunteer, runs["public"]))
+    assert [(row.step, row.samples, row.machine.name) for row in rows] == [
+        (2, 6, "desk"),
+        (2, 5, "laptop"),
+        (1, 10, "laptop"),
+    ]
+    assert rows[0].entry == entry
+
+
+def test_a_page_asks_as_often_however_much_there_is(
+    volunteer: Person, runs: dict[str, Run], laptop: Owned, django_assert_num_queries: object
+) -> None:
+    for _ in range(3):
+        committed(runs["public"], (laptop.machine, 5))
+    with django_assert_num_queries(5):  # type: ignore[operator]
+        contributions(volunteer, volunteer)

@@ -1,0 +1,103 @@
+"""One's data as a file, and the end of an account: by the right person, with the right password."""
+
+import json
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+
+from accounts.models import FORMER, Person
+from runs.models import Run
+from tests.runs.factories import PASSWORD, Owned, committed, opened
+from tests.web.browsing import as_, page
+
+DELETE = "/account/delete/"
+
+
+@pytest.fixture
+def run(organizer: Person, laptop: Owned) -> Run:
+    run = opened(organizer)
+    committed(run, (laptop.machine, 4))
+    committed(run, (laptop.machine, 5))
+    return run
+
+
+def test_the_file_has_all_of_it_and_nothing_of_others(run: Run, volunteer: Person, laptop: Owned) -> None:
+    client = as_(volunteer)
+    client.post("/machines/tokens/", {"label": "notebook"})
+    answer = client.get("/account/export.json")
+    assert answer["Content-Disposition"] == 'attachment; filename="manyhands-export.json"'
+    text = b"".join(answer.streaming_content).decode()  # type: ignore[attr-defined]
+    found: dict[str, Any] = json.loads(text)
+    assert found["name"] == volunteer.username
+    assert [row["samples"] for row in found["ledger"]] == [4, 5]
+    assert found["ledger"][0]["run__slug"] == run.slug
+    assert [machine["name"] for machine in found["machines"]] == [laptop.machine.name]
+    assert [token["label"] for token in found["tokens"]] == ["notebook"]
+    assert found["totals"][0]["samples"] == 9
+    assert "digest" not in found["tokens"][0]
+    assert volunteer.password not in text
+
+
+def test_of_one_who_gave_nothing_it_is_whole_too(volunteer: Person) -> None:
+    answer = as_(volunteer).get("/account/export.json")
+    assert json.loads(b"".join(answer.streaming_content))["ledger"] == []  # type: ignore[attr-defined]
+
+
+def test_it_is_made_so_often_and_no_more(volunteer: Person, settings: Any) -> None:
+    settings.RATES = settings.RATES | {"exports": (1, 3600)}
+    cache.clear()
+    client = as_(volunteer)
+    assert client.get("/account/export.json").status_code == 200
+    assert client.get("/account/export.json").status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": "Somebody", "password": PASSWORD}, "This is not your name."),
+        ({"password": "wrong"}, "This is not your password."),
+        ({"password": ""}, "This is not your password."),
+        ({"name": ""}, "This field is required."),
+    ],
+)
+def test_who_does_not_know_both_deletes_nothing(volunteer: Person, fields: dict[str, str], words: str) -> None:
+    answer = as_(volunteer).post(DELETE, {"name": volunteer.username, "password": PASSWORD} | fields)
+    assert answer.status_code == 400
+    assert words in page(answer)
+    assert Person.objects.filter(pk=volunteer.pk, is_active=True).exists()
+
+
+def test_the_account_is_gone_and_so_is_the_session(run: Run, volunteer: Person) -> None:
+    client = as_(volunteer)
+    assert volunteer.username in page(client.get(DELETE))
+    answer = client.post(DELETE, {"name": volunteer.username, "password": PASSWORD})
+    assert answer["Location"] == "/"
+    assert client.get("/account/").status_code == 302
+    assert client.get(f"/people/{volunteer.username}/").status_code == 404
+    assert FORMER in page(client.get(f"/runs/{run.slug}/leaderboard/"))
+    assert client.post("/login/", {"username": volunteer.username, "password": PASSWORD}).status_code != 302
+
+
+def test_whoever_is_needed_reads_why(run: Run, organizer: Person) -> None:
+    answer = as_(organizer).post(DELETE, {"name": organizer.username, "password": PASSWORD})
+    assert answer.status_code == 409
+    assert "E400" in page(answer)
+
+
+def test_whoever_has_no_password_types_the_name(volunteer: Person) -> None:
+    client = as_(volunteer)
+    volunteer.set_unusable_password()
+    volunteer.save()
+    client.force_login(volunteer)
+    assert 'name="password"' not in page(client.get(DELETE))
+    assert client.post(DELETE, {"name": volunteer.username}).status_code == 302
+    assert not Person.objects.get(pk=volunteer.pk).is_active
+
+
+def test_wrong_passwords_are_counted(volunteer: Person, settings: Any) -> None:
+    settings.RATES = settings.RATES | {"log-ins of this name": (2, 900)}
+    cache.clear()
+    client = as_(volunteer)
+    wrong = {"name": volunteer.username, "password": "wrong"}
+    assert [client.post(DELETE, wrong).status_code for _ in range(3)] == [400, 400, 429]

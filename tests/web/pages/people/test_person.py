@@ -1,0 +1,121 @@
+"""A page for everybody who gave something: theirs to show, truthful, and opened down to the round."""
+
+import re
+from io import BytesIO
+
+import pytest
+from django.test import Client
+from PIL import Image
+
+from accounts.models import Person
+from accounts.services import relay_keeper
+from runs.models import Run
+from tests.runs.factories import Owned, committed, opened
+from tests.web.browsing import as_, page
+
+
+@pytest.fixture
+def run(organizer: Person, laptop: Owned) -> Run:
+    run = opened(organizer)
+    for _ in range(3):
+        committed(run, (laptop.machine, 1000))
+    return run
+
+
+@pytest.fixture
+def address(volunteer: Person) -> str:
+    return f"/people/{volunteer.username}/"
+
+
+def test_it_says_what_somebody_gave(run: Run, client: Client, address: str, volunteer: Person) -> None:
+    shown = page(client.get(address))
+    assert f"<h1>{volunteer.username}</h1>" in shown
+    assert "3,000 samples given to 1 AI model." in shown
+    assert "100 %" in shown
+    assert re.search(r"<strong>1,000 samples</strong>", shown)
+    assert "Next: 7,000 to 10,000 samples." in shown
+    assert "Active on 1 of the last 182 days." in shown
+    assert f'<meta property="og:title" content="{volunteer.username}">' in shown
+    assert f'<meta property="og:image" content="http://testserver{address}preview.png">' in shown
+    assert "Everybody can see this page" not in shown
+    assert "Everybody can see this page" in page(as_(volunteer).get(address))
+
+
+def test_whoever_gave_nothing_has_a_page_that_says_so(client: Client, address: str, volunteer: Person) -> None:
+    assert "No contributions to public runs yet." in page(client.get(address))
+    assert "Your first samples appear here" in page(as_(volunteer).get(address))
+    assert client.get(f"{address}certificate/").status_code == 404
+
+
+def test_it_is_theirs_to_show(run: Run, client: Client, address: str, volunteer: Person, stranger: Person) -> None:
+    board = f"/runs/{run.slug}/leaderboard/"
+    assert f'<a href="{address}">' in page(client.get(board))
+    mine = as_(volunteer)
+    assert mine.post("/account/page/", {"public": "0"})["Location"] == "/account/?done=page"
+    for part in ("", "preview.png", "certificate/", f"runs/{run.slug}/"):
+        assert client.get(address + part).status_code == 404
+        assert as_(stranger).get(address + part).status_code == 404
+        assert mine.get(address + part).status_code == 200
+    assert f'<a href="{address}">' not in page(client.get(board))
+    assert "Only you can see this page." in page(mine.get(address))
+    mine.post("/account/page/", {"public": "1"})
+    assert client.get(address).status_code == 200
+
+
+def test_nobody_has_no_page(client: Client, address: str, volunteer: Person) -> None:
+    assert client.get("/people/nobody/").status_code == 404
+    assert client.get(f"/people/{relay_keeper().username}/").status_code == 404
+    Person.objects.filter(pk=volunteer.pk).update(is_active=False)
+    assert client.get(address).status_code == 404
+
+
+def test_every_round_is_there_a_hundred_at_a_time(run: Run, client: Client, address: str, laptop: Owned) -> None:
+    entries = [committed(run, (laptop.machine, 7)) for _ in range(100)]
+    rounds = f"{address}runs/{run.slug}/"
+    newest = page(client.get(rounds))
+    assert newest.count("<tr><td") == 100
+    assert entries[-1].digest[:12] in newest
+    older = re.search(r'href="(\?before=\d+)"', newest)
+    assert older is not None
+    rest = page(client.get(rounds + older[1]))
+    assert rest.count("<tr><td") == 3
+    assert "before=" not in rest
+    for nonsense in ("?before=x", "?before=9999999999999999999", "?before=-1", "?before=²"):
+        assert client.get(rounds + nonsense).status_code == 200
+    assert "No earlier steps." in page(client.get(f"{rounds}?before=0"))
+
+
+def test_what_is_not_told_is_not_there(organizer: Person, laptop: Owned, client: Client, address: str) -> None:
+    hidden = opened(organizer, slug="hidden", visibility="unlisted")
+    committed(hidden, (laptop.machine, 5))
+    assert "hidden" not in page(client.get(address))
+    assert client.get(f"{address}runs/hidden/").status_code == 404
+    assert client.get(f"{address}certificate/").status_code == 404
+
+
+def test_a_certificate_names_models_and_days(run: Run, client: Client, address: str, volunteer: Person) -> None:
+    shown = page(client.get(f"{address}certificate/"))
+    assert f'<p class="name">{volunteer.username}</p>' in shown
+    assert run.title in shown
+    assert "3,000" in shown
+    assert re.search(r"On \d+ \w+ \d{4}", shown)
+
+
+def test_the_picture_has_the_figure(run: Run, client: Client, address: str) -> None:
+    answer = client.get(f"{address}preview.png")
+    image = Image.open(BytesIO(answer.content))
+    assert image.size == (1200, 630)
+    assert answer["Content-Type"] == "image/png"
+    assert len(answer.content) < 40_000
+    assert len(image.convert("RGB").getcolors(1 << 20) or ()) > 4
+
+
+@pytest.mark.parametrize("part", ["", "certificate/", "runs/proverbs/"])
+def test_few_queries_however_much_there_is(
+    run: Run, address: str, laptop: Owned, part: str, django_assert_max_num_queries: object
+) -> None:
+    for place in range(5):
+        committed(opened(run.organizer, slug=f"more-{place}"), (laptop.machine, 3))
+    client = as_(run.organizer)
+    with django_assert_max_num_queries(12):  # type: ignore[operator]
+        client.get(address + part)
