@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
 
+from accounts import teams
 from accounts.models import FORMER, RELAY_KEEPER, DeviceRequest, Person
 from peer_agent.protocol.errors import Problem
 
@@ -84,6 +85,7 @@ def forget_person(*, person: Person) -> None:
     What was given stays counted, under a name that says nothing; keys of machines stay, as signatures need them.
     """
     close_account(person=person)
+    teams.leave_team(person=person)
     person.username = f"{FORMER}{secrets.token_hex(4)}"
     person.has_public_page = False
     person.is_staff = person.is_superuser = False

@@ -174,3 +174,41 @@ class Token(models.Model):
 
     def __str__(self) -> str:
         return self.label or f"{self.purpose} token"
+
+
+class Team(models.Model):
+    """People who are counted together. Of the link that lets people in only the sha256 of its secret is kept."""
+
+    slug = models.SlugField(max_length=40, unique=True)
+    name = models.CharField(max_length=40)
+    leader = models.ForeignKey(Person, models.PROTECT, related_name="teams_led")
+    link_digest = models.CharField(max_length=64, blank=True)  # empty: nobody is let in
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                Lower("name"), name="team_name_unique_in_any_case", violation_error_message="This name is taken."
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TeamMember(models.Model):
+    """Somebody in a team, from one day of UTC to another. What they give on days between counts for it."""
+
+    team = models.ForeignKey(Team, models.CASCADE, related_name="members")
+    person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")
+    joined_day = models.IntegerField()  # since 1970; it counts
+    left_day = models.IntegerField(null=True, blank=True)  # it does not
+
+    class Meta:
+        ordering = ("pk",)
+        constraints = (
+            models.UniqueConstraint(fields=("person",), condition=models.Q(left_day=None), name="team_one_at_a_time"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.person_id} in {self.team_id}"

@@ -18,7 +18,7 @@ SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
 
 @transaction.atomic
 def delete_account(*, person: Person) -> None:
-    """Delete an account, its drafts, its place on cards and its name in timelines. Raises Problem E400.
+    """Delete an account, its drafts, its place on cards and its name in timelines. Raises Problem E329.
 
     Whoever was removed from a run stays removed: rows that say so name nobody.
     """
@@ -47,10 +47,10 @@ def _require_not_needed(person: Person) -> None:
     going = person.runs.exclude(state__in=SETTLED).count()
     if going:
         runs = "a run that is" if going == 1 else f"{going} runs that are"
-        raise Problem.of("E400", reason=f"you organize {runs} not finished")
+        raise Problem.of("E329", reason=f"you organize {runs} not finished")
     operators = Person.objects.filter(is_superuser=True, is_active=True)
     if person.is_superuser and not operators.exclude(pk=person.pk).exists():
-        raise Problem.of("E400", reason="you are the only operator of this site")
+        raise Problem.of("E329", reason="you are the only operator of this site")
 
 
 def _runs_of(person: Person) -> list[UUID]:

@@ -6,7 +6,7 @@ from django.views.decorators.http import require_http_methods
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
 from web.pages.accounts import account, approve_machine, external_login, first_operator, leaving, login, machines
-from web.pages.people import person
+from web.pages.people import person, team
 from web.pages.runs import (
     activity,
     curve_table,
@@ -90,6 +90,12 @@ urlpatterns = [
     path("people/<str:name>/preview.png", person.preview_image, name="person_preview"),
     path("people/<str:name>/certificate/", person.certificate, name="certificate"),
     path("people/<str:name>/runs/<slug:slug>/", person.rounds_page, name="rounds"),
+    path("teams/new/", team.new_team, name="new_team"),
+    path("teams/leave/", team.leave, name="leave_team"),
+    path("teams/<slug:slug>/", team.team_page, name="team"),
+    path("teams/<slug:slug>/link/", team.new_link, name="team_link"),
+    path("teams/<slug:slug>/join/<str:secret>/", team.join, name="join_team"),
+    path("teams/<slug:slug>/members/<str:name>/", team.remove, name="remove_from_team"),
     path("help/", help_pages.help_index, name="help"),
     path("help/<slug:topic>/", help_pages.help_page, name="help_page"),
     path("healthz", health.alive, name="healthz"),

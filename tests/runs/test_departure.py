@@ -58,10 +58,10 @@ def test_their_drafts_go_and_their_finished_runs_stay(organizer: Person, strange
 
 
 def test_whoever_is_needed_is_told_what_for(run: Run, organizer: Person) -> None:
-    with pytest.raises(Problem, match=r"E400.*you organize a run that is not finished"):
+    with pytest.raises(Problem, match=r"E329.*you organize a run that is not finished"):
         delete_account(person=organizer)
     opened(organizer, slug="second")
-    with pytest.raises(Problem, match=r"E400.*2 runs that are not finished"):
+    with pytest.raises(Problem, match=r"E329.*2 runs that are not finished"):
         delete_account(person=organizer)
     assert Person.objects.get(pk=organizer.pk).is_active
 
@@ -69,7 +69,7 @@ def test_whoever_is_needed_is_told_what_for(run: Run, organizer: Person) -> None
 def test_a_site_keeps_an_operator(volunteer: Person, stranger: Person) -> None:
     Person.objects.filter(pk=volunteer.pk).update(is_superuser=True)
     volunteer.refresh_from_db()
-    with pytest.raises(Problem, match=r"E400.*the only operator"):
+    with pytest.raises(Problem, match=r"E329.*the only operator"):
         delete_account(person=volunteer)
     Person.objects.filter(pk=stranger.pk).update(is_superuser=True)
     delete_account(person=volunteer)

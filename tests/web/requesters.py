@@ -13,7 +13,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 
-from accounts import devices
+from accounts import devices, teams
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token, revoke_machine
 from coordination.snapshots import elect_keeper
@@ -36,6 +36,9 @@ MEANT = {  # where a gap of the same name stands for something else
     ("name", "/download/"): "wheel",
     ("name", "/tokenizer/"): "tokenizer_file",
     ("name", "/people/"): "person",
+    ("slug", "/teams/"): "team",
+    ("name", "/members/"): "colleague",
+    ("secret", "/teams/"): "team_secret",
     ("secret", "/join/"): "invitation_secret",
     ("slug", "/delete/"): "draft",
     ("slug", "/texts/"): "draft",
@@ -107,6 +110,7 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "wheel": wheel(),
         "tokenizer_file": tokenizer_of(run.dataset),
         "person": member.username,
+        **team_of(member),
         **addresses_of(run, member),
     }
     world.names["source"] = str(Run.objects.get(slug="draft").dataset_id)
@@ -127,6 +131,14 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
         "invitation_id": str(invitation.pk),
         "invitation_secret": secret,
     }
+
+
+def team_of(leader: Person) -> dict[str, str]:
+    """A team that the member leads, the link to it, and somebody else in it."""
+    team = teams.make_team(leader=leader, name="Hands")
+    secret, colleague = teams.new_link(team=team), Person.objects.get_or_create(username="Olga")[0]
+    teams.join_team(slug=team.slug, secret=secret, person=colleague)
+    return {"team": team.slug, "team_secret": secret, "colleague": colleague.username}
 
 
 def wheel() -> str:
@@ -372,6 +384,11 @@ WAYS: dict[str, Ask] = {
     "POST /logout/": posting(),
     "POST /account/password/": posting(current=PASSWORD, password="eight quiet herons"),
     "POST /account/sessions/": posting(),
+    "POST /teams/new/": posting(name="Weavers"),
+    "POST /teams/leave/": posting(),
+    "POST /teams/<slug>/link/": posting(),
+    "POST /teams/<slug>/join/<secret>/": posting(),
+    "POST /teams/<slug>/members/<name>/": posting(),
     "POST /account/page/": posting(public="0"),
     "POST /account/delete/": delete_account,
     "POST /password/<person_id>/<token>/": posting(password="eight quiet herons"),

@@ -122,7 +122,7 @@ def test_no_row_stands_twice_and_runs_have_all_three_visibilities() -> None:
     for row in ROWS:
         kinds.setdefault((row.method, row.address), set()).add(row.visibility)
     assert [place for place, found in kinds.items() if found not in ({"*"}, {"public", "unlisted", "private"})] == []
-    assert [place for place, found in kinds.items() if "<slug>" in place[1] and found == {"*"}] == []
+    assert [place for place, found in kinds.items() if "/runs/<slug>" in place[1] and found == {"*"}] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

@@ -447,12 +447,24 @@ SITE: dict[str, Entry] = {
         "Update the agent and join again. Behind a router, --advertise names the port that it forwards here.",
         means="Until then this machine averages nothing.",
     ),
-    "E400": Entry(
+    "E329": Entry(
         "Account still needed",
         Severity.LOW,
         "The account cannot be deleted yet: {reason}.",
         "Change that first, then delete the account.",
         means=NOTHING_LOST,
+    ),
+    "E330": Entry(
+        "Link lets nobody in",
+        Severity.LOW,
+        "This link to a team does not let anybody in any more.",
+        "Ask the team's leader for a new one.",
+    ),
+    "E340": Entry(
+        "Team is full",
+        Severity.LOW,
+        "A team has up to {most} members, and this one has as many.",
+        "Found a team of your own, or ask its leader to make room.",
     ),
     "E383": Entry(
         "Nothing reaches the Hub",

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from accounts import deactivation, external_logins
 from accounts.selectors import machines_of, open_tokens_of
+from accounts.teams import team_of
 from peer_agent.protocol.errors import Fault, Problem
 from web.http.faults import answer
 from web.http.requester import person_in
@@ -121,6 +122,7 @@ def _page(
         "fault": fault,
         "connections": connections(person),
         "machines": machines_of(person).filter(revoked_at=None).count(),
+        "team": team_of(person),
         "tokens": open_tokens_of(person).count(),
     }
     return render(request, "web/accounts/account.html", facts, status=status)

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from accounts.models import Person
 from accounts.selectors import person_with_page
+from accounts.teams import team_of
 from runs.ledger.averaged import in_words
 from runs.ledger.totals import day_of
 from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
@@ -36,6 +37,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
         "squares": squares(given.by_day, today),
         "calendar": summary(given.by_day, today),
         "is_me": person == request.user,
+        "team": team_of(person),
         "address": request.build_absolute_uri(f"/people/{person.username}/"),
     }
     return render(request, "web/people/person.html", facts)

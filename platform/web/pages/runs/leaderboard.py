@@ -1,6 +1,6 @@
 """Where everybody stands. The feed is the same for all who watch, so a page asks for its reader's own line here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -11,6 +11,7 @@ from accounts.selectors import names_with_page
 from runs.access import access_run
 from runs.ledger import standings
 from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine
+from runs.ledger.team_standings import TeamLine, team_board
 from runs.models import Run
 from web.http import rate_limits
 from web.http.access import run_or_404
@@ -19,9 +20,15 @@ from web.run_picture import card_sentences
 from web.run_picture.own_place import own_words
 from web.run_picture.step_bars import tint_of
 
+Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
 PAGE = 100  # rows
 NOBODY = {Period.DAY: "No samples today.", Period.WEEK: "No samples in the last weeks."}
-Row = LeaderboardLine | MachineLine | PeriodLine
+NO_TEAM = "No samples of a team yet."
+BOARDS: dict[str, Callable[..., Sequence[Row]]] = {
+    "people": standings.leaderboard,
+    "machines": standings.machine_board,
+    "teams": team_board,
+}
 MOST_PAGES = 1_000_000
 
 
@@ -32,20 +39,20 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     Whoever is logged in and not among all people has a line.
     """
     run = run_or_404(access_run, request, slug)
-    by_machine, period = request.GET.get("of") == "machines", _period(request)
+    of, period = _of(request), _period(request)
     page = _page_number(request)
-    rows = _rows(run, period, by_machine=by_machine, offset=(page - 1) * PAGE)
+    rows = _rows(run, of, period, offset=(page - 1) * PAGE)
     totals = standings.totals(run)
     facts = {
         "run": run,
-        "by_machine": by_machine,
+        "of": of,
         "period": "" if period == Period.ALL else period,
-        "choices": _choices(period, by_machine=by_machine),
-        "asked": f"of={'machines' if by_machine else 'people'}&period={period}",
+        "choices": _choices(of, period),
+        "asked": f"of={of}&period={period}",
         "rows": [{**row._asdict(), "tint": tint_of(row.name)} for row in rows[:PAGE]],
         "with_page": names_with_page({row.name for row in rows[:PAGE]}),
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
-        "nobody": NOBODY.get(period, card_sentences.NOBODY),
+        "nobody": NO_TEAM if of == "teams" else NOBODY.get(period, card_sentences.NOBODY),
         "you": own_words(run, request.user, [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",
         "before": page - 1,
         "after": page + 1 if len(rows) > PAGE else 0,
@@ -61,25 +68,29 @@ def own_place(request: HttpRequest, slug: str) -> HttpResponse:
     return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
 
 
-def _rows(run: Run, period: Period, *, by_machine: bool, offset: int) -> Sequence[Row]:
+def _rows(run: Run, of: str, period: Period, *, offset: int) -> Sequence[Row]:
     """A page of them, and one more."""
     if period != Period.ALL:
         return standings.period_board(run, period, timezone.now(), offset=offset, limit=PAGE + 1)
-    board = standings.machine_board if by_machine else standings.leaderboard
-    return board(run, offset=offset, limit=PAGE + 1)
+    return BOARDS[of](run, offset=offset, limit=PAGE + 1)
+
+
+def _of(request: HttpRequest) -> str:
+    said = request.GET.get("of", "")
+    return said if said in BOARDS else "people"
 
 
 def _period(request: HttpRequest) -> Period:
     said = request.GET.get("period", "")
-    is_known = said in set(Period) and request.GET.get("of") != "machines"
+    is_known = said in set(Period) and _of(request) == "people"
     return Period(said) if is_known else Period.ALL
 
 
-def _choices(period: Period, *, by_machine: bool) -> list[tuple[str, str, bool]]:
+def _choices(of: str, period: Period) -> list[tuple[str, str, bool]]:
     """Address, name, and whether it is shown now."""
     named = ((Period.ALL, "All time"), (Period.WEEK, "This week"), (Period.DAY, "Today"))
-    people = [(f"?of=people&period={each}", name, each == period and not by_machine) for each, name in named]
-    return [*people, ("?of=machines", "Machines", by_machine)]
+    people = [(f"?of=people&period={each}", name, each == period and of == "people") for each, name in named]
+    return [*people, ("?of=machines", "Machines", of == "machines"), ("?of=teams", "Teams", of == "teams")]
 
 
 def _page_number(request: HttpRequest) -> int:

@@ -82,7 +82,7 @@ def test_the_account_is_gone_and_so_is_the_session(run: Run, volunteer: Person) 
 def test_whoever_is_needed_reads_why(run: Run, organizer: Person) -> None:
     answer = as_(organizer).post(DELETE, {"name": organizer.username, "password": PASSWORD})
     assert answer.status_code == 409
-    assert "E400" in page(answer)
+    assert "E329" in page(answer)
 
 
 def test_whoever_has_no_password_types_the_name(volunteer: Person) -> None:

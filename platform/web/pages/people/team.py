@@ -1,0 +1,150 @@
+"""Pages of teams: what they gave, who is in them, and the link that lets people in."""
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from accounts import teams
+from accounts.models import Person, Team
+from accounts.selectors import names_with_page
+from peer_agent.protocol.errors import Fault, Problem
+from runs.access import listed_runs
+from runs.ledger.team_standings import given_by_member, given_by_run
+from web.http import rate_limits
+from web.http.requester import address_of, person_in
+from web.run_picture.status_sentence import counted
+
+
+class TeamForm(forms.Form):
+    """A name."""
+
+    name = forms.CharField(max_length=40, help_text="Shown on leaderboards. Up to 40 characters.")
+
+
+@require_safe
+def team_page(request: HttpRequest, slug: str) -> HttpResponse:
+    """What everybody sees of a team."""
+    return _page(request, get_object_or_404(Team.objects.select_related("leader"), slug=slug))
+
+
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def new_team(request: HttpRequest) -> HttpResponse:
+    """Found a team."""
+    form = TeamForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            team = teams.make_team(leader=person_in(request), name=form.cleaned_data["name"])
+        except ValidationError as error:
+            form.add_error("name", [text for texts in error.message_dict.values() for text in texts])
+        else:
+            return redirect("web:team", slug=team.slug)
+    facts = {"form": form, "now_in": teams.team_of(person_in(request))}
+    return render(request, "web/people/new_team.html", facts, status=400 if form.errors else 200)
+
+
+@never_cache
+@login_required
+@require_POST
+def new_link(request: HttpRequest, slug: str) -> HttpResponse:
+    """Another link; it stands in this answer and nowhere else."""
+    team = _led(request, slug)
+    secret = teams.new_link(team=team)
+    return _page(request, team, link=request.build_absolute_uri(f"/teams/{team.slug}/join/{secret}/"))
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
+    """Says what joining means; POST joins. Only links that let nobody in are counted."""
+    guess = _guess(request)
+    fault: Fault | None = None
+    try:
+        rate_limits.spend(*guess)
+        team = teams.team_by_link(slug=slug, secret=secret)
+        rate_limits.forgive(*guess)
+        if request.method == "POST" and not isinstance(request.user, AnonymousUser):
+            teams.join_team(slug=slug, secret=secret, person=person_in(request))
+            return redirect("web:team", slug=slug)
+    except rate_limits.TooOften as problem:
+        return rate_limits.refusal(request, problem)
+    except Problem as problem:
+        fault = problem.fault
+        if fault.code == "E330":
+            nothing = Http404()
+            nothing.fault = fault  # type: ignore[attr-defined]  # read by web.http.error_responses
+            raise nothing from problem
+    now_in = None if isinstance(request.user, AnonymousUser) else teams.team_of(person_in(request))
+    facts = {"team": team, "fault": fault, "now_in": now_in, "here": request.path}
+    return render(request, "web/people/join_team.html", facts, status=409 if fault else 200)
+
+
+@login_required
+@require_POST
+def leave(request: HttpRequest) -> HttpResponse:
+    """Be in no team."""
+    teams.leave_team(person=person_in(request))
+    return redirect("web:account")
+
+
+@login_required
+@require_POST
+def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
+    """Remove somebody from a team that one leads."""
+    team = _led(request, slug)
+    person = get_object_or_404(Person, username=name)
+    if person == request.user:
+        raise PermissionDenied
+    teams.remove_member(team=team, person=person)
+    return redirect("web:team", slug=slug)
+
+
+def _led(request: HttpRequest, slug: str) -> Team:
+    """Raises PermissionDenied to all but its leader."""
+    team = get_object_or_404(Team, slug=slug)
+    if team.leader_id != person_in(request).pk:
+        raise PermissionDenied
+    return team
+
+
+def _guess(request: HttpRequest) -> tuple[str, str]:
+    if isinstance(request.user, AnonymousUser):
+        return "wrong invitations of one address", address_of(request)
+    return "wrong invitations", rate_limits.person(request)
+
+
+def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
+    runs = listed_runs(request.user).distinct()
+    given, members = given_by_member(team, runs), list(teams.members_of(team))
+    names = [member.person.username for member in members]
+    ranked = sorted(names, key=lambda name: (-given.get(name, 0), name.lower()))
+    former = sum(samples for name, samples in given.items() if name not in names)
+    by_run = given_by_run(team, runs)
+    facts: dict[str, Any] = {
+        "team": team,
+        "members": [(name, given.get(name, 0)) for name in ranked],
+        "former": former,
+        "runs": by_run,
+        "with_page": names_with_page(names),
+        "sentence": _sentence(sum(given.values()), len(by_run), len(names)),
+        "is_leader": team.leader == request.user,
+        "is_member": not isinstance(request.user, AnonymousUser) and request.user.get_username() in names,
+        "link": link,
+        "address": request.build_absolute_uri(f"/teams/{team.slug}/"),
+    }
+    return render(request, "web/people/team.html", facts)
+
+
+def _sentence(samples: int, runs: int, people: int) -> str:
+    """“3 people gave 38,904 samples to 2 AI models.”"""
+    who = counted(people, "person", "people")
+    if not samples:
+        return f"{who}, no samples yet."
+    return f"{who}: {counted(samples, 'sample', 'samples')} given to {counted(runs, 'AI model', 'AI models')}."
