@@ -253,7 +253,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
     check_page(spectator, f"{swarm.url}/", HOSTILE)
     check_page(spectator, run, HOSTILE, wait=LIVE)
     swarm.wait_finished()
-    spectator.page.wait_for_selector("text=Download the model", timeout=120_000)
+    spectator.page.wait_for_selector("a:text-is('Download the model')", timeout=120_000)
     check_page(spectator, run, HOSTILE, wait=LIVE)
     card = visitor.read(f"/api/v1/runs/{swarm.slug}/release/README.md")
     assert "script" in card

@@ -109,7 +109,7 @@ def take_home(spectator: Reader, folder: Path) -> None:
         page.click("a:has-text('Download the model')")
     zipped = saved(archive.value, folder)
     row = page.locator("table.files tr", has=page.locator("text=all files in one"))
-    assert row.locator(".digest").inner_text() == hashlib.sha256(zipped.read_bytes()).hexdigest()
+    assert row.locator(".digest").text_content() == hashlib.sha256(zipped.read_bytes()).hexdigest()
     with zipfile.ZipFile(zipped) as release:
         assert release.testzip() is None
         assert any(name.endswith("/model.safetensors") for name in release.namelist())
@@ -146,7 +146,7 @@ def test_from_a_strangers_first_click_to_the_model(
         took_s = first_ledger_row_s(swarm, volunteer, home)
         record_property("from Enter to the first ledger row, approval included", f"{took_s:.1f} s")
         print(f"from Enter to the first ledger row: {took_s:.1f} s, approval included")
-        spectator.page.wait_for_selector("text=Download the model", timeout=180_000)
+        spectator.page.wait_for_selector("a:text-is('Download the model')", timeout=180_000)
         check_it_moved(spectator)
         take_home(spectator, tmp_path)
         assert volunteer.faults == organizer.faults == []

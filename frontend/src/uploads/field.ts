@@ -64,7 +64,7 @@ export class UploadField {
     this.kept.value = id;
     this.bar.hidden = true;
     if (fault) this.show("", fault);
-    else this.show(`${file.name} is here, ${megabytes(file.size)}.`, "");
+    else this.show(`${file.name} is uploaded (${megabytes(file.size)}).`, "");
   }
 
   private async submit(event: SubmitEvent): Promise<void> {
@@ -86,7 +86,7 @@ export class UploadField {
     this.bar.hidden = false;
     this.bar.max = file.size;
     this.bar.value = done;
-    this.show(`${megabytes(done)} of ${megabytes(file.size)} are here. You can fill in the rest meanwhile.`, "");
+    this.show(`${megabytes(done)} of ${megabytes(file.size)} uploaded. You can fill in the rest meanwhile.`, "");
   }
 
   private show(words: string, fault: string): void {

@@ -77,7 +77,7 @@ def said(page: Page) -> Any:
 def test_a_text_is_there_before_the_form_is_sent(form: Page, text: Path) -> None:
     wire = Wire(form)
     form.set_input_files("#id_text", text)
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     assert wire.offsets == [piece * 1_000_000 for piece in range(PIECES)]
     form.fill("#id_title", "Words")
     form.fill("#id_licence", "CC0")
@@ -103,7 +103,7 @@ def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
     said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
     assert wire.offsets == [0, 1_000_000]
     wire.until = None
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     assert wire.offsets == [piece * 1_000_000 for piece in range(PIECES)]
 
 
@@ -125,7 +125,7 @@ def test_who_has_to_wait_is_told_why(form: Page, text: Path, status: int, words:
     said(form).to_contain_text(f"{words} The upload goes on by itself then.", timeout=PATIENCE_MS)
     form.unroute("**/uploads/")
     form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
 
 
 def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) -> None:
@@ -136,7 +136,7 @@ def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) ->
     wire.until = None
     wire.offsets.clear()
     form.set_input_files("#id_text", text)
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     assert wire.offsets == [3_000_000, 4_000_000]
 
 
@@ -152,7 +152,7 @@ def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Pat
     said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
     form.unroute("**/uploads/*/")
     form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     assert wire.offsets == [3_000_000, 4_000_000]
 
 
@@ -177,7 +177,7 @@ def test_a_piece_whose_answer_was_lost_is_not_sent_again(form: Page, text: Path,
 
     form.route("**/uploads/**", lose_second_answer)
     form.set_input_files("#id_text", text)
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     assert sent == [piece * 1_000_000 for piece in range(PIECES)]
 
 
@@ -190,19 +190,19 @@ def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, t
     said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
     wire.until = None
     form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait, of both if the first still had one
-    said(form).to_have_text("other.txt is here, 3 kB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("other.txt is uploaded (3 kB).", timeout=PATIENCE_MS)
     first = form.input_value("[name=upload]")
     form.set_input_files("#id_text", [])
     said(form).to_have_text("")
     form.set_input_files("#id_text", text)
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     assert wire.offsets == [0, 1_000_000, 0, 2_000_000, 3_000_000, 4_000_000]
     assert form.input_value("[name=upload]") not in ("", first)
 
 
 def test_a_page_that_comes_back_can_be_sent_again(form: Page, text: Path) -> None:
     form.set_input_files("#id_text", text)
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     form.evaluate("document.querySelector('#id_text').disabled = true")
     form.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
     expect(form.locator("#id_text")).to_be_enabled()
@@ -212,11 +212,11 @@ def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) ->
     full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
     form.evaluate(f"void ({full})")  # since the page was opened
     form.set_input_files("#id_text", text)
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     form.add_init_script(full)
     form.reload()
     form.set_input_files("#id_text", text)
-    said(form).to_have_text("words.txt is here, 5.0 MB.", timeout=PATIENCE_MS)
+    said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
 
 
 @pytest.mark.parametrize(
