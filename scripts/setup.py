@@ -7,6 +7,7 @@ Every failure is a numbered error with its cause and remedy.
 from __future__ import annotations  # An older Python must get as far as its own error message.
 
 import csv
+import gzip
 import hashlib
 import importlib.util
 import os
@@ -331,7 +332,7 @@ def frontend_fingerprint(root: Path = ROOT) -> str:
     """A digest of all that the built files are made of."""
     folder = root / "frontend"
     named = [folder / name for name in FRONTEND_INPUTS]
-    sources = sorted(path for path in (folder / "src").rglob("*") if path.is_file())
+    sources = sorted(path for part in ("src", "static") for path in (folder / part).rglob("*") if path.is_file())
     digest = hashlib.sha256(str(root).encode())
     for path in (*named, *sources):
         digest.update(f"\0{path.relative_to(root)}\0".encode() + (path.read_bytes() if path.exists() else b"absent"))
@@ -361,7 +362,15 @@ def build_frontend() -> None:
         run([npm, "ci", "--no-audit", "--no-fund"], failure, folder="frontend", environment=environment)
         (ROOT / "frontend" / "node_modules" / ".lock.stamp").write_text(lock_fingerprint())
     run([npm, "run", "--silent", "build"], failure, folder="frontend", environment=environment)
+    pack(ROOT / BUILT)
     frontend_stamp().write_text(frontend_fingerprint())
+
+
+def pack(folder: Path) -> None:
+    """Beside each script and style a compressed one, which is what browsers are sent."""
+    for path in folder.rglob("*"):
+        if path.suffix in (".js", ".css"):
+            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
 
 
 def lock_fingerprint() -> str:

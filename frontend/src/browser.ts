@@ -11,6 +11,7 @@ export function browserOf(slug: string): Browser {
     poll: (etag) => poll(`/runs/${slug}/feed.json`, etag),
     random: Math.random,
     isHidden: () => document.hidden,
+    isOffline: () => !navigator.onLine,
   };
 }
 

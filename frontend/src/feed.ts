@@ -20,6 +20,8 @@ export interface Browser {
   poll(etag: string): Promise<Polled>;
   random(): number;
   isHidden(): boolean;
+  /** Whether the reader's machine itself has no network. */
+  isOffline(): boolean;
 }
 
 export interface Polled {
@@ -28,7 +30,7 @@ export interface Polled {
   readonly text: string;
 }
 
-export type Link = "live" | "polling" | "away" | "gone";
+export type Link = "live" | "polling" | "away" | "offline" | "gone";
 
 export const POLL_MS = 1_200; // with what it takes to answer, within two seconds of each step
 export const FIRST_POLL_MS = 500; // at most, after a socket was lost: not all of a crowd at once
@@ -70,6 +72,13 @@ export class Feed {
       this.tries = 0;
       this.connect();
     }
+  }
+
+  /** The machine has lost its network: no socket is waited for to find out. */
+  cut(): void {
+    if (this.link === "gone") return;
+    this.lost();
+    this.say("offline");
   }
 
   private connect(): void {
@@ -157,7 +166,8 @@ export class Feed {
       const message = JSON.parse(polled.text) as Message;
       if (message.type === "picture") this.display(message.run);
     }
-    this.say(polled && polled.status < 400 ? "polling" : "away");
+    if (polled && polled.status < 400) this.say("polling");
+    else this.say(this.browser.isOffline() ? "offline" : "away");
     this.pollSoon(POLL_MS);
   }
 

@@ -20,6 +20,17 @@ export function fill(name: string, view: TemplateResult | string): RootPart | un
   return render(view, element);
 }
 
+/** Exchange what snapshots write for what they write now, within some seconds: not all of a crowd at once. */
+export function renewWritten(slug: string, spreadMs: number): void {
+  setTimeout(async () => {
+    const part = document.querySelector<HTMLElement>("[data-standing=written]");
+    const answer = await fetch(`/runs/${slug}/written/`).catch(() => null);
+    if (!part || !answer?.ok) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    part.replaceChildren(...fresh.body.childNodes);
+  }, Math.random() * spreadMs);
+}
+
 /** Fetch the page and exchange the parts that say what can be done: joining, files, buttons. Not those to be kept. */
 export async function renewStanding(): Promise<void> {
   const answer = await fetch(location.pathname, { headers: { Accept: "text/html" } });

@@ -115,6 +115,8 @@ export interface Values {
   readonly trend: string;
   /** Of the newest snapshot that was measured. */
   readonly heldout_loss: number | null;
+  /** The step of the newest snapshot that wrote something; empty for none. */
+  readonly written: string;
   readonly heldout_note: string;
   readonly passes: string;
   /** A sentence where held-out loss rises while training loss falls. */

@@ -4,7 +4,7 @@ import "./run.css";
 import { browserOf, onReturn, ownLinks, ownPlace } from "./browser";
 import { Feed } from "./feed";
 import { Links } from "./links";
-import { place as placeOf, renewStanding } from "./page";
+import { place as placeOf, renewStanding, renewWritten } from "./page";
 import type { Picture, Values } from "./picture";
 import { Mine, Place } from "./place";
 import { showActivity } from "./views/activity";
@@ -13,6 +13,8 @@ import { showHead, showLink } from "./views/head";
 import { showLeaderboard } from "./views/leaderboard";
 import { redrawLoss, showLoss } from "./views/loss";
 import { showStep } from "./views/step";
+
+const WRITTEN_MS = 10_000;
 
 function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
@@ -24,6 +26,7 @@ function begin(root: HTMLElement): void {
   let standing = root.dataset["standingAs"] ?? "";
   const mine = new Mine(me, () => document.querySelector<HTMLElement>(".mine-now"));
   let latest: Picture | null = null;
+  let written = document.querySelector<HTMLElement>("[data-written]")?.dataset["written"] ?? null; // none on its organizer's page
 
   function showPlace(): void {
     if (latest) showLeaderboard(latest, me, place.words(latest));
@@ -44,6 +47,10 @@ function begin(root: HTMLElement): void {
     showAveraging(picture);
     links.look(picture);
     showOwnLinks();
+    if (written !== null && picture.written !== written) {
+      written = picture.written;
+      renewWritten(slug, WRITTEN_MS);
+    }
     const now = standingOn.map((name) => picture[name]).join("|");
     const isRight = mine.look(picture);
     if (now === standing && isRight) return;
@@ -53,6 +60,7 @@ function begin(root: HTMLElement): void {
 
   const feed = new Feed(browserOf(slug), show, showLink);
   onReturn(() => feed.wake());
+  addEventListener("offline", () => feed.cut());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLoss);
   feed.start();
 }

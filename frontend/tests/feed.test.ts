@@ -39,6 +39,8 @@ class FakeBrowser {
   };
   random = () => this.chance;
   isHidden = () => false;
+  isAway = false;
+  isOffline = () => this.isAway;
   get last(): FakeSocket {
     return this.sockets.at(-1) as FakeSocket;
   }
@@ -212,5 +214,28 @@ describe("where sockets are blocked", () => {
     expect([links, polls.length, sockets.length]).toEqual([["gone"], 1, 1]);
     feed.wake();
     expect(browser.sockets.length).toBe(1);
+  });
+});
+
+describe("without a network of one's own", () => {
+  it("says so at once, and goes on when it is back", async () => {
+    browser.last.hears(picture(0));
+    browser.isAway = true;
+    feed.cut();
+    expect(links).toEqual(["live", "offline"]);
+    await pass(10 * LONGEST_WAIT_MS);
+    expect(links).toEqual(["live", "offline"]);
+    browser.isAway = false;
+    feed.wake();
+    browser.last.hears(picture(1));
+    expect(links).toEqual(["live", "offline", "live"]);
+  });
+
+  it("is not said of a run that is not to be seen any more", async () => {
+    browser.answer = polled(404);
+    browser.last.breaks();
+    await pass(POLL_MS);
+    feed.cut();
+    expect(links).toEqual(["gone"]);
   });
 });

@@ -126,6 +126,7 @@ class Recipe(
     library: ClassVar[str] = "transformers"  # that loads a release, in the Hub's words …
     task: ClassVar[str] = ""  # … and what it is for, where the Hub has a word for it
     loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: one, and many
+    writes: ClassVar[bool] = False  # its model continues a text (`training.written`)
     training: ClassVar[str]
     prepares: ClassVar[type[Preparation]]
     unit_is_whole: ClassVar[bool] = False  # its samples have a part in each other's loss, as where a batch is normed

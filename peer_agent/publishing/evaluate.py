@@ -1,8 +1,9 @@
 """The held-out loss of a snapshot: what the model makes of data that nobody trains on."""
 
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +16,8 @@ from peer_agent.recipes.training import NO_FILES, Shard, heldout_batches, traini
 from peer_agent.training.loop import memory_or_problem
 from peer_agent.training.objective import mean_loss
 
+log = logging.getLogger(__name__)
+
 MOST_UNITS = 200_000  # loss units, from the beginning of what is held out: it lies in random order
 TRIES = 2  # of a batch: the first one also loads what torch needs
 BUDGET_S = 600.0  # that the loss may take, and about as long again what else a model is judged by
@@ -26,13 +29,22 @@ class Evaluated(Struct, frozen=True, kw_only=True):
     loss: float
     units: int
     figures: dict[str, float]
+    written: list[str] = []  # after each prompt, for as many as there was time
 
 
 def evaluate(
-    *, recipe: Recipe, snapshot: Path, heldout: Path, most: int = MOST_UNITS, files: Path = NO_FILES
+    *,
+    recipe: Recipe,
+    snapshot: Path,
+    heldout: Path,
+    most: int = MOST_UNITS,
+    files: Path = NO_FILES,
+    data: Path = NO_FILES,
+    prompts: Sequence[str] = (),
 ) -> Evaluated:
     """The held-out loss, with the objective of training. Raises Problem E107, E111, E310, E360, E361.
 
+    `data`: the folder of what was prepared, for a recipe that writes: with its tokenizer it continues the prompts.
     Of a model that is too large for this processor, fewer samples are looked at: a half of them, a quarter.
     """
     shard = training_of(recipe).load_shard(heldout)
@@ -46,7 +58,17 @@ def evaluate(
         if not math.isfinite(mean.loss):
             raise Problem.of("E361", loss=mean.loss)
         figures = training_of(recipe).figures_of(recipe, model, shard, mean.loss, samples)
-    return Evaluated(loss=mean.loss, units=mean.units, figures=dict(figures))
+        written = _written(recipe, model, data, prompts) if recipe.writes and prompts else []
+    return Evaluated(loss=mean.loss, units=mean.units, figures=dict(figures), written=written)
+
+
+def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
+    """What it writes; nothing where that fails: the loss is known by then."""
+    try:
+        return training_of(recipe).written(recipe, model, data, prompts)
+    except (OSError, RuntimeError, ValueError):
+        log.warning("the model wrote nothing", exc_info=True)
+        return []
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:

@@ -69,6 +69,9 @@ class Training(Protocol):
         A figure called accuracy is a share. Few samples at a time: it is measured on the site's processor.
         """
 
+    def written(self, recipe: Any, model: "torch.nn.Module", data: Path, prompts: Sequence[str]) -> list[str]:
+        """What a model writes after each prompt, where its recipe says that it `writes`; `data` as of `save_model`."""
+
     def save_model(self, recipe: Any, model: "torch.nn.Module", data: Path, out: Path) -> Sequence[str]:
         """Write what people load a released model from; the names of the files. `data`: what was prepared with them."""
 

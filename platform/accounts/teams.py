@@ -39,7 +39,11 @@ def make_team(*, leader: Person, name: str) -> Team:
     name = " ".join(name.split())
     team = Team(name=name, slug=_free_slug(name), leader=leader)
     team.full_clean(exclude=["link_digest"])
-    team.save()
+    try:
+        with transaction.atomic():
+            team.save()
+    except IntegrityError as error:  # twice at once
+        raise ValidationError({"name": "This name is taken."}) from error
     _move(leader, team)
     return team
 
@@ -68,6 +72,9 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
         return team
     if members_of(team).count() >= MOST_MEMBERS:
         raise Problem.of("E340", most=f"{MOST_MEMBERS:,}")
+    if not members_of(team).exists():
+        team.leader = person
+        team.save(update_fields=["leader"])
     _move(person, team)
     return team
 
@@ -75,16 +82,16 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
     """Be in no team. What was given stays the team's; whoever led it hands it to whoever is in it for longest."""
-    place = TeamMember.objects.select_related("team").filter(person=person, left_day=None).first()
-    if place is not None:
+    for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 
 
 @transaction.atomic
 def remove_member(*, team: Team, person: Person) -> None:
-    """End somebody's place in a team, by its leader."""
+    """End somebody's place in a team, by its leader. Its link, which they may have, lets nobody in any more."""
     for place in members_of(team).filter(person=person):
         _leave(place)
+        Team.objects.filter(pk=team.pk).update(link_digest="")
 
 
 def _move(person: Person, team: Team) -> None:
@@ -97,12 +104,15 @@ def _move(person: Person, team: Team) -> None:
 
 
 def _leave(place: TeamMember) -> None:
+    team = Team.objects.select_for_update().get(pk=place.team_id)
     place.left_day = today()
     place.save(update_fields=["left_day"])
-    team = place.team
-    if team.leader_id == place.person_id and (oldest := members_of(team).first()) is not None:
+    oldest = members_of(team).first()
+    if oldest is None:
+        team.link_digest = ""
+    elif team.leader_id == place.person_id:
         team.leader = oldest.person
-        team.save(update_fields=["leader"])
+    team.save(update_fields=["leader", "link_digest"])
 
 
 def _free_slug(name: str) -> str:

@@ -55,6 +55,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "web.http.compression.compressed",
     "web.http.headers.content_security_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -74,6 +75,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "web.pages.accounts.external_login.providers_shown",
+                "web.http.theme.theme",
             ],
         },
     },
@@ -126,6 +128,7 @@ USE_TZ = True
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
 WHITENOISE_USE_FINDERS = True  # nothing has to be collected before `serve`
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^.*/built/assets/[^/]+-[\w-]{8}\.(js|css)$"  # named after what is in them
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
@@ -148,6 +151,7 @@ RATES = {
     "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; there and back are two
     "looks at a run": (50 * PEOPLE_PER_ADDRESS, 60),  # per address: pages without sockets ask every 1.2 seconds
     "looks of one person": (600, 60),  # at runs, in a dozen pages
+    "teams": (10, 86_400),  # per person, who makes them
     "exports": (10, 3600),  # per person: of all that the site has of them
     "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
 }

@@ -4,8 +4,10 @@ from django.contrib import admin
 from django.urls import include, path
 
 from web.api import api
+from web.api.docs import page_of
 
 urlpatterns = [
+    path("api/v1/docs", page_of(api)),
     path("api/v1/", api.urls),
     path("admin/", admin.site.urls),
     path("", include("web.pages.accounts.external_login_urls")),

@@ -95,6 +95,13 @@ def links(run: Run) -> dict[PeerId, Link]:
     return msgspec.convert(fresh.values_list("links", flat=True).first() or {}, dict[PeerId, Link])
 
 
+def forget_plans(person: str) -> None:
+    """Last plans that name somebody who has left for good; of a run that goes on there is another one soon."""
+    for row in Presence.objects.exclude(plan=None).only("pk", "plan").iterator():
+        if msgspec.json.encode(person) in msgspec.json.encode(row.plan):
+            Presence.objects.filter(pk=row.pk).update(plan=None)
+
+
 def shown_of(state: RunState) -> Shown:
     """What pages show of a coordinator's state."""
     return Shown(*picture_of(state), msgspec.to_builtins(state.outline), msgspec.to_builtins(_links_of(state)))

@@ -2,10 +2,18 @@
 
 from celery import shared_task
 
-from coordination import snapshots
+from coordination import presence, snapshots
+from runs.departure import forget_lines
 
 
 @shared_task
 def expire_pending() -> None:
     """Delete states that were handed in and never admitted."""
     snapshots.expire_pending()
+
+
+@shared_task
+def forget_name(name: str) -> None:
+    """Somebody has left for good: hosts that had them in memory may have written their name since."""
+    forget_lines(name)
+    presence.forget_plans(name)

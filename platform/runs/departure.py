@@ -1,45 +1,69 @@
 """Somebody leaves for good: what is theirs alone goes, what they gave stays counted under no name."""
 
 import re
-from uuid import UUID
+from functools import partial
 
 from django.db import transaction
+from django.db.models import Q
 
 from accounts import deactivation
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
+from runs import queue, quotas
+from runs.datasets.resumable_upload import forget_upload
 from runs.lifecycle.drafts import delete_draft
-from runs.models import ActivityLine, HubAccount, Member, NamedVolunteer, Run, Upload
-from runs.releases.card_names import set_named
+from runs.models import ActivityLine, HubAccount, Member, NamedVolunteer, Release, Run
+from runs.queue import TaskName
 
 NOBODY = "a former volunteer"  # in place of their name, in what happened
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
+# Where timelines have names (runs.timeline, peer_agent.protocol.coordinator): elsewhere the same letters are a word.
+DEEDS = (
+    "accepted|added|brought|changed|chose|created|extended|is|joined|left|let|mixes|paused|removed|reported|resumed|"
+    "returned|took"
+)
+PLACES = (  # what comes before the name, and what comes after it
+    ("^", rf" (?:{DEEDS})\b| \("),
+    (r"\bof ", r"'s samples|$| is| joined| left"),
+    (r" (?:added|removed|let) ", r"\.$| back in\.$"),
+)
 
 
 @transaction.atomic
-def delete_account(*, person: Person) -> None:
-    """Delete an account, its drafts, its place on cards and its name in timelines. Raises Problem E329.
+def delete_account(*, person: Person) -> str:
+    """Delete an account, its drafts, its place on cards and its name in timelines. The name. Raises Problem E329.
 
-    Whoever was removed from a run stays removed: rows that say so name nobody.
+    Whoever was removed from a run stays removed: rows that say so name nobody. Hosts that still know the machines by
+    that name may write it for some seconds more: `forget_lines` is to be called again then.
     """
+    quotas.held(person)
     _require_not_needed(person)
-    name, runs = person.username, _runs_of(person)
+    name = person.username
     for draft in person.runs.filter(state=Run.State.DRAFT):
         delete_draft(run=draft)
-    for named in NamedVolunteer.objects.filter(person=person).select_related("run"):
-        set_named(run=named.run, person=person, agreed=False)
+    _remake_cards(person)
+    NamedVolunteer.objects.filter(person=person).delete()
     HubAccount.objects.filter(person=person).delete()
-    Upload.objects.filter(person=person).delete()
+    for upload in person.uploads.all():
+        transaction.on_commit(partial(forget_upload, upload))
     Member.objects.filter(person=person, removed_at=None).delete()
     deactivation.forget_person(person=person)
-    for line in ActivityLine.objects.filter(run__in=runs, text__contains=name).iterator():
-        ActivityLine.objects.filter(pk=line.pk).update(text=without_name(line.text, name)[:300])
+    forget_lines(name)
+    return name
+
+
+def forget_lines(name: str) -> None:
+    """Put another word for somebody in timelines."""
+    for line in ActivityLine.objects.filter(text__contains=name).iterator():
+        if (text := without_name(line.text, name)) != line.text:
+            ActivityLine.objects.filter(pk=line.pk).update(text=text[:300])
 
 
 def without_name(text: str, name: str) -> str:
-    """The text with another word for somebody; not where the name is a part of a longer word."""
-    whole = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)")
-    replaced = whole.sub(NOBODY, text)
+    """A line of a timeline with another word for somebody."""
+    replaced = text
+    for before, after in PLACES:
+        replaced = re.sub(f"({before}){re.escape(name)}(?={after})", rf"\1{NOBODY}", replaced)
     return replaced[:1].upper() + replaced[1:] if replaced != text else text
 
 
@@ -48,14 +72,15 @@ def _require_not_needed(person: Person) -> None:
     if going:
         runs = "a run that is" if going == 1 else f"{going} runs that are"
         raise Problem.of("E329", reason=f"you organize {runs} not finished")
-    operators = Person.objects.filter(is_superuser=True, is_active=True)
-    if person.is_superuser and not operators.exclude(pk=person.pk).exists():
+    operators = Person.objects.select_for_update().filter(is_superuser=True, is_active=True)
+    if person.is_superuser and set(operators.values_list("pk", flat=True)) <= {person.pk}:
         raise Problem.of("E329", reason="you are the only operator of this site")
 
 
-def _runs_of(person: Person) -> list[UUID]:
-    """Where their name may stand: runs they organized, gave something to, or were let into."""
-    found: set[UUID] = set(person.runs.values_list("pk", flat=True))
-    for related in (person.totals, person.averaged, person.memberships):
-        found.update(related.values_list("run", flat=True))
-    return list(found)
+def _remake_cards(person: Person) -> None:
+    """Cards on which their name stands, among the volunteers or as who said that a text may be shared."""
+    vouched = Q(run__dataset__vouched_by=person) | Q(run__dataset__further__vouched_by=person)
+    named = vouched | Q(run__dataset__base__vouched_by=person) | Q(run__named__person=person)
+    for release in Release.objects.filter(named, state=Release.State.READY).distinct():
+        Release.objects.filter(pk=release.pk).update(named=[*release.named, ""])  # a name that nobody has: it is stale
+        queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, release.run_id)

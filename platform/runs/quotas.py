@@ -6,6 +6,7 @@
 from typing import NamedTuple
 
 from django.conf import settings
+from django.core.exceptions import PermissionDenied
 from django.db.models import Sum
 
 from accounts.models import Person
@@ -98,5 +99,9 @@ def require_run_left(person: Person) -> None:
 
 
 def held(person: Person) -> None:
-    """Hold the person's row until the caller's transaction ends, so that what is counted stays true until then."""
-    Person.objects.select_for_update().filter(pk=person.pk).values_list("pk").first()
+    """Hold the person's row until the caller's transaction ends, so that what is counted stays true until then.
+
+    Raises PermissionDenied where the account was closed or deleted meanwhile.
+    """
+    if not Person.objects.select_for_update().filter(pk=person.pk, is_active=True).values_list("pk").first():
+        raise PermissionDenied("This account is closed. Nothing was changed.")

@@ -18,6 +18,7 @@ from runs.timeline import STEP, activity_of
 POINTS = 360  # of the curve on a page at most
 LONG = 1200  # of the curve as a table and on a card
 MEASURED = 120  # held-out losses of snapshots
+WRITTEN = 3  # snapshots whose texts a page shows, beside the first
 SHORT_S = 3.0  # a step, before anybody can watch it grow; then shares are shown …
 SHARED_STEPS, SHARED = 50, 12  # … of so many steps together, and of so many people
 RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
@@ -85,6 +86,7 @@ class RunPicture(RunProgress):
     tokens: int
     activity: list[ActivityLine]
     release: Release | None
+    written: list[Snapshot] = field(default_factory=list)  # those whose texts are shown, newest first
     averaged: list[AveragedLine] = field(default_factory=list)
     recent: Recent = field(default_factory=lambda: Recent(0, {}))
     shares: Shares | None = None  # of the newest steps, where these are short
@@ -119,7 +121,7 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
-    """Everything of a run's page that rows know: thirteen queries at any length of the run, or fifteen."""
+    """Everything of a run's page that rows know: fourteen queries at any length of the run, or seventeen."""
     recipe = run.parsed_recipe
     newest = list(run.log.order_by("-index")[:20])
     board = leaderboard(run, limit=lines)
@@ -141,6 +143,7 @@ def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
         activity=activity(run),
         release=Release.objects.filter(run=run).first(),
         heldout=heldout_points(run),
+        written=written_at(run) if recipe.writes else [],
         **totals(run)._asdict(),
     )
 
@@ -200,6 +203,14 @@ def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
         known = known.annotate(part=Mod(newer, stride)).filter(Q(part=0) | Q(pk=best.pk if best else 0))
     found = known.order_by("index").values_list("index", "step", "heldout_loss", "created_at", "heldout_figures")
     return [Measured(place, step, loss, at, figures) for place, step, loss, at, figures in found if loss is not None]
+
+
+def written_at(run: Run) -> list[Snapshot]:
+    """The snapshots whose texts are shown, newest first: the last ones, and the first, so that one sees it learn."""
+    known = run.snapshots.exclude(written=[]).only("run", "index", "step", "written")
+    newest = list(known.order_by("-index")[: WRITTEN + 1])
+    first = known.order_by("index").first() if len(newest) > WRITTEN else None
+    return [*newest[:WRITTEN], *([first] if first else [])]
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:

@@ -5,6 +5,7 @@ from django.views.decorators.http import require_http_methods
 
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
+from web.http.theme import choose_theme
 from web.pages.accounts import account, approve_machine, external_login, first_operator, leaving, login, machines
 from web.pages.people import person, team
 from web.pages.runs import (
@@ -23,7 +24,7 @@ from web.pages.runs import (
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
-from web.pages.site import front, health, help_pages, install
+from web.pages.site import front, health, help_pages, install, styleguide
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
@@ -59,6 +60,7 @@ urlpatterns = [
     path("approve/", approve_machine.approve, name="approve"),
     path("download/", install.download_page, name="download"),
     path("download/<str:name>", install.wheel_file, name="wheel"),
+    path("runs/<slug:slug>/written/", runs_pages.written_part, name="written"),
     path("runs/<slug:slug>/curve.png", preview.curve_image, name="curve"),
     path("runs/<slug:slug>/curve.csv", curve_table.curve_table, name="curve_table"),
     path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
@@ -98,6 +100,8 @@ urlpatterns = [
     path("teams/<slug:slug>/members/<str:name>/", team.remove, name="remove_from_team"),
     path("help/", help_pages.help_index, name="help"),
     path("help/<slug:topic>/", help_pages.help_page, name="help_page"),
+    path("styleguide/", styleguide.styleguide, name="styleguide"),
+    path("theme/", choose_theme, name="theme"),
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
 ]

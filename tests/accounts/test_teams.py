@@ -82,6 +82,31 @@ def test_a_leader_who_leaves_hands_it_on(team: Team, volunteer: Person, stranger
     assert team.leader == stranger
     teams.remove_member(team=team, person=organizer)
     assert names(team) == [stranger.username]
+    with pytest.raises(Problem, match="E330"):
+        teams.join_team(slug=team.slug, secret=secret, person=organizer)
     forget_person(person=stranger)
     assert names(team) == []
     teams.leave_team(person=volunteer)
+
+
+def test_an_empty_team_lets_nobody_in(team: Team, volunteer: Person, stranger: Person) -> None:
+    secret = teams.new_link(team=team)
+    teams.leave_team(person=volunteer)
+    with pytest.raises(Problem, match="E330"):
+        teams.join_team(slug=team.slug, secret=secret, person=stranger)
+
+
+def test_whoever_comes_into_an_empty_team_leads_it(team: Team, volunteer: Person, stranger: Person) -> None:
+    teams.leave_team(person=volunteer)
+    team.refresh_from_db()
+    secret = teams.new_link(team=team)  # by its leader, who had the page open
+    teams.join_team(slug=team.slug, secret=secret, person=stranger)
+    team.refresh_from_db()
+    assert team.leader == stranger
+
+
+def test_two_who_take_one_name_at_once(team: Team, stranger: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Team, "full_clean", lambda *_, **__: None)
+    with pytest.raises(ValidationError, match="taken"):
+        teams.make_team(leader=stranger, name="MANY HANDS")
+    assert teams.team_of(stranger) is None

@@ -77,6 +77,15 @@ PAGES = [
     Page("/approve/?code=BBBBBBBB", who="Amina"),
     Page("/approve/?code={code}", who="Amina", wait=".code"),
     Page("/account/", who="Amina"),
+    Page("/account/delete/", who="Amina"),
+    Page("/people/Amina/"),
+    Page("/people/Amina/", who="Amina"),
+    Page("/people/Amina/certificate/"),
+    Page("/people/Amina{run}"),
+    Page("/teams/new/", who="Amina"),
+    Page("{team}", who="Amina"),
+    Page("{run}leaderboard/?of=teams"),
+    Page("/api/v1/docs"),
     Page("/machines/", who="Amina"),
     Page("/runs/new/", who="Amina"),
     Page("/nothing/here/"),
@@ -116,7 +125,9 @@ def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
     form = {"most_uses": "1", "lifetime": ""}
     link = LINK.search(organizer.submit(f"{draft}manage/", form, action=f"{draft}invitations/"))
     assert link is not None
-    return {"draft": draft, "invitation": link[1]}
+    team = organizer.submit("/teams/new/", {"name": "Hands"})
+    assert "Create invitation link" in team
+    return {"draft": draft, "invitation": link[1], "team": "/teams/hands/"}
 
 
 def reset(swarm: Swarm) -> str:

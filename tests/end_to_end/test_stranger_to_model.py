@@ -82,7 +82,8 @@ def approve(volunteer: Reader, swarm: Swarm, agent: str) -> None:
 def first_ledger_row_s(swarm: Swarm, volunteer: Reader, home: Path) -> float:
     """Seconds from Enter after the page's line, typed into a new shell, to the first row of the ledger."""
     volunteer.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
-    line = volunteer.page.inner_text("details[open] pre code >> text=/ join /")
+    volunteer.page.click("summary:has-text('With pip')")
+    line = volunteer.page.inner_text("details.system[open] pre code >> text=/ join /")
     environment = {"PATH": os.defpath, "HOME": str(home)}
     began = time.monotonic()
     # --attached: it ends with the tests, however they end.

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.numpy import save_file
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing import evaluate as module
 from peer_agent.publishing.evaluate import MOST_UNITS, evaluate
+from peer_agent.publishing.text.prepare import prepare
 from peer_agent.recipes.causal_lm import CausalLM
+from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import Tokens
 from peer_agent.training.replica import Replica
 from tests.publishing.test_main import facts_of, run
@@ -61,7 +64,29 @@ def test_the_childs_figure_is_what_torch_computes_directly(tmp_path: Path) -> No
     perplexity = pytest.approx(math.exp(loss), rel=1e-4)
     assert found == {
         "loss": pytest.approx(loss, rel=1e-5), "units": 1003 - 42, "figures": {"perplexity": perplexity},
+        "written": [],
     }  # fmt: skip
+
+
+def test_it_continues_prompts_the_same_each_time(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Many hands make light work. " * 300)
+    prepare(text, tmp_path / "out", TextPreparation(vocab=300))
+    recipe = replace(RECIPE, vocab=300)
+    (tmp_path / "recipe.json").write_bytes(encode_recipe(recipe))
+    paths = tmp_path / "recipe.json", snapshot_of(recipe, tmp_path), written(some_shards((0, 300))[1] % 300, tmp_path)
+    asked: list[str | Path] = [
+        "--data",
+        tmp_path / "out",
+        "--prompt=--Many hands",
+        "--prompt=",
+        f"--prompt={'work ' * 500}",
+    ]
+    first, second = (facts_of(run("evaluate", *paths, *asked))["written"] for _ in range(2))
+    assert first == second
+    assert len(first) == 3
+    assert all(isinstance(text, str) and text for text in first)
+    assert not first[0].startswith("--Many"), "the prompt is not repeated"
 
 
 def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_picture_takes_the_same_queries_at_any_length(
     for _ in range(steps):
         committed(run, (laptop.machine, 4))
     fresh = Run.objects.select_related("dataset", "organizer", "head").get(pk=run.pk)
-    with django_assert_max_num_queries(13):
+    with django_assert_max_num_queries(14):
         selectors.run_picture(fresh)
 
 

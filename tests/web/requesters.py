@@ -384,6 +384,7 @@ WAYS: dict[str, Ask] = {
     "POST /logout/": posting(),
     "POST /account/password/": posting(current=PASSWORD, password="eight quiet herons"),
     "POST /account/sessions/": posting(),
+    "POST /theme/": posting(theme="dark", back="/help/"),
     "POST /teams/new/": posting(name="Weavers"),
     "POST /teams/leave/": posting(),
     "POST /teams/<slug>/link/": posting(),

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.test import Client
 
 from accounts.models import Person
@@ -71,3 +72,37 @@ def test_a_form_that_uploads_has_its_script_and_it_is_small(
     page = client.get("/runs/new/").content.decode()
     assert "<script" not in page
     assert 'type="file" name="text"' in page
+
+
+def test_the_style_of_all_pages_is_named_after_what_is_in_it(client: Client, run: Run) -> None:
+    found = None
+    for path in ("/", f"/runs/{run.slug}/embed/"):
+        style = r'<link rel="stylesheet" href="/static/(built/assets/manyhands-[\w-]{8}\.css)">'
+        found = re.search(style, page_at(client, path))
+        assert found is not None
+    assert found is not None
+    built = frontend_build.FOLDER.parent / found[1]
+    assert gzip.decompress(built.with_name(f"{built.name}.gz").read_bytes()) == built.read_bytes()
+
+
+def page_at(client: Client, path: str) -> str:
+    return client.get(path).content.decode()
+
+
+def test_without_a_build_it_is_the_source(client: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.templatetags.built.built_entry", lambda _: None)
+    assert 'href="/static/manyhands.css"' in page_at(client, "/")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_immutable"),
+    [
+        ("/static/built/assets/run-DHxwlN2q.js", True),
+        ("/static/built/assets/manyhands-D_-sIrqz.css", True),
+        ("/static/built/manifest.json", False),
+        ("/static/manyhands.css", False),
+        ("/static/hand.svg", False),
+    ],
+)
+def test_what_is_named_after_its_content_is_kept_for_good(url: str, is_immutable: bool) -> None:
+    assert bool(re.match(settings.WHITENOISE_IMMUTABLE_FILE_TEST, url)) == is_immutable

@@ -7,6 +7,7 @@ import type { Picture } from "../picture";
 const LINKS: Record<Link, string> = {
   live: "",
   polling: `· looked at every ${POLL_MS / 1000} s, since live sockets do not get through here`,
+  offline: "· you are offline; this is how it was, and it goes on when you are back",
   away: "· the site does not answer; this is how it was, and we try again",
   gone: "· this run is not to be seen any more",
 };

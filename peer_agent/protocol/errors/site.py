@@ -455,7 +455,7 @@ SITE: dict[str, Entry] = {
         means=NOTHING_LOST,
     ),
     "E330": Entry(
-        "Link lets nobody in",
+        "Invitation link no longer works",
         Severity.LOW,
         "This link to a team does not let anybody in any more.",
         "Ask the team's leader for a new one.",
@@ -464,7 +464,7 @@ SITE: dict[str, Entry] = {
         "Team is full",
         Severity.LOW,
         "A team has up to {most} members, and this one has as many.",
-        "Found a team of your own, or ask its leader to make room.",
+        "Start a team of your own, or ask its leader to make room.",
     ),
     "E383": Entry(
         "Nothing reaches the Hub",

@@ -42,6 +42,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
 
     title = "Language model"
     about = "Learns to continue text: the kind that writes."
+    writes = True
     training = "peer_agent.recipes.causal_lm.training"
     task = "text-generation"
     largest = "model.layers"

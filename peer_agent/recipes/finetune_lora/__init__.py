@@ -70,6 +70,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
     usual_passes = 3
     title = "Fine-tune a language model"
     about = "Adapts a model that exists to your text; little is sent."
+    writes = True
     training = "peer_agent.recipes.finetune_lora.training"
     prepares: ClassVar[type[Preparation]] = AdaptedText
     task = "text-generation"

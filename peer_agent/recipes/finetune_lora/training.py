@@ -15,12 +15,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from peer_agent.protocol.errors import Problem
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.initial import draw_normal
-from peer_agent.recipes.text.next_token import loss_units_in, perplexity, sample_of, size_of, summed_loss
+from peer_agent.recipes.text.next_token import loss_units_in, perplexity, sample_of, size_of, summed_loss, written
 from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
 from peer_agent.recipes.text.tokens import Tokens, load_wide_shard, rows_of
 from peer_agent.recipes.training import Batch, Place, Samples
 
-__all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss"]
+__all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]
 
 load_shard = load_wide_shard
 CONFIG = "config"  # the entry of the base's file that says what it is, as transformers writes it

@@ -1,6 +1,8 @@
 """What models have in common that predict every token of a sample but its first, from those before it."""
 
 import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from peer_agent.recipes.text.tokens import IGNORED, Tokens
 from peer_agent.recipes.training import Batch
 
 SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
+WRITTEN_TOKENS, WRITING_S = 48, 120.0  # after a prompt, and for all of them
 LARGEST_LOSS = 700.0  # above it, a perplexity is no number
 
 
@@ -46,13 +49,43 @@ def sample_of(folder: Path) -> str:
     """A short text by a released model that begins from nothing, the same each time."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    start = next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id_ is not None), 0)
-    ids = torch.tensor([[start]])
-    with torch.random.fork_rng(devices=[]):
+    return _continued(model, tokenizer, [_start(tokenizer)], SAMPLE_TOKENS).strip()
+
+
+def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list[str]:
+    """What a model writes after each prompt, without the prompt, the same each time; of slow ones, fewer texts.
+
+    `data`: what was prepared with the tokenizer.
+    """
+    del recipe
+    tokenizer: Any = AutoTokenizer.from_pretrained(data / "tokenizer", local_files_only=True)
+    context, until, texts = model.config.max_position_embeddings, time.monotonic() + WRITING_S, list[str]()
+    for prompt in prompts:
+        if time.monotonic() > until:
+            break
+        ids = tokenizer(prompt, add_special_tokens=False).input_ids[-(context // 2) :] or [_start(tokenizer)]
+        texts.append(_continued(model, tokenizer, ids, min(WRITTEN_TOKENS, context - len(ids))))
+    return texts
+
+
+def _start(tokenizer: Any) -> int:
+    """The token that a text begins with."""
+    return next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id_ is not None), 0)
+
+
+def _continued(model: Any, tokenizer: Any, ids: Sequence[int], most: int) -> str:
+    """The text of so many tokens at most that come after these, all of them within the model's context."""
+    begins = torch.tensor([list(ids)])
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(SAMPLE_SEED)
-        length = min(SAMPLE_TOKENS, model.config.max_position_embeddings)
+        length = min(len(ids) + most, model.config.max_position_embeddings)
         tokens = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=0.8, top_k=50, max_length=length
+            input_ids=begins,
+            attention_mask=torch.ones_like(begins),
+            do_sample=True,
+            temperature=0.8,
+            top_k=50,
+            max_length=length,
         )
-    text: str = tokenizer.decode(tokens[0], skip_special_tokens=True)
-    return text.strip()
+    text: str = tokenizer.decode(tokens[0][len(ids) :], skip_special_tokens=True)
+    return text

@@ -39,6 +39,16 @@ def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
 
 
 @transaction.atomic
+def change_prompts(*, run: Run, prompts: str, who: str = "") -> None:
+    """Other lines that the model continues, from its next snapshot on."""
+    if run.prompts == prompts:
+        return
+    run.prompts = prompts
+    run.save(update_fields=["prompts"])
+    add_line(run=run, kind="edited", text=f"{who or run.organizer.username} changed the prompts.")
+
+
+@transaction.atomic
 def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
     """Who may see it. Whoever has helped stays a member of a run that is by invitation from now on."""
     if run.visibility == visibility:

@@ -30,7 +30,7 @@ def extend_run(*, run: Run, target_steps: int) -> None:
     if not recipe.target_steps < target_steps <= most_steps():
         raise Problem.of("E316", steps=f"{recipe.target_steps:,}", most=f"{most_steps():,}")
     longer = msgspec.structs.replace(recipe, target_steps=target_steps)
-    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode())
+    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode(), automatic_steps=False)
     run.refresh_from_db()
     text = f"{run.organizer.username} extended the run: {target_steps:,} steps instead of {recipe.target_steps:,}."
     add_line(run=run, kind="extended", text=text)

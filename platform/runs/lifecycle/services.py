@@ -32,6 +32,7 @@ def create_run(
     recipe: Recipe,
     visibility: Run.Visibility = Run.Visibility.PUBLIC,
     automatic_steps: bool = False,
+    prompts: str = "",
 ) -> Run:
     """A draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366, E377.
 
@@ -54,6 +55,7 @@ def create_run(
         recipe=encode_recipe(recipe).decode(),
         visibility=visibility,
         automatic_steps=automatic_steps,
+        prompts=prompts,
     )
     save_with_address(run)
     Head.objects.create(run=run)

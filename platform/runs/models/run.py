@@ -11,6 +11,8 @@ from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import parse_recipe
 from runs.models.datasets import Dataset
 
+MOST_PROMPTS, LONGEST_PROMPT = 3, 200
+
 Person = settings.AUTH_USER_MODEL
 
 
@@ -43,6 +45,7 @@ class Run(models.Model):
     organizer = models.ForeignKey(Person, models.PROTECT, related_name="runs")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
     recipe = models.TextField()  # canonical JSON
+    prompts = models.TextField(blank=True)  # a line each: what the model continues at each snapshot
     automatic_steps = models.BooleanField(default=False)  # the recipe's steps follow from the size of the data
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
     state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
@@ -63,6 +66,11 @@ class Run(models.Model):
     def run_id(self) -> RunId:
         """The run's name on the wire: 32 hexadecimal digits."""
         return RunId(self.id.hex)
+
+    @property
+    def prompt_lines(self) -> list[str]:
+        """What the model continues, where it writes: the organizer's lines, else one from nothing."""
+        return self.prompts.splitlines()[:MOST_PROMPTS] or [""]
 
     @property
     def parsed_recipe(self) -> Recipe:

@@ -31,6 +31,8 @@ class Snapshot(models.Model):
     heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured, if it ever is
     heldout_figures = models.JSONField(default=dict, blank=True)  # by name, what else was measured with it
 
+    written = models.JSONField(default=list, blank=True)  # pairs of a prompt and what the model wrote after it
+
     class Meta:
         ordering = ("-index",)
         constraints = (models.UniqueConstraint(fields=("run", "index"), name="snapshot_index_once"),)

@@ -19,6 +19,7 @@ from runs.snapshots.verification import unverified
 from runs.storage import recipe_file
 
 TIMEOUT_S = 1800
+LONGEST = 2000  # characters of what is kept of a text
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 logger = logging.getLogger(__name__)
@@ -64,12 +65,26 @@ def _measure(snapshot: Snapshot) -> None:
                 str(storage.snapshot_path(run, snapshot.file)),
                 str(storage.heldout_path(run.dataset)),
                 *storage.model_files(run),
+                *_prompts(run),
             ],
             timeout_s=TIMEOUT_S,
             more=ONE_THREAD,
         )
-        facts = {"heldout_loss": made["loss"], "heldout_figures": made["figures"]}
+        written = [list(pair) for pair in zip(run.prompt_lines, map(_kept, made["written"]), strict=False)]
+        facts = {"heldout_loss": made["loss"], "heldout_figures": made["figures"], "written": written}
         Snapshot.objects.filter(pk=snapshot.pk, heldout_loss=None).update(**facts)
+
+
+def _kept(text: str) -> str:
+    """A text within bounds, without the one character that PostgreSQL has no place for."""
+    return text.replace("\0", "\ufffd")[:LONGEST]
+
+
+def _prompts(run: Run) -> list[str]:
+    """What the model is to continue, as the child's arguments; nothing where it does not write."""
+    if not run.parsed_recipe.writes:
+        return []
+    return ["--data", str(storage.prepared_folder(run.dataset)), *(f"--prompt={line}" for line in run.prompt_lines)]
 
 
 def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:

@@ -11,7 +11,7 @@ from ninja.errors import HttpError, ValidationError
 from peer_agent.protocol.errors import Fault, Problem
 from runs.processes.disk_full import disk_fault
 from web.api import agents, averaging, devices, files, public
-from web.http.faults import answer
+from web.http.faults import answer, new_incident
 from web.http.rate_limits import TooOften, refusal
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,9 @@ def _refused(request: HttpRequest, error: Any) -> HttpResponse:
 
 @api.exception_handler(Exception)
 def _broken(request: HttpRequest, error: Any) -> HttpResponse:
-    logger.error("%s %s", request.method, request.path, exc_info=error)
     if fault := disk_fault(error):
+        logger.error("%s %s", request.method, request.path, exc_info=error)
         return answer(request, fault)
-    return answer(request, Fault("500", "The cause is in the site's log. What was committed is safe."), status=500)
+    incident = new_incident(request, error)
+    text = "The cause is in the site's log, under this number. What was committed is safe."
+    return answer(request, Fault(f"500-{incident}", text), status=500)

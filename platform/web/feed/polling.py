@@ -1,5 +1,6 @@
 """The same picture for pages whose sockets are blocked: one look a second and one for each step, however many ask."""
 
+import gzip
 import hashlib
 import time
 from typing import NamedTuple
@@ -28,6 +29,7 @@ class Kept(NamedTuple):
     at_s: float
     entry: int
     content: bytes
+    packed: bytes  # the same compressed: once, however many ask
     etag: str
 
 
@@ -42,8 +44,12 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
     @condition(etag_func=lambda _: kept.etag)
     def answer(_: HttpRequest) -> HttpResponse:
-        headers = {"Cache-Control": "private, no-cache"}
-        return HttpResponse(kept.content, content_type="application/json", headers=headers)
+        headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
+        if "gzip" not in request.headers.get("Accept-Encoding", ""):
+            return HttpResponse(kept.content, content_type="application/json", headers=headers)
+        return HttpResponse(
+            kept.packed, content_type="application/json", headers={**headers, "Content-Encoding": "gzip"}
+        )
 
     return answer(request)
 
@@ -54,7 +60,8 @@ def recent_picture(run: Run) -> Kept:
     kept = _kept.get(run.pk)
     if kept is None or now - kept.at_s >= (KEEP_S if kept.entry == index else REST_S):
         content = picture_message(0, picture_of(seen_of(run))).encode()
-        kept = Kept(now, index, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+        packed = gzip.compress(content, 5, mtime=0)
+        kept = Kept(now, index, content, packed, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
         if len(_kept) >= MOST:
             _kept.clear()
         _kept[run.pk] = kept

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 
 from peer_agent.protocol.errors import Fault
 from runs.processes.disk_full import disk_fault
-from web.http.faults import answer
+from web.http.faults import answer, new_incident
 
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -33,8 +33,9 @@ def broken(request: HttpRequest) -> HttpResponse:
     """500, or 507 where the disk is full. The cause is in the site's log."""
     if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
         return answer(request, fault)
-    text = "Your work is safe: what was committed stays. Try again; if it happens again, tell the operator."
-    return answer(request, Fault("500", text), status=500)
+    incident = new_incident(request)
+    text = "Your work is safe: what was committed stays. Try again; if it happens again, tell the operator this number."
+    return answer(request, Fault(f"500-{incident}", text), status=500)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001

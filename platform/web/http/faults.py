@@ -1,5 +1,8 @@
 """Numbered errors on their way out: which HTTP status each has, and the same words for people and programs."""
 
+import logging
+import secrets
+import sys
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
@@ -7,6 +10,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
 from peer_agent.protocol.errors import CATALOGUE, Fault
+
+logger = logging.getLogger(__name__)
 
 STATUS = {
     "E101": 401,
@@ -71,6 +76,13 @@ HEADLINES = {
     404: "There is nothing at this address",
     500: "Something here broke",
 }
+
+
+def new_incident(request: HttpRequest, error: BaseException | None = None) -> str:
+    """A number that a reader quotes and an operator finds in the log, beside what went wrong."""
+    incident = secrets.token_hex(4)
+    logger.error("incident %s: %s %s", incident, request.method, request.path, exc_info=error or sys.exc_info()[1])
+    return incident
 
 
 def status_of(code: str) -> int:

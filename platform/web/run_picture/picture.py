@@ -92,6 +92,7 @@ def _loss(seen: Seen) -> Picture:
         "loss": progress.typical_loss(points),
         "trend": status_sentence.trend(points, seen.now),
         "heldout_loss": heldout[-1].loss if heldout else None,
+        "written": str(seen.run.written[0].step) if seen.run.written else "",
         "heldout_note": status_sentence.held_out_note(heldout),
         "passes": status_sentence.passes_note(seen.run.passes),
         "warning": status_sentence.overfitting_sentence(seen.run),

@@ -11,6 +11,13 @@ register = template.Library()
 
 
 @register.simple_tag
+def stylesheet() -> str:
+    """Where the style of all pages is: under a name that changes with it, where it was built."""
+    entry = built_entry("static/manyhands.css")
+    return static(entry.script if entry else "manyhands.css")
+
+
+@register.simple_tag
 def built(source: str) -> SafeString:
     """Tags for the page's head. Without them the page stands still and is complete."""
     entry = built_entry(source)

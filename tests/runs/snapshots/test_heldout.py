@@ -7,6 +7,8 @@ import pytest
 from celery.exceptions import Retry
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.recipes.masked_lm import MaskedLM
 from runs import queue, selectors, storage, tasks
 from runs.models import Dataset, Release, Run, Snapshot
 from runs.processes.child import ChildStopped
@@ -31,7 +33,9 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
         asked.append(list(arguments))
-        return {"loss": 5.25, "units": 100, "figures": {"accuracy": 0.25}}
+        prompts = [word.removeprefix("--prompt=") for word in arguments if word.startswith("--prompt=")]
+        written = [f"{prompt} light work." for prompt in prompts[:2]]  # there was no time for more
+        return {"loss": 5.25, "units": 100, "figures": {"accuracy": 0.25}, "written": written}
 
     monkeypatch.setattr(heldout, "run_child", run_child)
     return asked
@@ -63,7 +67,46 @@ def test_the_newest_snapshot_is_measured_and_those_before_it_are_not(with_text: 
     (command,) = children
     assert command[0] == "evaluate"
     paths = [storage.snapshot_path(with_text, newest.file), storage.heldout_path(with_text.dataset)]
-    assert command[2:] == [str(path) for path in paths]
+    assert command[2:4] == [str(path) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "written"),
+    [
+        ("", [["", " light work."]]),
+        ("Many hands", [["Many hands", "Many hands light work."]]),
+        ("a\nb\nc\nd", [["a", "a light work."], ["b", "b light work."]]),
+    ],
+)
+def test_it_continues_the_organizers_lines(
+    with_text: Run, children: list[list[str]], prompts: str, written: list[list[str]]
+) -> None:
+    Run.objects.update(prompts=prompts)
+    newest = snapshot(with_text, 10)
+    measure_newest(with_text.pk)
+    newest.refresh_from_db()
+    assert newest.written == written
+    (command,) = children
+    assert command[4:6] == ["--data", str(storage.prepared_folder(with_text.dataset))]
+    assert len(command) == 6 + min(3, max(1, len(prompts.splitlines())))
+
+
+def test_what_does_not_write_is_asked_for_nothing(with_text: Run, children: list[list[str]]) -> None:
+    Run.objects.update(recipe=encode_recipe(MaskedLM()).decode())
+    newest = snapshot(with_text, 10)
+    measure_newest(with_text.pk)
+    newest.refresh_from_db()
+    assert newest.written == []
+    assert len(children[0]) == 4
+
+
+def test_the_last_ones_are_shown_and_the_first(with_text: Run) -> None:
+    for step in range(10, 70, 10):
+        snapshot(with_text, step)
+    Snapshot.objects.filter(step__gt=10).update(written=[["", "words"]])
+    assert [each.step for each in selectors.written_at(with_text)] == [60, 50, 40, 20]
+    Snapshot.objects.filter(step__lt=50).update(written=[])
+    assert [each.step for each in selectors.written_at(with_text)] == [60, 50]
 
 
 def test_doing_it_twice_does_it_once(with_text: Run, children: list[list[str]]) -> None:
@@ -100,7 +143,7 @@ def test_one_is_measured_at_a_time(with_text: Run, monkeypatch: pytest.MonkeyPat
 
     def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
         meanwhile.append(measure_newest(with_text.pk))
-        return {"loss": 5.25, "units": 100, "figures": {}}
+        return {"loss": 5.25, "units": 100, "figures": {}, "written": []}
 
     monkeypatch.setattr(heldout, "run_child", run_child)
     assert measure_newest(with_text.pk) == Outcome.DONE

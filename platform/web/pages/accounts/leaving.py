@@ -17,12 +17,15 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_safe
 
 from accounts.models import Person
+from coordination import presence
+from coordination.tasks import forget_name
 from peer_agent.protocol.errors import Fault, Problem
 from runs.departure import delete_account as forget
-from runs.models import LedgerEntry
+from runs.models import HubAccount, LedgerEntry, NamedVolunteer
 from web.http import rate_limits
 from web.http.requester import person_in
 
+HOSTS_KNOW_S = 60  # until every host has noticed that the machines are revoked
 AT_ONCE = 2000  # rows of the ledger that are in memory
 LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest")
 
@@ -54,7 +57,7 @@ class DeleteForm(forms.Form):
 
 @never_cache
 @login_required
-@rate_limits.limited("exports", rate_limits.person, methods=("GET",))
+@rate_limits.limited("exports", rate_limits.person, methods=("GET", "HEAD"))
 @require_safe
 def export(request: HttpRequest) -> HttpResponseBase:
     """Everything as JSON, the ledger's rows last, which may be many."""
@@ -75,10 +78,12 @@ def delete_account(request: HttpRequest) -> HttpResponse:
     form = DeleteForm(request.POST or None, person=person)
     if request.method == "POST" and form.is_valid():
         try:
-            forget(person=person)
+            name = forget(person=person)
         except Problem as problem:
             fault = problem.fault
         else:
+            presence.forget_plans(name)
+            forget_name.apply_async((name,), countdown=HOSTS_KNOW_S)
             logout(request)
             return redirect("web:runs")
     return _asked(request, form, fault)
@@ -101,6 +106,11 @@ def _exported(person: Person) -> Iterator[str]:
         "organized": list(person.runs.values("slug", "title", "created_at")),
         "memberships": list(person.memberships.values("run__title", "joined_at", "removed_at")),
         "totals": list(person.totals.values("run__slug", "machine__name", "samples", "tokens", "credit", "rounds")),
+        "teams": list(person.in_teams.values("team__name", "joined_day", "left_day")),
+        "uploads": list(person.uploads.values("filename", "size", "touched_at")),
+        "datasets": list(person.datasets.values("title", "filename", "licence", "size")),
+        "hub_account": list(HubAccount.objects.filter(person=person).values("name", "namespaces", "saved_at")),
+        "named_on_cards": list(NamedVolunteer.objects.filter(person=person).values("run__slug", "agreed_at")),
         "averaged": list(person.averaged.values("run__slug", "machine__name", "bytes_averaged")),
     }
     yield json.dumps(facts, cls=DjangoJSONEncoder)[:-1] + ', "ledger": ['

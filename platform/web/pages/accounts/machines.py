@@ -16,6 +16,8 @@ from web.agent_package import pip_call
 from web.http.faults import status_of
 from web.http.requester import person_in
 from web.pages.accounts.forms import MachineNameForm, TokenForm
+from web.run_picture.own_machines import OwnMachine, own_machines
+from web.run_picture.status_sentence import counted
 
 
 @never_cache
@@ -88,16 +90,28 @@ def _page(
     name_fault: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    machines = selectors.machines_of(person)
+    rows = own_machines(person)
+    working = [row for row in rows if row.machine.revoked_at is None]
     facts = {
-        "machines": machines,
-        "working": sum(machine.revoked_at is None for machine in machines),
+        "rows": rows,
+        "sentence": _sentence(working),
+        "has_some": bool(working),
         "tokens": selectors.open_tokens_of(person),
         "machine_token": machine_token,
         "api_token": api_token,
         "token_form": token_form or TokenForm(),
+        "typed": "",
         "name_fault": name_fault,
         "site": request.build_absolute_uri("/").rstrip("/"),
         "pip_call": pip_call(request),
     }
     return render(request, "web/accounts/machines.html", facts, status=status)
+
+
+def _sentence(working: list[OwnMachine]) -> str:
+    """“2 machines, 1 online. 18,949 samples so far.”"""
+    if not working:
+        return "You have no machines yet. Approve one and it can join any run."
+    online, samples = sum(row.is_online for row in working), sum(row.samples for row in working)
+    given = f" {counted(samples, 'sample', 'samples')} so far." if samples else ""
+    return f"{counted(len(working), 'machine', 'machines')}, {online} online.{given}"

@@ -20,8 +20,7 @@ class Square(NamedTuple):
 
 def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
     """The days of the last weeks, oldest first. `by_day`: samples by the day since 1970."""
-    monday = today - date_of(today).weekday()
-    first = monday - 7 * (WEEKS - 1)
+    first = first_day(today)
     most = max((by_day.get(day, 0) for day in range(first, today + 1)), default=0)
     return [
         Square((day - first) // 7, (day - first) % 7, _level(by_day.get(day, 0), most), _words(by_day.get(day, 0), day))
@@ -29,10 +28,16 @@ def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
     ]
 
 
+def first_day(today: int) -> int:
+    """The Monday with which the drawing begins."""
+    return today - date_of(today).weekday() - 7 * (WEEKS - 1)
+
+
 def summary(by_day: Mapping[int, int], today: int) -> str:
-    """“Active on 31 of the last 182 days.”"""
-    active = sum(1 for day, samples in by_day.items() if samples and today - 7 * WEEKS < day <= today)
-    return f"Active on {active} of the last {7 * WEEKS} days."
+    """“Active on 31 of the last 180 days”, which are those of the drawing."""
+    first = first_day(today)
+    active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
+    return f"Active on {active} of the last {today - first + 1} days."
 
 
 def date_of(day: int) -> date:
@@ -45,4 +50,4 @@ def _level(samples: int, most: int) -> int:
 
 
 def _words(samples: int, day: int) -> str:
-    return f"{date_of(day):%-d %B %Y}: {samples:,} samples"
+    return f"{date_of(day):%-d %B %Y}: {samples:,} sample{'' if samples == 1 else 's'}"

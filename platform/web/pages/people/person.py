@@ -14,15 +14,18 @@ from accounts.teams import team_of
 from runs.ledger.averaged import in_words
 from runs.ledger.totals import day_of
 from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
-from web.http.requester import person_in
+from web.http import rate_limits
+from web.http.requester import address_of, person_in
 from web.pages.people.calendar import date_of, squares, summary
 from web.run_picture.curve_image import figure_png
 from web.run_picture.status_sentence import counted
 
 PAGE = 100  # rounds
+looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 MOST_DIGITS = 18
 
 
+@looks
 @require_safe
 def person_page(request: HttpRequest, name: str) -> HttpResponse:
     """What everybody may see of somebody; to themselves also what only they do."""
@@ -43,6 +46,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "web/people/person.html", facts)
 
 
+@looks
 @require_safe
 def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
     """Every round of a run in which something of theirs was averaged, a hundred at a time."""
@@ -64,6 +68,7 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
     return render(request, "web/people/rounds.html", facts)
 
 
+@looks
 @require_safe
 def certificate(request: HttpRequest, name: str) -> HttpResponse:
     """A page made for printing."""
@@ -84,6 +89,7 @@ def certificate(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "web/people/certificate.html", facts)
 
 
+@looks
 @require_safe
 def preview_image(request: HttpRequest, name: str) -> HttpResponse:
     """The PNG beside links to the page: figures and no name, as Pillow's own letters are Latin ones."""

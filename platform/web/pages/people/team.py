@@ -28,6 +28,7 @@ class TeamForm(forms.Form):
     name = forms.CharField(max_length=40, help_text="Shown on leaderboards. Up to 40 characters.")
 
 
+@rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def team_page(request: HttpRequest, slug: str) -> HttpResponse:
     """What everybody sees of a team."""
@@ -35,6 +36,7 @@ def team_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 @login_required
+@rate_limits.limited("teams", rate_limits.person)
 @require_http_methods(["GET", "HEAD", "POST"])
 def new_team(request: HttpRequest) -> HttpResponse:
     """Found a team."""
@@ -75,6 +77,8 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
             return redirect("web:team", slug=slug)
     except rate_limits.TooOften as problem:
         return rate_limits.refusal(request, problem)
+    except ValidationError:  # two links at once: the other one was faster
+        return redirect("web:account")
     except Problem as problem:
         fault = problem.fault
         if fault.code == "E330":
@@ -101,7 +105,7 @@ def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
     team = _led(request, slug)
     person = get_object_or_404(Person, username=name)
     if person == request.user:
-        raise PermissionDenied
+        raise PermissionDenied("To leave the team yourself, use Leave team. Nothing was changed.")
     teams.remove_member(team=team, person=person)
     return redirect("web:team", slug=slug)
 
@@ -110,7 +114,7 @@ def _led(request: HttpRequest, slug: str) -> Team:
     """Raises PermissionDenied to all but its leader."""
     team = get_object_or_404(Team, slug=slug)
     if team.leader_id != person_in(request).pk:
-        raise PermissionDenied
+        raise PermissionDenied("Only the team's leader can do this. Nothing was changed.")
     return team
 
 

@@ -1,8 +1,7 @@
 """Pages on which an organizer makes a run, changes its words, or a whole draft."""
 
-from functools import partial
-
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -21,7 +20,6 @@ from web.http.requester import person_in
 from web.pages.runs.dataset_text import found_on_hub, stored_text, too_often, upload_facts
 from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm
-from web.pages.runs.manage import managed
 
 
 @login_required
@@ -41,8 +39,9 @@ def new_run(request: HttpRequest) -> HttpResponse:
         except Problem as problem:
             form.blame(problem)
         else:
-            publish = partial(services.open_run, run=run)
-            return managed(request, run, publish if "publish" in request.POST else lambda: None)
+            if "publish" in request.POST:
+                _publish(request, run)
+            return redirect("web:manage", slug=run.slug)
     facts = upload_facts(person_in(request), form)
     return render(request, "web/runs/new_run.html", facts, status=400 if form.errors else 200)
 
@@ -54,8 +53,7 @@ def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
     run = run_or_404(access_managed_run, request, slug)
     if run.state == Run.State.DRAFT:
         return _edit_draft(request, run)
-    words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
-    form = WordsForm(request.POST or None, initial=words)
+    form = WordsForm(request.POST or None, run=run)
     if request.method == "POST" and form.is_valid():
         _change_words(run, form)
         return redirect("web:manage", slug=slug)
@@ -98,7 +96,16 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
         recipe=recipe,
         visibility=Run.Visibility(form.cleaned_data["visibility"]),
         automatic_steps=form.automatic_steps,
+        prompts=form.cleaned_data.get("prompts", ""),
     )
+
+
+def _publish(request: HttpRequest, run: Run) -> None:
+    """Publish a new run; why that is not possible stands on the page that comes next, where it can be tried again."""
+    try:
+        services.open_run(run=run)
+    except Problem as problem:
+        messages.error(request, problem.fault.titled)
 
 
 @transaction.atomic
@@ -114,4 +121,5 @@ def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub 
 def _change_words(run: Run, form: WordsForm | DraftForm) -> None:
     given = form.cleaned_data
     drafts.change_words(run=run, title=given["title"], purpose=given["purpose"])
+    drafts.change_prompts(run=run, prompts=given.get("prompts", run.prompts))
     drafts.change_visibility(run=run, visibility=Run.Visibility(given["visibility"]))

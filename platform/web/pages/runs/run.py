@@ -8,13 +8,17 @@ from django.shortcuts import render
 from django.utils.safestring import mark_safe
 from django.views.decorators.http import require_safe
 
+from peer_agent.machine.sizes import in_bytes
+from peer_agent.protocol.recipe import Recipe
 from runs.access import access_run, may_manage
 from runs.datasets.sources import source_lines
 from runs.models import Run
+from runs.selectors import written_at
 from runs.states import LIVE, MOVING
 from web.agent_package import install_lines, is_near
 from web.http.access import run_or_404
 from web.http.requester import site_of
+from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.model_download import home_facts
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
@@ -23,9 +27,11 @@ from web.run_picture.loading import seen_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import own_machine_words, own_words
 from web.run_picture.picture import Picture, picture_of
+from web.run_picture.presence import TRAINER, OnlinePeer
+from web.run_picture.status_sentence import counted
 
 REFRESH_S = 5
-STANDING_ON = ("state", "release", "released_step", "text")  # what of the picture decides what can be done on the page
+STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: what decides what the page has
 
 
 @require_safe
@@ -33,6 +39,14 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
     """What everybody sees of a run."""
     run = run_or_404(access_run, request, slug)
     return render(request, "web/runs/run.html", run_facts(request, run))
+
+
+@require_safe
+def written_part(request: HttpRequest, slug: str) -> HttpResponse:
+    """What snapshots write, for pages that have been open since before the newest did."""
+    run = run_or_404(access_run, request, slug)
+    facts = {"run": run, "picture": {"written": written_at(run)}}
+    return render(request, "web/runs/run_parts/written.html", facts)
 
 
 def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
@@ -67,7 +81,29 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         **home_facts(request, run),
         "install": install_lines(request),
         "is_near": is_near(request),
+        "needs": needs_words(run.parsed_recipe),
+        "room": room_words(run, seen.peers),
     }
+
+
+def needs_words(recipe: Recipe) -> str:
+    """What a machine needs, before anything is downloaded."""
+    takes = estimate_of(recipe)
+    return (
+        f"A machine needs about {in_bytes(takes.on_cpu.memory)} of memory, downloads {in_bytes(takes.snapshot)} at "
+        f"first and sends {in_bytes(takes.up)} in each step."
+    )
+
+
+def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
+    """Whether one more machine would get work."""
+    recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
+    left = -(-recipe.target_batch // recipe.micro_batch) - here
+    if run.state == Run.State.PAUSED:
+        return "The run is paused: machines that join wait until it goes on."
+    if left <= 0:
+        return "All of a step's work is shared out right now: one more machine would often wait."
+    return f"There is work for {counted(left, 'more machine', 'more machines')}."
 
 
 def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ def test_it_says_what_somebody_gave(run: Run, client: Client, address: str, volu
     assert "100 %" in shown
     assert re.search(r"<strong>1,000 samples</strong>", shown)
     assert "Next: 7,000 to 10,000 samples." in shown
-    assert "Active on 1 of the last 182 days." in shown
+    assert re.search(r"Active on 1 of the last 1[78]\d days\.", shown)
     assert f'<meta property="og:title" content="{volunteer.username}">' in shown
     assert f'<meta property="og:image" content="http://testserver{address}preview.png">' in shown
     assert "Everybody can see this page" not in shown
@@ -79,17 +79,17 @@ def test_every_round_is_there_a_hundred_at_a_time(run: Run, client: Client, addr
     assert older is not None
     rest = page(client.get(rounds + older[1]))
     assert rest.count("<tr><td") == 3
-    assert "before=" not in rest
+    assert 'href="?before=' not in rest
     for nonsense in ("?before=x", "?before=9999999999999999999", "?before=-1", "?before=²"):
         assert client.get(rounds + nonsense).status_code == 200
     assert "No earlier steps." in page(client.get(f"{rounds}?before=0"))
 
 
 def test_what_is_not_told_is_not_there(organizer: Person, laptop: Owned, client: Client, address: str) -> None:
-    hidden = opened(organizer, slug="hidden", visibility="unlisted")
+    hidden = opened(organizer, slug="not-listed", visibility="unlisted")
     committed(hidden, (laptop.machine, 5))
-    assert "hidden" not in page(client.get(address))
-    assert client.get(f"{address}runs/hidden/").status_code == 404
+    assert "not-listed" not in page(client.get(address))
+    assert client.get(f"{address}runs/not-listed/").status_code == 404
     assert client.get(f"{address}certificate/").status_code == 404
 
 

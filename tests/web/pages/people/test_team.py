@@ -73,9 +73,9 @@ def test_without_a_team_the_board_says_so(organizer: Person, client: Client) -> 
 
 
 def test_what_is_not_listed_is_not_counted(organizer: Person, team: Team, laptop: Owned, client: Client) -> None:
-    hidden = opened(organizer, slug="hidden", visibility="unlisted")
+    hidden = opened(organizer, slug="not-listed", visibility="unlisted")
     committed(hidden, (laptop.machine, 40))
-    assert "hidden" not in page(client.get(address(team)))
+    assert "not-listed" not in page(client.get(address(team)))
     assert "40 samples" not in page(client.get(address(team)))
     assert "40 samples" in page(as_(organizer).get(address(team)))
 
@@ -83,7 +83,9 @@ def test_what_is_not_listed_is_not_counted(organizer: Person, team: Team, laptop
 def test_its_leader_removes_people_and_not_themselves(team: Team, volunteer: Person, stranger: Person) -> None:
     teams.join_team(slug=team.slug, secret=teams.new_link(team=team), person=stranger)
     leader, remove = as_(volunteer), f"{address(team)}members/"
-    assert leader.post(f"{remove}{volunteer.username}/").status_code == 403
+    refused = leader.post(f"{remove}{volunteer.username}/")
+    assert refused.status_code == 403
+    assert "use Leave team" in page(refused)
     assert leader.post(f"{remove}nobody/").status_code == 404
     assert leader.post(f"{remove}{stranger.username}/").status_code == 302
     assert teams.team_of(stranger) is None

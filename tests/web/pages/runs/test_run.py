@@ -16,10 +16,12 @@ from coordination.models import Presence
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.masked_lm import MaskedLM
-from runs.models import Dataset, Release, Run
+from runs.models import Dataset, Release, Run, Snapshot
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page
 from web.pages.accounts.first_operator import operator_secret
+from web.pages.runs.run import room_words
+from web.run_picture.presence import OnlinePeer
 
 TEXT = b"Many hands make light work. " * 200
 
@@ -114,7 +116,7 @@ class TestMachines:
         laptop.machine.refresh_from_db()
         assert laptop.machine.name == "kitchen"
         assert laptop.machine.revoked_at is not None
-        assert "revoked" in page(client.get("/machines/"))
+        assert "Revoked" in page(client.get("/machines/"))
 
     def test_nobody_touches_anothers_machine(self, stranger: Person, laptop: Owned) -> None:
         path = f"/machines/{laptop.machine.pk}/"
@@ -166,6 +168,22 @@ class TestNewRun:
         assert (run.automatic_steps, run.parsed_recipe.target_steps) == (False, 700)
         assert 'name="target_steps" value="700"' in page(client.get(f"/runs/{run.slug}/edit/"))
 
+    def test_prompts_are_lines_that_are_kept(self, organizer: Person) -> None:
+        client = as_(organizer)
+        client.post("/runs/new/", filled(prompts="  Many   hands \r\n\r\nA stitch"))
+        run = Run.objects.get()
+        assert run.prompts == "Many hands\nA stitch"
+        edit = f"/runs/{run.slug}/edit/"
+        assert "Many hands A stitch" in page(client.get(edit))
+        client.post(edit, filled(prompts="Once", text=None))
+        run.refresh_from_db()
+        assert run.prompt_lines == ["Once"]
+        assert run.activity.filter(text__contains="changed the prompts").count() == 1
+        for much in ("a\nb\nc\nd", "x" * 201, "x" * 1_000_000):
+            answer = client.post(edit, filled(prompts=much, text=None))
+            assert answer.status_code == 400
+        assert 'name="prompts"' not in page(client.get("/runs/new/?recipe=image_ssl"))
+
     def test_a_preset_states_its_steps(self, organizer: Person) -> None:
         form = page(as_(organizer).get("/runs/new/?recipe=masked_lm&preset=sahajBERT%2C+paper"))
         assert 'name="target_steps" value="1000000"' in form
@@ -181,9 +199,11 @@ class TestNewRun:
 
     def test_what_cannot_be_published_is_a_draft_with_the_reason(self, organizer: Person, settings: Any) -> None:
         settings.QUOTAS = {"drafts": 2, "disk_mb": 1, "parameters": 10**9, "runs": 0}
-        answer = as_(organizer).post("/runs/new/", filled(publish="1"))
+        client = as_(organizer)
+        answer = client.post("/runs/new/", filled(publish="1"))
         assert Run.objects.get().state == "draft"
-        assert "E367" in page(answer)
+        assert "E367" in page(client.get(answer["Location"]))
+        assert "E367" not in page(client.get(answer["Location"])), "it is said once"
 
     def test_what_is_adapted_is_brought_before_it_is_published(self, organizer: Person) -> None:
         form = page(as_(organizer).get("/runs/new/?recipe=finetune_lora"))
@@ -429,7 +449,7 @@ class TestTheSite:
         assert client.get("/readyz").json() == {"status": "ready"}
 
     def test_a_broken_page_says_that_work_is_safe(
-        self, client: Client, db: None, monkeypatch: pytest.MonkeyPatch
+        self, client: Client, db: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def broken(*_: Any, **__: Any) -> None:
             raise RuntimeError("unforeseen")
@@ -442,6 +462,11 @@ class TestTheSite:
             assert answer.status_code == 500
             assert "unforeseen" not in page(answer)
             assert "safe" in page(answer)
+            incident = re.search(r"500-([0-9a-f]{8})", page(answer))
+            assert incident is not None
+            (told,) = (record for record in caplog.records if incident[1] in record.getMessage())
+            assert told.exc_info is not None
+            assert str(told.exc_info[1]) == "unforeseen"
 
     def test_secrets_are_not_in_the_api_or_pages(self, run: Run, volunteer: Person) -> None:
         secrets = [
@@ -450,3 +475,38 @@ class TestTheSite:
         ]
         text = page(as_(volunteer).get("/machines/")) + page(as_(volunteer).get("/runs/proverbs/"))
         assert not any(secret in text for secret in secrets)
+
+
+def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
+    """Text of a model is anybody's: markup in it is shown."""
+    assert "What it writes" not in page(client.get(f"/runs/{run.slug}/"))
+    facts = {"digest": "2" * 64, "state_digest": "1" * 16, "file": "3" * 64, "size": 5}
+    Snapshot.objects.create(run=run, index=20, step=20, written=[["Many", " <b>hands</b>"], ["", "alone"]], **facts)
+    shown = page(client.get(f"/runs/{run.slug}/"))
+    assert "<strong>Many</strong> &lt;b&gt;hands&lt;/b&gt;" in shown
+    assert "Step 20" in shown
+    assert "The model begins from nothing." in shown
+    assert client.get(f"/runs/{run.slug}/feed.json").json()["run"]["written"] == "20"
+
+
+@pytest.mark.parametrize(
+    ("state", "here", "words"),
+    [
+        ("open", 0, "There is work for 2 more machines."),
+        ("open", 1, "There is work for 1 more machine."),
+        ("open", 2, "one more machine would often wait."),
+        ("open", 9, "one more machine would often wait."),
+        ("paused", 0, "The run is paused: machines that join wait until it goes on."),
+    ],
+)
+def test_who_may_join_reads_whether_there_is_work(run: Run, state: str, here: int, words: str) -> None:
+    """Two units of two samples make a step of four."""
+    run.state = state
+    peers = [OnlinePeer(f"{place:032x}", "Teo", "trainer", "ready", 0, 1.0) for place in range(here)]
+    relay = OnlinePeer("f" * 32, "operator", "relay", "ready", 0, 0.0)
+    assert words in room_words(run, [*peers, relay])
+
+
+def test_who_may_join_reads_what_a_machine_needs(run: Run, client: Client) -> None:
+    shown = page(client.get(f"/runs/{run.slug}/"))
+    assert re.search(r"A machine needs about [\d.,]+ .B of memory, downloads [\d.,]+ .B at first", shown)

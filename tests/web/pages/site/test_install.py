@@ -116,6 +116,14 @@ class TestTheCard:
         assert 'href="/runs/proverbs/notebook.ipynb"' in text
         assert "--token" not in text
 
+    def test_one_line_comes_first_and_what_is_installed_before_it(self, wheel: Path, run: Run) -> None:
+        text = page(Client().get("/runs/proverbs/"))
+        assert text.index("manyhands join http://testserver/runs/") < text.index("uv tool install")
+        assert text.index("uv tool install") < text.index("With pip instead")
+        assert "&amp;&amp; manyhands join" in text
+        windows = Client().get("/runs/proverbs/", headers={"User-Agent": "Mozilla/5.0 (Windows NT 10.0)"})
+        assert "&amp;&amp; manyhands join" not in page(windows), "an older PowerShell does not know it"
+
     def test_windows_calls_it_by_its_place(self, wheel: Path, run: Run) -> None:
         text = page(Client().get("/runs/proverbs/"))
         there = "&amp; &quot;$HOME\\manyhands\\Scripts\\{}&quot;"

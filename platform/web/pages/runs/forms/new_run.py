@@ -10,6 +10,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OnHub, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
 from runs.models import Run
+from runs.models.run import LONGEST_PROMPT, MOST_PROMPTS
 from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of, steps_in
 from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_from, values_of
 
@@ -23,6 +24,12 @@ class NewRunForm(forms.Form):
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
         help_text="Why should people join? Two sentences are enough.",
+    )
+    prompts = forms.CharField(
+        max_length=MOST_PROMPTS * (LONGEST_PROMPT + 2),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=f"Up to {MOST_PROMPTS} lines. The run page shows how each snapshot continues them.",
     )
     visibility = forms.ChoiceField(
         choices=[
@@ -69,10 +76,12 @@ class NewRunForm(forms.Form):
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         self.fields["may_share"].label = f"I may share the {material.name}"
         offer_hub(self, material)
+        if not usual.writes:
+            del self.fields["prompts"]
         self.fields["objective"] = forms.CharField(initial=usual.objective, required=False, widget=forms.HiddenInput)
         values = values_of(usual)
         if automatic_steps is None:
-            automatic_steps = usual.target_steps == type(usual)().target_steps
+            automatic_steps = usual == type(usual)()
         if automatic_steps:
             values["target_steps"] = None
         for field in self.recipe_fields:
@@ -80,6 +89,10 @@ class NewRunForm(forms.Form):
         steps = self.fields["target_steps"]
         steps.widget.attrs["placeholder"] = "automatic"
         steps.help_text = f"Empty: about {usual.usual_passes} passes over the {material.name}."
+
+    def clean_prompts(self) -> str:
+        """As many lines as the model continues, none of them long."""
+        return short_lines(self.cleaned_data["prompts"])
 
     def clean(self) -> dict[str, Any]:
         """A new text, or the first one, needs the word of who brings it."""
@@ -96,7 +109,7 @@ class NewRunForm(forms.Form):
     @property
     def about(self) -> list[forms.BoundField]:
         """The fields that say what the run is, and for whom."""
-        return [self[name] for name in ("title", "visibility", "purpose")]
+        return [self[name] for name in ("title", "visibility", "purpose", "prompts") if name in self.fields]
 
     @property
     def material(self) -> list[forms.BoundField]:
@@ -172,6 +185,14 @@ class NewRunForm(forms.Form):
     def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
         self.add_error(self._field_of(problem), problem.fault.titled)
+
+
+def short_lines(text: str) -> str:
+    """The lines of a text that say something, one below the other. Raises ValidationError where they are too much."""
+    lines = [stripped for line in text.splitlines() if (stripped := " ".join(line.split()))]
+    if len(lines) > MOST_PROMPTS or any(len(line) > LONGEST_PROMPT for line in lines):
+        raise forms.ValidationError(f"Up to {MOST_PROMPTS} lines of {LONGEST_PROMPT} characters.")
+    return "\n".join(lines)
 
 
 def offer_hub(form: forms.Form, material: Material) -> None:

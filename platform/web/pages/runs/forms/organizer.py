@@ -1,14 +1,20 @@
 """Forms of the organizer's pages: words and visibility of a run, a draft, members and invitations."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from django import forms
 
 from runs.models import Run
-from web.pages.runs.forms.new_run import NewRunForm
+from web.pages.runs.forms.new_run import NewRunForm, short_lines
 
 DAY = 24 * 3600
+
+
+def words_of(run: Run) -> dict[str, str]:
+    """What can be changed of a run at any time, as it is."""
+    return {name: getattr(run, name) for name in ("title", "purpose", "visibility", "prompts")}
 
 
 class WordsForm(forms.Form):
@@ -17,6 +23,16 @@ class WordsForm(forms.Form):
     title = NewRunForm.base_fields["title"]
     purpose = NewRunForm.base_fields["purpose"]
     visibility = NewRunForm.base_fields["visibility"]
+    prompts = NewRunForm.base_fields["prompts"]
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, run: Run) -> None:
+        super().__init__(data, initial=words_of(run))
+        if not run.parsed_recipe.writes:
+            del self.fields["prompts"]
+
+    def clean_prompts(self) -> str:
+        """As of a new run."""
+        return short_lines(self.cleaned_data["prompts"])
 
 
 class DraftForm(NewRunForm):
@@ -25,7 +41,7 @@ class DraftForm(NewRunForm):
     wants_text = False
 
     def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
-        words = {"title": run.title, "purpose": run.purpose, "visibility": run.visibility}
+        words = words_of(run)
         stays = kwargs["usual"] == run.parsed_recipe
         super().__init__(
             *args,

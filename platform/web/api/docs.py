@@ -1,0 +1,129 @@
+"""The API's documentation as a page, made from what the API says of itself: no script, nobody else's files."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+from ninja import NinjaAPI
+
+METHODS = ("get", "post", "put", "patch", "delete")
+GROUPS = {"runs": "Runs", "agents": "Machines", "files": "Files"}  # of routers by their tag, in the order of the page
+DEPTH = 4  # of examples: what refers to itself ends there
+
+
+class Parameter(NamedTuple):
+    """What an address, its query or its headers take."""
+
+    name: str
+    place: str
+    kind: str
+    is_required: bool
+    about: str
+
+
+class Operation(NamedTuple):
+    """One method of one address."""
+
+    method: str
+    path: str
+    title: str
+    about: str
+    parameters: list[Parameter]
+    body: str  # an example of JSON; empty where none is sent
+    answers: list[tuple[str, str, str]]  # status, what it means, an example of JSON
+
+
+class Group(NamedTuple):
+    """Operations that belong together."""
+
+    slug: str
+    title: str
+    operations: list[Operation]
+
+
+def page_of(api: NinjaAPI) -> Any:
+    """A view that shows the documentation of an API."""
+
+    @require_safe
+    def docs(request: HttpRequest) -> HttpResponse:
+        """Every operation with its parameters, and an example of what it answers."""
+        facts = {"groups": _groups(api), "site": request.build_absolute_uri("/").rstrip("/")}
+        return render(request, "web/site/api_docs.html", facts)
+
+    return docs
+
+
+@cache
+def _groups(api: NinjaAPI) -> list[Group]:
+    schema: Mapping[str, Any] = api.get_openapi_schema()
+    found: dict[str, list[Operation]] = {slug: [] for slug in GROUPS}
+    for path, methods in schema["paths"].items():
+        for method in METHODS:
+            if method in methods:
+                for tag in methods[method].get("tags", ["runs"])[:1]:
+                    found.setdefault(tag, []).append(_operation(schema, method, path, methods[method]))
+    return [Group(slug, GROUPS.get(slug, slug.capitalize()), each) for slug, each in found.items() if each]
+
+
+def _operation(schema: Mapping[str, Any], method: str, path: str, said: Mapping[str, Any]) -> Operation:
+    bodies = said.get("requestBody", {}).get("content", {})
+    return Operation(
+        method.upper(),
+        path,
+        said.get("summary", ""),
+        said.get("description", ""),
+        [_parameter(schema, each) for each in said.get("parameters", ())],
+        _example_in(schema, bodies),
+        [
+            (str(status), each.get("description", ""), _example_in(schema, each.get("content", {})))
+            for status, each in said.get("responses", {}).items()
+        ],
+    )
+
+
+def _parameter(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Parameter:
+    kind = "any of " if "anyOf" in said["schema"] else ""
+    kind += ", ".join(dict.fromkeys(_kinds(schema, said["schema"]))) or "text"
+    return Parameter(said["name"], said["in"], kind, bool(said.get("required")), said.get("description", ""))
+
+
+def _kinds(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
+    for each in said.get("anyOf", [said]):
+        kind = _resolved(schema, each).get("type")
+        if kind not in (None, "null"):
+            yield {"string": "text", "integer": "whole number"}.get(kind, kind)
+
+
+def _example_in(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    said = content.get("application/json", {}).get("schema")
+    return json.dumps(_example(schema, said, DEPTH), indent=2, ensure_ascii=False) if said else ""
+
+
+def _example(schema: Mapping[str, Any], said: Mapping[str, Any], depth: int) -> Any:
+    """Something of a schema's shape: its defaults and examples, else names of types."""
+    said = _resolved(schema, said)
+    if "anyOf" in said:
+        return _example(schema, said["anyOf"][0], depth)
+    for given in ("example", "default", "const"):
+        if said.get(given) is not None:
+            return said[given]
+    if said.get("enum"):
+        return said["enum"][0]
+    if said.get("type") == "array":
+        return [_example(schema, said.get("items", {}), depth - 1)] if depth else []
+    if said.get("type") == "object" or "properties" in said:
+        inside = said.get("properties", {}) if depth else {}
+        return {name: _example(schema, each, depth - 1) for name, each in inside.items()}
+    plain = {"integer": 0, "number": 0.0, "boolean": True, "null": None}
+    return plain.get(said.get("type", ""), said.get("format", "text"))
+
+
+def _resolved(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "$ref" not in said:
+        return said
+    found: Mapping[str, Any] = schema["components"]["schemas"][said["$ref"].rpartition("/")[2]]
+    return found

@@ -1,0 +1,70 @@
+"""What each of somebody's machines does now, and what it has given so far."""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db.models import Sum
+
+from accounts.models import Machine, Person
+from accounts.selectors import machines_of
+from runs.access import helped_runs
+from runs.ledger.averaged import in_words
+from runs.models import Run
+from runs.states import HOSTED
+from web.run_picture import presence
+from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
+
+MOST_RUNS = 500  # in which a machine is looked for, the newest first
+
+
+class OwnMachine(NamedTuple):
+    """A row. `run` is where it is now; `given` is over all runs."""
+
+    machine: Machine
+    run: Run | None
+    state: str
+    is_online: bool
+    speed: str
+    samples: int
+    averaged: str
+
+
+def own_machines(person: Person) -> list[OwnMachine]:
+    """All machines of a person, those in use first."""
+    machines = list(machines_of(person))
+    runs = {run.pk: run for run in helped_runs(person).filter(state__in=HOSTED).order_by("-created_at")[:MOST_RUNS]}
+    mine = {machine.peer_id for machine in machines}
+    here: dict[str, tuple[Run, OnlinePeer]] = {}
+    for run_id, peers in presence.online_in(runs.values()).items():
+        here |= {peer.peer: (runs[run_id], peer) for peer in peers if peer.peer in mine}
+    given = _sums(person.totals, "samples")
+    averaged = _sums(person.averaged, "bytes_averaged")
+    return [
+        _row(machine, here.get(machine.peer_id), given.get(machine.pk, 0), averaged.get(machine.pk, 0))
+        for machine in machines
+    ]
+
+
+def _sums(rows: object, name: str) -> dict[UUID, int]:
+    sums = rows.order_by().values("machine").annotate(given=Sum(name))  # type: ignore[attr-defined]
+    return dict(sums.values_list("machine", "given"))
+
+
+def _row(machine: Machine, here: tuple[Run, OnlinePeer] | None, samples: int, averaged: int) -> OwnMachine:
+    run, peer = here if here is not None else (None, None)
+    speed = f"{peer.samples_per_s:,.1f} samples/s" if peer is not None and peer.samples_per_s else ""
+    return OwnMachine(machine, run, _state(run, peer), peer is not None, speed, samples, in_words(averaged))
+
+
+def _state(run: Run | None, peer: OnlinePeer | None) -> str:
+    """One word or two for what it does."""
+    if run is None or peer is None:
+        return "Offline"
+    if peer.role == RELAY:
+        return "Relaying"
+    if peer.role == AUXILIARY:
+        return "Averaging"
+    if run.state == Run.State.PAUSED:
+        return "Waiting: the run is paused"
+    assert peer.role == TRAINER, peer.role
+    return "Loading the model" if peer.state == "syncing" else "Training"

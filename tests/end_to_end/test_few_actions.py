@@ -1,0 +1,102 @@
+"""How much people have to do: an action is a click, or a field that is filled in."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from demo.visitor import Visitor
+from tests.end_to_end.rig.browser import Reader, chromium, sign_up
+from tests.end_to_end.rig.swarm import PASSWORD, Swarm
+
+MOST_ORGANIZER, MOST_VOLUNTEER = 12, 3
+PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
+PRINTED = re.compile(r"^ +(http://\S+/approve/\S+)$", re.MULTILINE)
+
+
+class Counted:
+    """A page that counts what somebody does on it."""
+
+    def __init__(self, page: Page, *, touches: bool) -> None:
+        self.page, self.touches, self.actions = page, touches, list[str]()
+
+    def press(self, selector: str) -> None:
+        """Click, or tap; what is not on the screen is scrolled to, as anybody would."""
+        self.actions.append(selector)
+        (self.page.tap if self.touches else self.page.click)(selector)
+
+    def fill(self, selector: str, text: str) -> None:
+        """Type into a field."""
+        self.actions.append(selector)
+        self.page.fill(selector, text)
+
+    def choose(self, selector: str, file: Path) -> None:
+        """Choose a file."""
+        self.actions.append(selector)
+        self.page.set_input_files(selector, file)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Browser]]:
+    with Swarm(tmp_path_factory.mktemp("few")) as swarm, chromium() as browser:
+        swarm.start_site()
+        yield swarm, browser
+
+
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+def test_from_the_front_page_to_a_run_that_takes_volunteers(
+    site: tuple[Swarm, Browser], english: str, tmp_path: Path, device: dict[str, Any], record_property: Any
+) -> None:
+    swarm, browser = site
+    text = tmp_path / "words.txt"
+    text.write_text(english)
+    reader = Reader(browser, **device)
+    reader.page.goto(swarm.url)
+    person = Counted(reader.page, touches=bool(device))
+    person.press("header a:text-is('Sign up')")
+    person.fill("input[name=username]", "Phone" if device else "Desk")
+    person.fill("input[name=password]", PASSWORD)
+    person.press("main button:text-is('Sign up')")
+    person.press("main a:text-is('New run') >> nth=0")
+    person.choose("input[name=text]", text)
+    person.fill("input[name=licence]", "CC0")
+    person.press("label:has-text('I may share the text')")
+    person.fill("input[name=title]", "Words on a phone" if device else "Words")
+    person.press("button:text-is('Publish run')")
+    reader.page.wait_for_selector("button:text-is('Pause')", timeout=120_000)
+    record_property("actions to an open run", len(person.actions))
+    assert len(person.actions) <= MOST_ORGANIZER, person.actions
+    assert not reader.faults
+    slug = reader.page.url.split("/runs/")[1].split("/")[0]
+    facts = Visitor(swarm.url).read_json(f"runs/{slug}")
+    assert facts["state"] == "open"
+    assert facts["target_steps"] != 1000, "set from the text"
+    if device:
+        assert reader.page.evaluate("document.documentElement.scrollWidth") <= device["width"], "nothing is cut off"
+
+
+def test_from_a_link_to_credit(site: tuple[Swarm, Browser], english: str, record_property: Any) -> None:
+    """Besides signing in: copy the page's line into a terminal, open the address it shows, approve."""
+    swarm, browser = site
+    organizer = swarm.sign_up("Amina")
+    swarm.open_endless_run(organizer, english)
+    reader = Reader(browser)
+    run = f"{swarm.url}/runs/{swarm.slug}/"
+    sign_up(reader, swarm.url, "Teo", PASSWORD)
+    reader.page.goto(run)
+    person = Counted(reader.page, touches=False)
+    person.actions.append("the line of the page, in a terminal")
+    assert f"manyhands join {run}" in reader.page.inner_text("#join pre >> nth=0")
+    swarm.start_agent("teo")
+    swarm.wait(lambda: PRINTED.search(swarm.log("teo")), 60, "it shows an address")
+    address = PRINTED.search(swarm.log("teo"))
+    assert address is not None
+    person.actions.append("the address that it shows")
+    reader.page.goto(address[1])
+    person.press("button:text-is('Approve')")
+    swarm.wait(lambda: any(row["person"] == "Teo" for row in swarm.items("ledger")), 120, "credit")
+    record_property("actions to the first credit", len(person.actions))
+    assert len(person.actions) <= MOST_VOLUNTEER

@@ -1,0 +1,40 @@
+"""A theme is kept for a reader, and nothing else is."""
+
+import pytest
+from django.test import Client
+
+
+def shown(client: Client) -> str:
+    return client.get("/help/").content.decode()
+
+
+def test_it_follows_the_system_until_one_is_chosen(client: Client, db: None) -> None:
+    assert "data-theme" not in shown(client)
+    assert 'content="light dark"' in shown(client)
+    answer = client.post("/theme/", {"theme": "dark", "back": "/help/"})
+    assert answer["Location"] == "/help/"
+    assert '<html lang="en" data-theme="dark">' in shown(client)
+    assert 'content="dark"' in shown(client)
+    client.post("/theme/", {"theme": "", "back": "/help/"})
+    assert "data-theme" not in shown(client)
+
+
+def test_it_needs_no_form_of_ours(db: None) -> None:
+    """The menu is on pages that are the same for everybody, and have no secret of a session."""
+    assert Client(enforce_csrf_checks=True).post("/theme/", {"theme": "light"}).status_code == 302
+
+
+ELSEWHERE = ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)", "help", "web:help", ""]
+
+
+@pytest.mark.parametrize("to", ELSEWHERE)
+def test_it_leads_nowhere_else(client: Client, db: None, to: str) -> None:
+    assert client.post("/theme/", {"theme": "dark", "back": to})["Location"] == "/"
+
+
+@pytest.mark.parametrize("theme", ["sepia", '"><script>', "x" * 5000])
+def test_there_are_two(client: Client, db: None, theme: str) -> None:
+    client.post("/theme/", {"theme": theme})
+    assert "data-theme" not in shown(client)
+    client.cookies["theme"] = theme
+    assert "data-theme" not in shown(client)

@@ -1,0 +1,87 @@
+"""What one's machines do now is told from where they are."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from accounts.models import Machine, Person
+from coordination.models import Presence
+from runs.models import AveragedTotal, Run
+from tests.runs.factories import Owned, committed, opened, owned
+from tests.web.browsing import as_, page
+from web.run_picture.own_machines import own_machines
+
+
+def seen(machine: Machine, **changes: Any) -> dict[str, Any]:
+    usual = {"peer": machine.peer_id, "name": machine.person.username, "role": "trainer", "state": "ready"}
+    return {**usual, "done": 0, "samples_per_s": 12.34, **changes}
+
+
+def show(run: Run, *members: dict[str, Any]) -> None:
+    facts = {"phase": "gathering", "done": 0, "target": 4, "void_rounds": 0, "links": {}, "members": list(members)}
+    Presence.objects.update_or_create(run=run, defaults=facts)
+
+
+@pytest.fixture
+def run(organizer: Person) -> Run:
+    return opened(organizer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "Training"),
+        ({"state": "syncing"}, "Loading the model"),
+        ({"role": "auxiliary"}, "Averaging"),
+        ({"role": "relay"}, "Relaying"),
+    ],
+)
+def test_a_machine_does_what_its_host_says(run: Run, laptop: Owned, changes: dict[str, Any], state: str) -> None:
+    show(run, seen(laptop.machine, **changes))
+    (row,) = own_machines(laptop.machine.person)
+    assert (row.run, row.state, row.is_online, row.speed) == (run, state, True, "12.3 samples/s")
+
+
+def test_in_a_run_that_is_paused_it_waits(run: Run, laptop: Owned) -> None:
+    Run.objects.filter(pk=run.pk).update(state=Run.State.PAUSED)
+    show(run, seen(laptop.machine, samples_per_s=0.0))
+    (row,) = own_machines(laptop.machine.person)
+    assert (row.state, row.speed) == ("Waiting: the run is paused", "")
+
+
+def test_who_is_nowhere_is_offline(run: Run, laptop: Owned, organizer: Person) -> None:
+    show(run, seen(owned(organizer, "lab").machine))
+    (row,) = own_machines(laptop.machine.person)
+    assert (row.run, row.state, row.is_online) == (None, "Offline", False)
+    show(run, seen(laptop.machine))
+    Presence.objects.update(at=timezone.now() - timedelta(minutes=1))
+    assert not own_machines(laptop.machine.person)[0].is_online, "of a host that is gone"
+
+
+def test_credit_is_over_all_runs(run: Run, laptop: Owned, organizer: Person) -> None:
+    other = opened(organizer, slug="other")
+    for each in (run, other):
+        committed(each, (laptop.machine, 40))
+    facts = {"machine": laptop.machine, "person": laptop.machine.person}
+    AveragedTotal.objects.create(run=run, bytes_averaged=3_000_000_000, **facts)
+    (row,) = own_machines(laptop.machine.person)
+    assert (row.samples, row.averaged) == (80, "3.0 GB")
+
+
+def test_the_page_begins_with_a_code_and_says_what_goes_on(run: Run, laptop: Owned) -> None:
+    committed(run, (laptop.machine, 40))
+    show(run, seen(laptop.machine))
+    shown = page(as_(laptop.machine.person).get("/machines/"))
+    assert "1 machine, 1 online. 40 samples so far." in shown
+    assert shown.index('name="code"') < shown.index("Your machines")
+    assert "Training, 12.3 samples/s" in shown
+    assert f'href="/runs/{run.slug}/"' in shown
+
+
+def test_a_few_queries_for_many_machines(run: Run, laptop: Owned, django_assert_max_num_queries: Any) -> None:
+    for place in range(20):
+        owned(laptop.machine.person, f"machine-{place}")
+    with django_assert_max_num_queries(5):
+        assert len(own_machines(laptop.machine.person)) == 21
