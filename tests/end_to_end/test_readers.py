@@ -37,6 +37,7 @@ LEARNED_LATER = """
 
 
 MEASURING_S = 300.0  # a child that imports torch, after all that is enqueued before it, on a machine with other work
+WRITTEN_S = 30  # an open page fetches what was written within ten seconds
 MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out data: ")'
 
 
@@ -194,4 +195,5 @@ def test_a_snapshot_is_measured_on_unseen_text_and_shown_without_a_reload(run: R
     assert all(row["step"] % 10 == 0 and row["step"] > 0 for row in measured)
     # It is the same language and a small model: what it makes of unseen text is near what it makes of the rest.
     assert all(abs(row["heldout_loss"] - steps[row["step"]]) < 1 for row in measured if row["step"] in steps)
+    spectator.wait_for('document.querySelector("[data-standing=written] blockquote") !== null', WRITTEN_S)
     assert 'class="held"' in Visitor(swarm.url).read(f"/runs/{swarm.slug}/")

@@ -487,6 +487,9 @@ def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
     assert "Step 20" in shown
     assert "The model begins from nothing." in shown
     assert client.get(f"/runs/{run.slug}/feed.json").json()["run"]["written"] == "20"
+    part = page(client.get(f"/runs/{run.slug}/written/"))
+    assert part.startswith("<section")
+    assert part in shown, "what an open page fetches is what a new one has"
 
 
 @pytest.mark.parametrize(
