@@ -39,3 +39,10 @@ def without_curve(unigram: float | None) -> str:
     """What stands in place of the curve. `unigram`: the text's unigram entropy in nats per token."""
     to_beat = f"Baseline: {unigram:.2f} nats per token, the loss of guessing by frequency alone." if unigram else ""
     return f"The curve starts with the first step. {to_beat}".rstrip()
+
+
+def percent(part: float) -> str:
+    """A part of one in words: “12 %”, “0.4 %”, “under 0.1 %”; empty for none."""
+    if part >= 0.0995:
+        return f"{100 * part:.0f} %"
+    return f"{100 * part:.1f} %" if part >= 0.0005 else ("under 0.1 %" if part else "")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.web.run_picture.test_status_sentence import picture
-from web.run_picture.card_sentences import given, others, progress, resting, without_curve
+from web.run_picture.card_sentences import given, others, percent, progress, resting, without_curve
 
 
 def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
@@ -50,3 +50,19 @@ def test_what_everybody_gave(facts: tuple[int, int, int], words: str) -> None:
 def test_before_the_first_step_there_is_something_to_beat() -> None:
     assert without_curve(None) == "The curve starts with the first step."
     assert "Baseline: 5.21 nats per token" in without_curve(5.2134)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (0, ""),
+        (1e-6, "under 0.1 %"),
+        (0.0005, "0.1 %"),
+        (0.0994, "9.9 %"),
+        (0.0995, "10 %"),
+        (1 / 3, "33 %"),
+        (1, "100 %"),
+    ],
+)
+def test_a_part_is_told_to_what_is_known_of_it(part: float, words: str) -> None:
+    assert percent(part) == words

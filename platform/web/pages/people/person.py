@@ -17,6 +17,7 @@ from runs.people import Contributions, Given, contributions, ledger_of, runs_sho
 from web.http import rate_limits
 from web.http.requester import address_of, person_in
 from web.pages.people.calendar import date_of, squares, summary
+from web.run_picture.card_sentences import percent
 from web.run_picture.curve_image import figure_png
 from web.run_picture.status_sentence import counted
 
@@ -130,8 +131,7 @@ def _to_whom(given: Contributions) -> str:
 
 
 def _row(each: Given) -> dict[str, object]:
-    percent = f"{100 * each.part:.0f} %" if each.part >= 0.01 else ("under 1 %" if each.part else "")
-    return {**each._asdict(), "percent": percent, "averaged": in_words(each.bytes_averaged)}
+    return {**each._asdict(), "percent": percent(each.part), "averaged": in_words(each.bytes_averaged)}
 
 
 @lru_cache(maxsize=256)

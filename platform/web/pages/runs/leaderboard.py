@@ -49,7 +49,14 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "period": "" if period == Period.ALL else period,
         "choices": _choices(of, period),
         "asked": f"of={of}&period={period}",
-        "rows": [{**row._asdict(), "tint": tint_of(row.name)} for row in rows[:PAGE]],
+        "rows": [
+            {
+                **row._asdict(),
+                "tint": tint_of(row.name),
+                "share": card_sentences.percent(row.samples / max(totals.samples, 1)),
+            }
+            for row in rows[:PAGE]
+        ],
         "with_page": names_with_page({row.name for row in rows[:PAGE]}),
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
         "nobody": NO_TEAM if of == "teams" else NOBODY.get(period, card_sentences.NOBODY),

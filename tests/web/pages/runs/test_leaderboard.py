@@ -66,6 +66,9 @@ def test_all_people_and_all_machines(crowd: Run, client: Client, monkeypatch: py
     first = page(client.get("/runs/proverbs/leaderboard/"))
     assert first.count("<tr") == 11
     assert "page=2" in first
+    assert re.search(r'<th scope="col" class="number">Share</th>', first)
+    assert re.search(r'<td class="number">\d+(\.\d)? %</td>', first)
+    assert ">Share<" not in page(client.get("/runs/proverbs/leaderboard/?period=week")), "weighed samples are no part"
     rest = page(as_("hand 12").get("/runs/proverbs/leaderboard/?of=people&page=2"))
     assert [f"hand {number}" in rest for number in (10, 11, 14)] == [False, True, True]
     assert ("page=1" in rest, "page=3" in rest, "you:" in rest) == (True, False, False)
