@@ -19,7 +19,7 @@ NOBODY = "a former volunteer"  # in place of their name, in what happened
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
 # Where timelines have names (runs.timeline, peer_agent.protocol.coordinator): elsewhere the same letters are a word.
 DEEDS = (
-    "accepted|added|brought|changed|chose|created|extended|is|joined|left|let|mixes|paused|removed|reported|resumed|"
+    "accepted|added|announced|brought|changed|chose|created|extended|is|joined|left|let|mixes|paused|removed|reported|resumed|"
     "returned|took"
 )
 PLACES = (  # what comes before the name, and what comes after it

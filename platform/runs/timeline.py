@@ -16,7 +16,7 @@ GROUPS = {
     ),
     "organizer": (
         *("created", "edited", "mixed", "prepared", "opened", "paused", "resumed", "extended", "ending", "taken back"),
-        *("finished", "replayed", "release", "published"),
+        *("announced", "finished", "replayed", "release", "published"),
     ),
 }  # kinds, as people look for them
 STEPS_KEPT = 64  # lines; the log knows every step, and a page shows a few

@@ -43,6 +43,7 @@ urlpatterns = [
     path("runs/<slug:slug>/texts/<uuid:source>/", sources.remove_source, name="remove_source"),
     path("runs/<slug:slug>/model/", sources.set_base, name="set_base"),
     path("runs/<slug:slug>/mix/", sources.mix_sources, name="mix"),
+    path("runs/<slug:slug>/announce/", manage.announce, name="announce"),
     path("runs/<slug:slug>/finish/", manage.end_run, name="finish"),
     path("runs/<slug:slug>/members/", manage.add_member, name="members"),
     path("runs/<slug:slug>/members/<int:member_id>/", manage.remove_member, name="member"),

@@ -115,6 +115,9 @@ POST  /runs/<slug>/mix/                              private   login  404      4
 POST  /runs/<slug>/extend/                           public    login  403      403    done      403      login
 POST  /runs/<slug>/extend/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/extend/                           private   login  404      403    done      404      login
+POST  /runs/<slug>/announce/                         public    login  403      403    done      403      login
+POST  /runs/<slug>/announce/                         unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/announce/                         private   login  404      403    done      404      login
 GET   /runs/<slug>/finish/                           public    login  403      403    200       403      login
 GET   /runs/<slug>/finish/                           unlisted  login  403      403    200       403      login
 GET   /runs/<slug>/finish/                           private   login  404      403    200       404      login

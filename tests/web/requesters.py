@@ -362,6 +362,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/texts/<source>/": posting(),
     "POST /runs/<slug>/mix/": posting(weight_0="2"),
     "POST /runs/<slug>/extend/": posting(target_steps="200"),
+    "POST /runs/<slug>/announce/": posting(text="Thank you all"),
     "POST /runs/<slug>/finish/": posting(),
     "POST /runs/<slug>/members/": posting(name="Noor"),
     "POST /runs/<slug>/members/<member_id>/": posting(),

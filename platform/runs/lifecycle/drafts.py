@@ -49,6 +49,17 @@ def change_prompts(*, run: Run, prompts: str, who: str = "") -> None:
 
 
 @transaction.atomic
+def announce(*, run: Run, text: str, who: str = "") -> None:
+    """Tell everybody something at the top of the run's page, and in its activity; nothing takes it down again."""
+    if run.announcement == text:
+        return
+    run.announcement = text
+    run.save(update_fields=["announcement"])
+    if text:
+        add_line(run=run, kind="announced", text=f"{who or run.organizer.username} announced {quoted(text)}")
+
+
+@transaction.atomic
 def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
     """Who may see it. Whoever has helped stays a member of a run that is by invitation from now on."""
     if run.visibility == visibility:

@@ -45,6 +45,7 @@ class Run(models.Model):
     organizer = models.ForeignKey(Person, models.PROTECT, related_name="runs")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
     recipe = models.TextField()  # canonical JSON
+    announcement = models.CharField(max_length=280, blank=True)  # what its organizer tells everybody now
     prompts = models.TextField(blank=True)  # a line each: what the model continues at each snapshot
     automatic_steps = models.BooleanField(default=False)  # the recipe's steps follow from the size of the data
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)

@@ -20,7 +20,7 @@ from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Run
 from runs.states import LIVE
 from web.http.access import run_or_404
-from web.pages.runs.forms.organizer import ExtendForm, InvitationForm, MemberForm
+from web.pages.runs.forms.organizer import AnnouncementForm, ExtendForm, InvitationForm, MemberForm
 from web.pages.runs.forms.sources import WeightsForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, run_facts, standing_facts
 from web.run_picture.loading import troubled_rows
@@ -75,6 +75,16 @@ def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
     return asked_once_more(
         request, run, "web/runs/delete_run.html", lambda: drafts.delete_draft(run=run), redirect("web:runs")
     )
+
+
+@login_required
+@require_POST
+def announce(request: HttpRequest, slug: str) -> HttpResponse:
+    """Tell everybody something."""
+    run, form = run_or_404(access_managed_run, request, slug), AnnouncementForm(request.POST)
+    if not form.is_valid():
+        return manage_page(request, run, wrong={"announcement_form": form})
+    return managed(request, run, lambda: drafts.announce(run=run, text=form.cleaned_data["text"]))
 
 
 # People
@@ -190,6 +200,7 @@ def manage_page(
         "troubles": [trouble for trouble in run_troubles(facts["seen"], *troubled_rows(run)) if trouble != fault],
         **standing_facts(facts["live"], (*STANDING_ON, "waiting_for")),
         "extend_form": ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
+        "announcement_form": AnnouncementForm(initial={"text": run.announcement}),
         "member_form": MemberForm(),
         "removal_form": MemberForm(prefix="remove"),
         "invitation_form": InvitationForm(),

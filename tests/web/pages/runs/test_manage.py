@@ -105,7 +105,10 @@ class TestMembers:
         assert "(E314). There is no account named Zoë." in page(answer)
         assert 'value="Zoë"' in page(answer)
 
-    @pytest.mark.parametrize("path", ["members/", "removed/", "invitations/", "extend/", "finish/", "edit/", "delete/"])
+    @pytest.mark.parametrize(
+        "path",
+        ["members/", "removed/", "invitations/", "extend/", "finish/", "announce/", "edit/", "delete/"],
+    )
     def test_members_and_strangers_manage_nothing(
         self, closed: Run, volunteer: Person, stranger: Person, operator: Person, path: str
     ) -> None:
@@ -427,3 +430,30 @@ class TestAccess:
         text = page(as_(organizer).get(MANAGE))
         assert 'data-standing="people">' in text
         assert "You can invite people once the dataset is prepared." in text
+
+
+class TestAnnouncement:
+    def test_everybody_reads_it_until_there_is_another(self, run: Run, organizer: Person, client: Client) -> None:
+        mine = as_(organizer)
+        text = "Back on Monday <b>at nine</b>"
+        for _ in range(2):
+            assert mine.post("/runs/proverbs/announce/", {"text": text})["Location"] == "/runs/proverbs/manage/"
+        shown = page(client.get("/runs/proverbs/"))
+        assert '<p class="announcement" dir="auto">Back on Monday &lt;b&gt;at nine&lt;/b&gt;</p>' in shown
+        assert run.activity.filter(kind="announced").count() == 1, "saying it twice says it once"
+        assert "Back on Monday" in client.get("/runs/proverbs/feed.rss").content.decode()
+        assert "announced" in page(client.get("/runs/proverbs/activity/?show=organizer"))
+        mine.post("/runs/proverbs/announce/", {"text": ""})
+        assert "announcement" not in page(client.get("/runs/proverbs/")).replace('data-standing="announcement"', "")
+
+    def test_one_that_is_too_long_stays_in_its_field(self, run: Run, organizer: Person) -> None:
+        answer = as_(organizer).post("/runs/proverbs/announce/", {"text": "x" * 281})
+        assert answer.status_code == 400
+        assert "x" * 281 in page(answer)
+        assert Run.objects.get().announcement == ""
+
+    def test_whose_run_has_no_machine_reads_how_to_add_one(self, run: Run, organizer: Person, laptop: Owned) -> None:
+        line = "Now add your own machine: <code>manyhands join http://testserver/runs/proverbs/</code>"
+        assert line in page(as_(organizer).get("/runs/proverbs/manage/"))
+        committed(run, (laptop.machine, 4))
+        assert "Now add your own machine" not in page(as_(organizer).get("/runs/proverbs/manage/"))

@@ -60,6 +60,17 @@ class ExtendForm(forms.Form):
     target_steps = forms.IntegerField(min_value=1, label="Total steps")
 
 
+class AnnouncementForm(forms.Form):
+    """What everybody reads at the top of the run's page."""
+
+    text = forms.CharField(
+        max_length=280,
+        required=False,
+        label="Announcement",
+        help_text="Up to 280 characters, shown on the run page, in the activity and in its RSS feed. Empty removes it.",
+    )
+
+
 class MemberForm(forms.Form):
     """Somebody who has a name here."""
 
