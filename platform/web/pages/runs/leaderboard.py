@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from accounts.selectors import names_with_page
-from runs.access import access_run
+from runs.access import access_run, may_manage
 from runs.ledger import standings
 from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine
 from runs.ledger.team_standings import TeamLine, team_board
@@ -46,6 +46,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     facts = {
         "run": run,
         "of": of,
+        "removes": of == "people" and run.state != Run.State.FINISHED and may_manage(run, request.user),
         "period": "" if period == Period.ALL else period,
         "choices": _choices(of, period),
         "asked": f"of={of}&period={period}",

@@ -113,3 +113,17 @@ def test_todays_and_this_weeks_board(crowd: Run, client: Client) -> None:
         assert ">Tokens<" not in text
     assert ">Tokens<" in page(client.get("/runs/proverbs/leaderboard/", {"period": "year"}))
     assert ">Machine<" in page(client.get("/runs/proverbs/leaderboard/", {"period": "day", "of": "machines"}))
+
+
+def test_its_organizer_removes_people_from_where_they_stand(crowd: Run, client: Client, organizer: Person) -> None:
+    board = "/runs/proverbs/leaderboard/"
+    assert "Remove" not in page(client.get(board))
+    mine = as_(organizer)
+    shown = page(mine.get(board))
+    form = re.search(r'action="(/runs/proverbs/removed/)">.*?name="remove-name" value="(hand \d+)"', shown)
+    assert form is not None
+    assert mine.post(form[1], {"remove-name": form[2]}).status_code == 302
+    assert crowd.members.exclude(removed_at=None).get().person.username == form[2]
+    assert "Remove" not in page(mine.get(f"{board}?of=machines"))
+    Run.objects.update(state=Run.State.FINISHED)
+    assert "Remove" not in page(mine.get(board))
