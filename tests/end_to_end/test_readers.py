@@ -185,6 +185,30 @@ def test_two_tabs_both_move_and_one_may_close(run: Run) -> None:
     first.context.close()
 
 
+def test_the_chart_is_read_by_keys_and_keeps_what_is_looked_at(run: Run) -> None:
+    swarm, _, spectator = run
+    page = spectator.page
+    page.focus(".curve")
+    page.keyboard.press("Home")
+    first = page.inner_text(".readout")
+    assert first.startswith("step 1,"), first
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text(".readout").startswith("step 2,")
+    assert page.text_content(".told") == page.inner_text(".readout"), "it is told to those who do not see it"
+    assert page.is_hidden(".reset")
+    box = page.locator(".curve .u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 20, steps=5)
+    page.mouse.up()
+    page.wait_for_selector(".reset", state="visible")
+    moves(swarm, spectator)
+    assert page.is_visible(".reset"), "new points leave it as it is"
+    page.click(".reset")
+    page.wait_for_selector(".reset", state="hidden")
+
+
 def test_a_snapshot_is_measured_on_unseen_text_and_shown_without_a_reload(run: Run) -> None:
     swarm, _, spectator = run
     spectator.wait_for(MEASURED, MEASURING_S)

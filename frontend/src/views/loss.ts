@@ -23,6 +23,8 @@ let isLog = false;
 let latest: Picture | null = null;
 let chart: uPlot | null = null;
 let shape = "";
+/** The part that a reader has chosen to look at; null: all of it. */
+let zoom: { readonly min: number; readonly max: number } | null = null;
 
 export function showLoss(picture: Picture): void {
   latest = picture;
@@ -30,7 +32,7 @@ export function showLoss(picture: Picture): void {
   fill("loss", html`${picture.heldout_loss === null ? training(picture) : heldOut(picture, picture.heldout_loss)}
     ${picture.warning ? html`<p class="warning">${picture.warning}</p>` : nothing}`);
   fill("summary", picture.points.length ? summary : "");
-  fill("chart", picture.points.length ? html`<div class="curve" role="img" aria-label=${summary} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
+  fill("chart", picture.points.length ? html`<div class="curve" role="img" tabindex="0" aria-label=${`${summary} Arrow keys read it point by point.`} @keydown=${step} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
   draw();
 }
 
@@ -57,14 +59,43 @@ export function redrawLoss(): void {
 }
 
 function choices() {
-  const chooseAxis = (event: Event) => ((axis = chosen(event) as Axis), draw());
+  const chooseAxis = (event: Event) => ((axis = chosen(event) as Axis), (zoom = null), draw());
   const chooseSmoothing = (event: Event) => ((smoothing = chosen(event)), draw());
   const chooseLog = (event: Event) => ((isLog = (event.target as HTMLInputElement).checked), draw());
   return html`<p class="choices">
     <label>along <select @change=${chooseAxis}><option value="step">steps</option><option value="time">time</option></select></label>
     <label>smooth <select @change=${chooseSmoothing}><option value="none">not</option><option value="some">some</option><option value="much">much</option></select></label>
     <label><input type="checkbox" @change=${chooseLog}> log</label>
-    <span class="readout" aria-hidden="true"></span></p>`;
+    <button class="plain reset" type="button" ?hidden=${!zoom} @click=${wholeAgain}>Reset zoom</button>
+    <span class="readout" aria-hidden="true"></span><span class="hidden told" aria-live="polite"></span></p>`;
+}
+
+function wholeAgain(): void {
+  zoom = null;
+  if (chart) chart.setData(chart.data);
+}
+
+/** Left and right go from point to point, Home and End to the first and the last. */
+function step(event: KeyboardEvent): void {
+  const last = (latest?.points.length ?? 0) - 1;
+  if (!chart || last < 0) return;
+  const now = chart.cursor.idx ?? last + 1;
+  const to = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: last }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  const at = Math.max(0, Math.min(last, to));
+  chart.setCursor({ left: chart.valToPos(chart.data[0][at] ?? 0, "x"), top: 0 });
+  const told = document.querySelector(".told");
+  if (told) told.textContent = document.querySelector(".readout")?.textContent ?? "";
+}
+
+/** Whether a part of the curve is looked at, which then stays as new points come. */
+function noteZoom(plot: uPlot, key: string): void {
+  if (key !== "x") return;
+  const { min, max } = plot.scales["x"] ?? {};
+  const [first, last] = [plot.data[0][0] ?? 0, plot.data[0].at(-1) ?? 0];
+  zoom = min == null || max == null || (min <= first && max >= last) ? null : { min, max };
+  document.querySelector(".reset")?.toggleAttribute("hidden", !zoom);
 }
 
 function chosen(event: Event): string {
@@ -86,10 +117,21 @@ function draw(): void {
   if (!element || !latest?.points.length || !element.clientWidth) return;
   const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog].join();
   const data = dataOf(latest);
-  if (chart && shape === wanted) return chart.setData(data);
-  chart?.destroy();
-  shape = wanted;
-  chart = new uPlot(optionsOf(latest, element.clientWidth, inks(element)), data, element);
+  const kept = zoom;
+  if (!chart || shape !== wanted) {
+    chart?.destroy();
+    shape = wanted;
+    chart = new uPlot(optionsOf(latest, element.clientWidth, inks(element)), data, element);
+  } else if (!kept) return chart.setData(data);
+  if (kept) show(chart, data, kept);
+}
+
+/** New points in the part that is looked at. */
+function show(plot: uPlot, data: uPlot.AlignedData, part: { readonly min: number; readonly max: number }): void {
+  plot.batch(() => {
+    plot.setData(data, false);
+    plot.setScale("x", part);
+  });
 }
 
 function dataOf(picture: Picture): uPlot.AlignedData {
@@ -139,7 +181,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
       { show: isSmooth, stroke: ink.accent, width: 2, points: { show: false } },
       { stroke: ink.soft, width: 1.5, dash: [1, 5], cap: "round", points: { show: false } },
     ],
-    hooks: { drawAxes: [(plot) => note(plot, picture.unigram, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read] },
+    hooks: { drawAxes: [(plot) => note(plot, picture.unigram, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
   };
 }
 
