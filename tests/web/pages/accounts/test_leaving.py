@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from kombu.exceptions import OperationalError
 
 from accounts.models import FORMER, Person
 from runs.models import Run
 from tests.runs.factories import PASSWORD, Owned, committed, opened
 from tests.web.browsing import as_, page
+from web.pages.accounts import leaving
 
 DELETE = "/account/delete/"
 
@@ -101,3 +103,16 @@ def test_wrong_passwords_are_counted(volunteer: Person, settings: Any) -> None:
     client = as_(volunteer)
     wrong = {"name": volunteer.username, "password": "wrong"}
     assert [client.post(DELETE, wrong).status_code for _ in range(3)] == [400, 400, 429]
+
+
+def test_without_a_queue_the_account_is_deleted_all_the_same(
+    volunteer: Person, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("Redis is away")
+
+    monkeypatch.setattr(leaving.forget_name, "apply_async", away)
+    answer = as_(volunteer).post(DELETE, {"name": volunteer.username, "password": PASSWORD})
+    assert answer["Location"] == "/"
+    assert not Person.objects.get(pk=volunteer.pk).is_active
+    assert "Redis is away" in caplog.text
