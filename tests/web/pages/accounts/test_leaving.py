@@ -8,10 +8,10 @@ from django.core.cache import cache
 from kombu.exceptions import OperationalError
 
 from accounts.models import FORMER, Person
+from coordination.tasks import forget_name
 from runs.models import Run
 from tests.runs.factories import PASSWORD, Owned, committed, opened
 from tests.web.browsing import as_, page
-from web.pages.accounts import leaving
 
 DELETE = "/account/delete/"
 
@@ -111,7 +111,7 @@ def test_without_a_queue_the_account_is_deleted_all_the_same(
     def away(*_: Any, **__: Any) -> None:
         raise OperationalError("Redis is away")
 
-    monkeypatch.setattr(leaving.forget_name, "apply_async", away)
+    monkeypatch.setattr(forget_name, "apply_async", away)
     answer = as_(volunteer).post(DELETE, {"name": volunteer.username, "password": PASSWORD})
     assert answer["Location"] == "/"
     assert not Person.objects.get(pk=volunteer.pk).is_active
