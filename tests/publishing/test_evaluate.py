@@ -89,6 +89,20 @@ def test_it_continues_prompts_the_same_each_time(tmp_path: Path) -> None:
     assert not first[0].startswith("--Many"), "the prompt is not repeated"
 
 
+def test_a_model_that_cannot_write_has_its_loss(tmp_path: Path) -> None:
+    """There is no tokenizer where it is looked for."""
+    tokens = some_shards((0, 300))[1]
+    found = evaluate(
+        recipe=RECIPE,
+        snapshot=snapshot_of(RECIPE, tmp_path),
+        heldout=written(tokens, tmp_path),
+        data=tmp_path / "nowhere",
+        prompts=["Many"],
+    )
+    assert math.isfinite(found.loss)
+    assert found.written == []
+
+
 def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
     tokens = some_shards((0, 1003))[1]
     snapshot, heldout = snapshot_of(RECIPE, tmp_path), written(tokens, tmp_path)

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from accounts.models import Person, Token
+from accounts.models import Person, Team, TeamMember, Token
 from accounts.services import create_token
 from coordination.models import Presence
 from runs.lifecycle.membership import add_member, create_invitation
@@ -23,6 +23,12 @@ PAGES = [
     "/runs/run-0/",
     "/runs/run-0/feed.json",
     "/runs/run-0/manage/",
+    "/runs/run-0/leaderboard/",
+    "/runs/run-0/leaderboard/?of=teams",
+    "/people/helper0/",
+    "/people/helper0/certificate/",
+    "/people/helper0/runs/run-0/",
+    "/teams/many/",
     "/api/v1/runs",
     "/api/v1/runs/run-0",
     "/api/v1/runs/run-0/steps",
@@ -49,6 +55,8 @@ def grow(operator: Person) -> Callable[[int, int], None]:
             first = Run.objects.get(slug="run-0")
             person = Person.objects.create_user(f"helper{place}", "seven calm otters")
             committed(first, (owned(person).machine, 4))
+            team, _ = Team.objects.get_or_create(slug="many", defaults={"name": "Many", "leader": person})
+            TeamMember.objects.create(team=team, person=person, joined_day=0)
             owned(operator, f"machine {place}")
             create_token(person=operator, purpose=Token.Purpose.API, label=str(place))
             add_member(run=first, name=person.username)

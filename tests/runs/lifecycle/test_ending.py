@@ -14,7 +14,9 @@ class TestLonger:
     def test_more_steps_and_nothing_else(self, run: Run, state: str) -> None:
         Run.objects.update(state=state)
         before = run.parsed_recipe
+        Run.objects.update(automatic_steps=True)
         ending.extend_run(run=run, target_steps=250)
+        assert not Run.objects.get().automatic_steps, "they are stated now, also where it becomes a draft again"
         after = run.parsed_recipe
         assert after == msgspec.structs.replace(before, target_steps=250)
         assert "250 steps instead of 100" in run.activity.get().text

@@ -91,6 +91,21 @@ def test_it_continues_the_organizers_lines(
     assert len(command) == 6 + min(3, max(1, len(prompts.splitlines())))
 
 
+def test_what_is_kept_of_a_text_has_a_bound_and_a_place_in_every_database(
+    with_text: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL has no NUL, and an untrained model writes any byte."""
+    made = {"loss": 5.25, "units": 100, "figures": {}, "written": ["a\0b" + "x" * 5000]}
+    monkeypatch.setattr(heldout, "run_child", lambda *_, **__: made)
+    newest = snapshot(with_text, 10)
+    measure_newest(with_text.pk)
+    newest.refresh_from_db()
+    ((_, text),) = newest.written
+    assert text.startswith("a\ufffdb")
+    assert len(text) == heldout.LONGEST
+    assert newest.heldout_loss == 5.25
+
+
 def test_what_does_not_write_is_asked_for_nothing(with_text: Run, children: list[list[str]]) -> None:
     Run.objects.update(recipe=encode_recipe(MaskedLM()).decode())
     newest = snapshot(with_text, 10)

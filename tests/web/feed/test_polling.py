@@ -1,5 +1,6 @@
 """The picture for pages whose sockets are blocked."""
 
+import gzip
 from datetime import timedelta
 
 import pytest
@@ -87,3 +88,27 @@ def test_steps_faster_than_looks_share_one_too(
     assert client.get(path).content == first
     monkeypatch.setattr(polling, "REST_S", 0.0)
     assert client.get(path).json()["run"]["step"] == 1
+
+
+def test_a_picture_is_compressed_once_however_many_ask(
+    run: Run, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    compress = gzip.compress
+
+    def counted(content: bytes, level: int, *, mtime: int) -> bytes:
+        made.append(level)
+        return compress(content, level, mtime=mtime)
+
+    monkeypatch.setattr(gzip, "compress", counted)
+    monkeypatch.setattr(polling, "KEEP_S", 60.0)
+    polling._kept.clear()
+    address = f"/runs/{run.slug}/feed.json"
+    packed = [client.get(address, headers={"Accept-Encoding": "gzip"}) for _ in range(3)]
+    plain = client.get(address, headers={"Accept-Encoding": "identity"})
+    assert {answer["Content-Encoding"] for answer in packed} == {"gzip"}
+    assert "Content-Encoding" not in plain
+    assert gzip.decompress(packed[0].content) == plain.content
+    assert len(made) == 1
+    again = client.get(address, headers={"Accept-Encoding": "gzip", "If-None-Match": packed[0]["ETag"]})
+    assert again.status_code == 304

@@ -115,3 +115,10 @@ def test_guesses_are_counted_and_good_links_are_not(team: Team, stranger: Person
     answers = [client.get(f"{address(team)}join/{'x' * 43}/") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [404, 404, 429]
     assert "E330" in page(answers[0])
+
+
+def test_so_many_are_made_in_a_day_and_no_more(volunteer: Person, settings: Any) -> None:
+    settings.RATES = settings.RATES | {"teams": (1, 86_400)}
+    cache.clear()
+    client = as_(volunteer)
+    assert [client.post("/teams/new/", {"name": name}).status_code for name in ("One", "Two")] == [302, 429]

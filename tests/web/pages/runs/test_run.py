@@ -16,12 +16,10 @@ from coordination.models import Presence
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.masked_lm import MaskedLM
-from runs.models import Dataset, Release, Run, Snapshot
+from runs.models import Dataset, Release, Run
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page
 from web.pages.accounts.first_operator import operator_secret
-from web.pages.runs.run import room_words
-from web.run_picture.presence import OnlinePeer
 
 TEXT = b"Many hands make light work. " * 200
 
@@ -184,9 +182,10 @@ class TestNewRun:
             assert answer.status_code == 400
         assert 'name="prompts"' not in page(client.get("/runs/new/?recipe=image_ssl"))
 
-    def test_a_preset_states_its_steps(self, organizer: Person) -> None:
-        form = page(as_(organizer).get("/runs/new/?recipe=masked_lm&preset=sahajBERT%2C+paper"))
-        assert 'name="target_steps" value="1000000"' in form
+    @pytest.mark.parametrize(("preset", "steps"), [("sahajBERT, paper", 1_000_000), ("sahajBERT, small", 1000)])
+    def test_a_preset_states_its_steps(self, organizer: Person, preset: str, steps: int) -> None:
+        form = page(as_(organizer).get("/runs/new/", {"recipe": "masked_lm", "preset": preset}))
+        assert f'name="target_steps" value="{steps}"' in form
 
     @pytest.mark.parametrize(("button", "state"), [({"publish": "1"}, "preparing"), ({}, "draft")])
     def test_it_is_published_at_once_where_that_is_wanted(
@@ -475,41 +474,3 @@ class TestTheSite:
         ]
         text = page(as_(volunteer).get("/machines/")) + page(as_(volunteer).get("/runs/proverbs/"))
         assert not any(secret in text for secret in secrets)
-
-
-def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
-    """Text of a model is anybody's: markup in it is shown."""
-    assert "What it writes" not in page(client.get(f"/runs/{run.slug}/"))
-    facts = {"digest": "2" * 64, "state_digest": "1" * 16, "file": "3" * 64, "size": 5}
-    Snapshot.objects.create(run=run, index=20, step=20, written=[["Many", " <b>hands</b>"], ["", "alone"]], **facts)
-    shown = page(client.get(f"/runs/{run.slug}/"))
-    assert "<strong>Many</strong> &lt;b&gt;hands&lt;/b&gt;" in shown
-    assert "Step 20" in shown
-    assert "The model begins from nothing." in shown
-    assert client.get(f"/runs/{run.slug}/feed.json").json()["run"]["written"] == "20"
-    part = page(client.get(f"/runs/{run.slug}/written/"))
-    assert part.startswith("<section")
-    assert part in shown, "what an open page fetches is what a new one has"
-
-
-@pytest.mark.parametrize(
-    ("state", "here", "words"),
-    [
-        ("open", 0, "There is work for 2 more machines."),
-        ("open", 1, "There is work for 1 more machine."),
-        ("open", 2, "one more machine would often wait."),
-        ("open", 9, "one more machine would often wait."),
-        ("paused", 0, "The run is paused: machines that join wait until it goes on."),
-    ],
-)
-def test_who_may_join_reads_whether_there_is_work(run: Run, state: str, here: int, words: str) -> None:
-    """Two units of two samples make a step of four."""
-    run.state = state
-    peers = [OnlinePeer(f"{place:032x}", "Teo", "trainer", "ready", 0, 1.0) for place in range(here)]
-    relay = OnlinePeer("f" * 32, "operator", "relay", "ready", 0, 0.0)
-    assert words in room_words(run, [*peers, relay])
-
-
-def test_who_may_join_reads_what_a_machine_needs(run: Run, client: Client) -> None:
-    shown = page(client.get(f"/runs/{run.slug}/"))
-    assert re.search(r"A machine needs about [\d.,]+ .B of memory, downloads [\d.,]+ .B at first", shown)
