@@ -1,11 +1,16 @@
 """What the journeys share: real English, small enough to be prepared in a second."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from demo.corpus import python_text
 from scripts import build_wheel
+
+# A shell that starts tests in the background has them ignore Ctrl-C, and what they start does too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
