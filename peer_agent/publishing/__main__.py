@@ -110,10 +110,8 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
     from peer_agent.publishing.evaluate import evaluate
 
     torch.set_num_threads(1)
-    prompts = {"data": given.data, "prompts": given.prompt} if given.data is not None else {}
-    return evaluate(
-        recipe=_recipe(given.recipe), snapshot=given.snapshot, heldout=given.heldout, files=given.files, **prompts
-    )
+    paths = {name: getattr(given, name) for name in ("snapshot", "heldout", "files", "data")}
+    return evaluate(recipe=_recipe(given.recipe), prompts=given.prompt, **paths)
 
 
 def run_hub_check(given: argparse.Namespace) -> msgspec.Struct:
@@ -194,7 +192,9 @@ def parser() -> argparse.ArgumentParser:
     release = _command(commands, "release", run_release, "recipe", "snapshot", "data", "out")
     release.add_argument("--facts", type=Path, required=True)
     evaluate = _command(commands, "evaluate", run_evaluate, "recipe", "snapshot", "heldout")
-    evaluate.add_argument("--data", type=Path, help="what was prepared, whose tokenizer reads the prompts")
+    evaluate.add_argument(
+        "--data", type=Path, default=Path(), help="what was prepared, whose tokenizer reads the prompts"
+    )
     evaluate.add_argument("--prompt", action="append", default=[], help="what the model continues")
     replay = _command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")
     replay.add_argument("--log", type=Path, action="append", default=[])

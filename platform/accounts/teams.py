@@ -1,7 +1,6 @@
 """Teams: who makes one, who is let in by its link, who leaves. Somebody is in one team at a time."""
 
 import secrets
-from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -9,18 +8,13 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.text import slugify
 
+from accounts.days import day_of
 from accounts.models import Person, Team, TeamMember
 from accounts.services import digest_of
 from peer_agent.protocol.errors import Problem
 
 MOST_MEMBERS = 1000
 RESERVED = {"new", "leave", ""}  # addresses of the site's own
-DAY_S = 86_400
-
-
-def today(now: datetime | None = None) -> int:
-    """The present day of UTC, since 1970."""
-    return int((now or timezone.now()).timestamp() // DAY_S)
 
 
 def team_of(person: Person) -> Team | None:
@@ -98,14 +92,14 @@ def _move(person: Person, team: Team) -> None:
     leave_team(person=person)
     try:
         with transaction.atomic():
-            TeamMember.objects.create(team=team, person=person, joined_day=today())
+            TeamMember.objects.create(team=team, person=person, joined_day=day_of(timezone.now()))
     except IntegrityError as error:  # twice at once
         raise ValidationError({"name": "You joined another team at this moment."}) from error
 
 
 def _leave(place: TeamMember) -> None:
     team = Team.objects.select_for_update().get(pk=place.team_id)
-    place.left_day = today()
+    place.left_day = day_of(timezone.now())
     place.save(update_fields=["left_day"])
     oldest = members_of(team).first()
     if oldest is None:

@@ -75,7 +75,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "web.pages.accounts.external_login.providers_shown",
-                "web.http.theme.theme",
+                "web.pages.site.theme.theme",
             ],
         },
     },

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from django.db.models import Case, IntegerField, OuterRef, Q, QuerySet, Subquery, Sum, When
 
+from accounts.days import day_of
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE
 from runs.access import Viewer, listed_runs
-from runs.ledger.totals import day_of
 from runs.models import DailyTotal, LogEntry, Run, Snapshot
 from runs.selectors import Point, places
 from runs.states import HOSTED, LIVE

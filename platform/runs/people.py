@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Count, Max, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 
 from accounts.models import Person
 from runs.access import Viewer, listed_runs, visible_runs
@@ -17,10 +17,7 @@ class Given(NamedTuple):
 
     run: Run
     samples: int
-    tokens: int
     steps: int
-    machines: int
-    last_step: int
     bytes_averaged: int
     part: float
 
@@ -39,12 +36,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
     """What they gave to runs that the viewer may see, most samples first."""
     seen = runs_shown(person, viewer)
     sums = MachineTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
-    rows = {
-        row["run"]: row
-        for row in sums.annotate(
-            given=Sum("samples"), read=Sum("tokens"), made=Sum("person_rounds"), many=Count("pk"), last=Max("last_step")
-        )
-    }
+    rows = {row["run"]: row for row in sums.annotate(given=Sum("samples"), made=Sum("person_rounds"))}
     averaged = AveragedTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
     sent = dict(averaged.annotate(given=Sum("bytes_averaged")).values_list("run", "given"))
     of_all = MachineTotal.objects.filter(run__in=list(rows)).order_by().values("run")
@@ -67,7 +59,7 @@ def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
     """Of the runs in which somebody took part, those to tell: all that they still see to themselves, to others those
     on their lists.
     """
-    return (visible_runs(viewer) if viewer == person else listed_runs(viewer)).distinct()
+    return visible_runs(viewer) if viewer == person else listed_runs(viewer)
 
 
 def ledger_of(person: Person, run: Run) -> QuerySet[LedgerEntry]:
@@ -77,6 +69,6 @@ def ledger_of(person: Person, run: Run) -> QuerySet[LedgerEntry]:
 
 def _given(run: Run, row: Mapping[str, Any] | None, sent: int, whole: Mapping[UUID, int]) -> Given:
     if row is None:
-        return Given(run, 0, 0, 0, 0, 0, sent, 0.0)
+        return Given(run, 0, 0, sent, 0.0)
     part = row["given"] / whole[run.pk] if whole[run.pk] else 0.0
-    return Given(run, row["given"], row["read"], row["made"], row["many"], row["last"], sent, part)
+    return Given(run, row["given"], row["made"], sent, part)

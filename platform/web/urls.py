@@ -5,7 +5,6 @@ from django.views.decorators.http import require_http_methods
 
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
-from web.http.theme import choose_theme
 from web.pages.accounts import account, approve_machine, external_login, first_operator, leaving, login, machines
 from web.pages.people import person, team
 from web.pages.runs import (
@@ -24,7 +23,7 @@ from web.pages.runs import (
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
-from web.pages.site import front, health, help_pages, install, styleguide
+from web.pages.site import front, health, help_pages, install, styleguide, theme
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
@@ -102,7 +101,7 @@ urlpatterns = [
     path("help/", help_pages.help_index, name="help"),
     path("help/<slug:topic>/", help_pages.help_page, name="help_page"),
     path("styleguide/", styleguide.styleguide, name="styleguide"),
-    path("theme/", choose_theme, name="theme"),
+    path("theme/", theme.choose_theme, name="theme"),
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
 ]

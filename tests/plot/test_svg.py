@@ -74,3 +74,21 @@ def test_the_paper_lies_under_the_words() -> None:
     assert note.get("class") == "note"
     assert top < float(note.attrib["y"]) < top + float(paper.attrib["height"])
     assert float(paper.attrib["x"]) + float(paper.attrib["width"]) == float(note.attrib["x"])
+
+
+def blocks() -> tuple[str, str]:
+    """The inks of a dark system, and those of a reader who chose the dark theme."""
+    sheet = (STATIC / "manyhands.css").read_text()
+    system = re.search(r":root:not\(\[data-theme=\"light\"\]\) \{(.*?)\}", sheet, re.DOTALL)
+    chosen = re.search(r":root\[data-theme=\"dark\"\] \{(.*?)\}", sheet, re.DOTALL)
+    assert system is not None
+    assert chosen is not None
+    return system[1], chosen[1]
+
+
+def test_a_chosen_dark_theme_is_that_of_a_dark_system() -> None:
+    system, chosen = (dict(re.findall(r"(--[\w-]+): ([^;]+);", block)) for block in blocks())
+    assert system == chosen
+    sheet = (STATIC / "manyhands.css").read_text()
+    used = set(re.findall(r"\.tint-\d \{ color: var\((--tint-\d)\); \}", sheet))
+    assert used == {f"--tint-{number}" for number in range(8)} <= chosen.keys(), "tints follow the theme too"

@@ -117,20 +117,20 @@ function draw(): void {
   if (!element || !latest?.points.length || !element.clientWidth) return;
   const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog].join();
   const data = dataOf(latest);
-  const kept = zoom;
+  const kept = zoom; // a new chart begins with all of it
   if (!chart || shape !== wanted) {
     chart?.destroy();
     shape = wanted;
     chart = new uPlot(optionsOf(latest, element.clientWidth, inks(element)), data, element);
-  } else if (!kept) return chart.setData(data);
-  if (kept) show(chart, data, kept);
+  }
+  show(chart, data, kept);
 }
 
-/** New points in the part that is looked at. */
-function show(plot: uPlot, data: uPlot.AlignedData, part: { readonly min: number; readonly max: number }): void {
+/** New points, in the part that is looked at where it is one. */
+function show(plot: uPlot, data: uPlot.AlignedData, part: typeof zoom): void {
   plot.batch(() => {
-    plot.setData(data, false);
-    plot.setScale("x", part);
+    plot.setData(data, !part);
+    if (part) plot.setScale("x", part);
   });
 }
 

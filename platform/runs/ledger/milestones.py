@@ -7,7 +7,6 @@ SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 DAYS = (7, 30, 100, 365)  # on which something was given
 GIGABYTES = (1, 100, 1_000, 10_000)  # averaged for others
 FINISHED = (1, 3, 10)  # runs that were finished with something of theirs
-NAMES = {"sample": "First sample", "day": "days", "finished": "finished runs"}
 
 
 class Milestone(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from django.db.models import Count, F, FloatField, Min, Sum, Value, Window
 from django.db.models.functions import Cast, Power, Rank
 
+from accounts.days import day_of
 from accounts.models import Person
-from runs.ledger.totals import day_of
 from runs.models import LedgerEntry, Run
 
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth

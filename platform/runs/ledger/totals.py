@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from accounts.days import day_of
 from runs.models import DailyTotal, LedgerEntry, MachineTotal, Run
 
-DAY_S = 86_400
 MOST = 2**63 - 1  # that a column holds: 10^10 tokens of a model of 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
@@ -22,11 +22,6 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
         unique_fields=["run", "machine"],
         update_fields=SUMS,
     )
-
-
-def day_of(at: datetime) -> int:
-    """The day of UTC, since 1970."""
-    return int(at.timestamp() // DAY_S)
 
 
 def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:

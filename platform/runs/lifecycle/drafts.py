@@ -39,24 +39,24 @@ def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
 
 
 @transaction.atomic
-def change_prompts(*, run: Run, prompts: str, who: str = "") -> None:
+def change_prompts(*, run: Run, prompts: str) -> None:
     """Other lines that the model continues, from its next snapshot on."""
     if run.prompts == prompts:
         return
     run.prompts = prompts
     run.save(update_fields=["prompts"])
-    add_line(run=run, kind="edited", text=f"{who or run.organizer.username} changed the prompts.")
+    add_line(run=run, kind="edited", text=f"{run.organizer.username} changed the prompts.")
 
 
 @transaction.atomic
-def announce(*, run: Run, text: str, who: str = "") -> None:
-    """Tell everybody something at the top of the run's page, and in its activity; nothing takes it down again."""
+def announce(*, run: Run, text: str) -> None:
+    """Tell everybody something at the top of the run's page, and in its activity; empty takes it down."""
     if run.announcement == text:
         return
     run.announcement = text
     run.save(update_fields=["announcement"])
     if text:
-        add_line(run=run, kind="announced", text=f"{who or run.organizer.username} announced {quoted(text)}")
+        add_line(run=run, kind="announced", text=f"{run.organizer.username} announced {quoted(text)}")
 
 
 @transaction.atomic

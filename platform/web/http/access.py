@@ -4,7 +4,7 @@ from typing import Any
 
 from django.http import Http404, HttpRequest
 
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Fault, Problem
 from runs.models import Run
 
 
@@ -13,7 +13,12 @@ def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
     try:
         run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:
-        nothing = Http404()
-        nothing.fault = problem.fault  # type: ignore[attr-defined]  # read by web.http.error_responses
-        raise nothing from problem
+        raise missing(problem.fault) from problem
     return run
+
+
+def missing(fault: Fault) -> Http404:
+    """A 404 with its reason, which `web.http.error_responses` tells."""
+    nothing = Http404()
+    nothing.fault = fault  # type: ignore[attr-defined]
+    return nothing

@@ -117,6 +117,13 @@ def address_and_name(request: HttpRequest) -> str:
     return f"{address_of(request)} {name.casefold()}"
 
 
+def invitation_guess(request: HttpRequest) -> tuple[str, str]:
+    """What is counted of links that let nobody in, and of whom: people one by one, all others by where they are."""
+    if request.user.is_authenticated:
+        return "wrong invitations", person(request)
+    return "wrong invitations of one address", address_of(request)
+
+
 def person(request: HttpRequest) -> str:
     """Who is logged in; for views behind `login_required`."""
     return str(request.user.pk)

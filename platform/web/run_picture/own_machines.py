@@ -1,9 +1,9 @@
 """What each of somebody's machines does now, and what it has given so far."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 
 from accounts.models import Machine, Person
 from accounts.selectors import machines_of
@@ -37,17 +37,16 @@ def own_machines(person: Person) -> list[OwnMachine]:
     here: dict[str, tuple[Run, OnlinePeer]] = {}
     for run_id, peers in presence.online_in(runs.values()).items():
         here |= {peer.peer: (runs[run_id], peer) for peer in peers if peer.peer in mine}
-    given = _sums(person.totals, "samples")
-    averaged = _sums(person.averaged, "bytes_averaged")
+    given = _sums(person.totals.all(), "samples")
+    averaged = _sums(person.averaged.all(), "bytes_averaged")
     return [
         _row(machine, here.get(machine.peer_id), given.get(machine.pk, 0), averaged.get(machine.pk, 0))
         for machine in machines
     ]
 
 
-def _sums(rows: object, name: str) -> dict[UUID, int]:
-    sums = rows.order_by().values("machine").annotate(given=Sum(name))  # type: ignore[attr-defined]
-    return dict(sums.values_list("machine", "given"))
+def _sums(rows: QuerySet[Any], name: str) -> dict[UUID, int]:
+    return dict(rows.order_by().values("machine").annotate(given=Sum(name)).values_list("machine", "given"))
 
 
 def _row(machine: Machine, here: tuple[Run, OnlinePeer] | None, samples: int, averaged: int) -> OwnMachine:

@@ -92,6 +92,15 @@ PAGES = [
 ]
 
 
+# What of each menu, once it is open, lies where nobody can scroll to.
+MENUS_BESIDE_THE_SCREEN = """() => [...document.querySelectorAll("details.menu")].flatMap((menu) => {
+  menu.open = true;
+  const { left, right } = menu.querySelector("div").getBoundingClientRect();
+  menu.open = false;
+  return left < 0 || right > innerWidth ? [`${menu.innerText}: ${left} to ${right}`] : [];
+})"""
+
+
 class Site(NamedTuple):
     """A site with a run, and a browser."""
 
@@ -185,6 +194,7 @@ def test_nothing_stands_in_anybodys_way(site: Site, readers: dict[str, Reader], 
         reader.page.set_viewport_size({"width": width, "height": 844})
         reader.page.evaluate(SETTLED)
         assert violations(reader, scheme) == [], f"{width} px"
+        assert reader.page.evaluate(MENUS_BESIDE_THE_SCREEN) == [], f"{width} px"
         assert reader.page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off at the side"
 
 

@@ -12,10 +12,10 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from accounts.days import day_of
 from accounts.models import Machine, Person
 from runs.ledger import standings
 from runs.ledger.standings import Period, Place
-from runs.ledger.totals import day_of
 from runs.models import DailyTotal, LedgerEntry, Run
 from tests.runs.factories import Owned, committed, opened, owned
 

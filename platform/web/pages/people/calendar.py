@@ -1,12 +1,12 @@
 """Half a year of days as squares, darker where more was given. Pure."""
 
 from collections.abc import Mapping
-from datetime import date, timedelta
 from typing import NamedTuple
+
+from accounts.days import date_of
 
 WEEKS = 26
 LEVELS = 4
-EPOCH = date(1970, 1, 1)
 
 
 class Square(NamedTuple):
@@ -38,11 +38,6 @@ def summary(by_day: Mapping[int, int], today: int) -> str:
     first = first_day(today)
     active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
     return f"Active on {active} of the last {today - first + 1} days."
-
-
-def date_of(day: int) -> date:
-    """The date of a day since 1970."""
-    return EPOCH + timedelta(days=day)
 
 
 def _level(samples: int, most: int) -> int:

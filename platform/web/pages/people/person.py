@@ -8,15 +8,15 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from accounts.days import date_of, day_of
 from accounts.models import Person
 from accounts.selectors import person_with_page
 from accounts.teams import team_of
 from runs.ledger.averaged import in_words
-from runs.ledger.totals import day_of
 from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
 from web.http import rate_limits
 from web.http.requester import address_of, person_in
-from web.pages.people.calendar import date_of, squares, summary
+from web.pages.people.calendar import squares, summary
 from web.run_picture.card_sentences import percent
 from web.run_picture.curve_image import figure_png
 from web.run_picture.status_sentence import counted

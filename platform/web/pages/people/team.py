@@ -6,7 +6,7 @@ from django import forms
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -18,6 +18,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from runs.access import listed_runs
 from runs.ledger.team_standings import given_by_member, given_by_run
 from web.http import rate_limits
+from web.http.access import missing
 from web.http.requester import address_of, person_in
 from web.run_picture.status_sentence import counted
 
@@ -66,7 +67,7 @@ def new_link(request: HttpRequest, slug: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
     """Says what joining means; POST joins. Only links that let nobody in are counted."""
-    guess = _guess(request)
+    guess = rate_limits.invitation_guess(request)
     fault: Fault | None = None
     try:
         rate_limits.spend(*guess)
@@ -82,9 +83,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
     except Problem as problem:
         fault = problem.fault
         if fault.code == "E330":
-            nothing = Http404()
-            nothing.fault = fault  # type: ignore[attr-defined]  # read by web.http.error_responses
-            raise nothing from problem
+            raise missing(fault) from problem
     now_in = None if isinstance(request.user, AnonymousUser) else teams.team_of(person_in(request))
     facts = {"team": team, "fault": fault, "now_in": now_in, "here": request.path}
     return render(request, "web/people/join_team.html", facts, status=409 if fault else 200)
@@ -118,14 +117,8 @@ def _led(request: HttpRequest, slug: str) -> Team:
     return team
 
 
-def _guess(request: HttpRequest) -> tuple[str, str]:
-    if isinstance(request.user, AnonymousUser):
-        return "wrong invitations of one address", address_of(request)
-    return "wrong invitations", rate_limits.person(request)
-
-
 def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
-    runs = listed_runs(request.user).distinct()
+    runs = listed_runs(request.user)
     given, members = given_by_member(team, runs), list(teams.members_of(team))
     names = [member.person.username for member in members]
     ranked = sorted(names, key=lambda name: (-given.get(name, 0), name.lower()))

@@ -1,7 +1,7 @@
 """Where an invitation link leads: past log-in or sign-up, to one button."""
 
 from django.contrib.auth.models import AnonymousUser
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
@@ -11,14 +11,15 @@ from runs.access import may_see
 from runs.lifecycle import membership
 from runs.models import Run
 from web.http import rate_limits
-from web.http.requester import address_of, person_in
+from web.http.access import missing
+from web.http.requester import person_in
 
 
 @never_cache
 @require_http_methods(["GET", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
     """Says who invites to what; POST accepts. Only links that let nobody in are counted."""
-    guess = _guess(request)
+    guess = rate_limits.invitation_guess(request)
     try:
         rate_limits.spend(*guess)
         if request.method == "POST" and not isinstance(request.user, AnonymousUser):
@@ -36,19 +37,10 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
     return render(request, "web/runs/invitation.html", {"run": run, "here": request.path})
 
 
-def _guess(request: HttpRequest) -> tuple[str, str]:
-    """What is counted, and of whom: people one by one, all others by where they are."""
-    if isinstance(request.user, AnonymousUser):
-        return "wrong invitations of one address", address_of(request)
-    return "wrong invitations", rate_limits.person(request)
-
-
 def _refused(request: HttpRequest, slug: str, problem: Problem, guess: tuple[str, str]) -> HttpResponse:
     """A link that is used up still leads those who are in to the run."""
     run = Run.objects.filter(slug=slug).first()
     if run is not None and may_see(run, request.user):
         rate_limits.forgive(*guess)
         return redirect("web:run", slug=slug)
-    nothing = Http404()
-    nothing.fault = problem.fault  # type: ignore[attr-defined]  # read by web.http.error_responses
-    raise nothing from problem
+    raise missing(problem.fault) from problem

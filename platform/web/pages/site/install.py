@@ -1,12 +1,13 @@
 """How to get the agent: the wheel that setup has built, and lines to copy for every system."""
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from peer_agent.protocol.errors import Fault
 from web.agent_package import PYTORCH_CPU, current_wheel, install_lines
+from web.http.access import missing
 from web.http.faults import status_of
 from web.http.files import send_file
 
@@ -28,7 +29,5 @@ def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
     """The wheel itself, by its name of now; pip checks it against the digest in the line."""
     wheel = current_wheel()
     if wheel is None or wheel.name != name:
-        nothing = Http404()
-        nothing.fault = Fault.of("E321") if wheel is None else Fault.of("E322", name=name)  # type: ignore[attr-defined]
-        raise nothing
+        raise missing(Fault.of("E321") if wheel is None else Fault.of("E322", name=name))
     return send_file(request, wheel.path, sha256=wheel.sha256, name=wheel.name, kind=WHEEL_TYPE)

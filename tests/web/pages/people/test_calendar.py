@@ -1,6 +1,7 @@
 """Half a year of days, in weeks from Monday on."""
 
-from web.pages.people.calendar import LEVELS, WEEKS, date_of, squares, summary
+from accounts.days import date_of
+from web.pages.people.calendar import LEVELS, WEEKS, squares, summary
 
 TODAY = 20_421  # 29 November 2025, a Saturday
 

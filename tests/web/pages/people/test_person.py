@@ -2,8 +2,10 @@
 
 import re
 from io import BytesIO
+from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 from PIL import Image
 
@@ -119,3 +121,10 @@ def test_few_queries_however_much_there_is(
     client = as_(run.organizer)
     with django_assert_max_num_queries(12):  # type: ignore[operator]
         client.get(address + part)
+
+
+@pytest.mark.parametrize("part", ["", "preview.png", "certificate/", "runs/proverbs/"])
+def test_looks_are_counted(run: Run, client: Client, address: str, settings: Any, part: str) -> None:
+    settings.RATES = settings.RATES | {"looks at a run": (1, 60)}
+    cache.clear()
+    assert [client.get(address + part).status_code for _ in range(2)] == [200, 429]

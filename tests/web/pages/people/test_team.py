@@ -122,3 +122,14 @@ def test_so_many_are_made_in_a_day_and_no_more(volunteer: Person, settings: Any)
     cache.clear()
     client = as_(volunteer)
     assert [client.post("/teams/new/", {"name": name}).status_code for name in ("One", "Two")] == [302, 429]
+
+
+def test_whoever_uses_two_links_at_once_is_in_one_team(
+    team: Team, stranger: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one was faster: a page that says where they are, and no fault."""
+    link = f"{address(team)}join/{teams.new_link(team=team)}/"
+    monkeypatch.setattr(teams, "leave_team", lambda **_: None)
+    teams.make_team(leader=stranger, name="Solo")
+    assert as_(stranger).post(link)["Location"] == "/account/"
+    assert Team.objects.get(name="Solo").members.filter(person=stranger, left_day=None).exists()

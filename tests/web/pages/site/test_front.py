@@ -8,12 +8,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from accounts.days import day_of
 from accounts.models import Person
 from coordination.models import Presence
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs import listing
-from runs.ledger.totals import day_of
 from runs.models import DailyTotal, Run, Snapshot
 from tests.runs.factories import Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page

@@ -3,6 +3,9 @@
 import pytest
 from django.test import Client
 
+from accounts.models import Person
+from tests.web.browsing import as_
+
 
 def shown(client: Client) -> str:
     return client.get("/help/").content.decode()
@@ -38,3 +41,9 @@ def test_there_are_two(client: Client, db: None, theme: str) -> None:
     assert "data-theme" not in shown(client)
     client.cookies["theme"] = theme
     assert "data-theme" not in shown(client)
+
+
+def test_an_answer_that_shows_a_secret_once_is_not_left_by_a_theme(volunteer: Person) -> None:
+    client = as_(volunteer)
+    assert 'action="/theme/"' in client.get("/machines/").content.decode()
+    assert 'action="/theme/"' not in client.post("/machines/").content.decode()

@@ -1,0 +1,16 @@
+"""Days of UTC as numbers since 1970: databases agree on what numbers are."""
+
+from datetime import date, datetime, timedelta
+
+DAY_S = 86_400
+EPOCH = date(1970, 1, 1)
+
+
+def day_of(at: datetime) -> int:
+    """The day of a moment."""
+    return int(at.timestamp() // DAY_S)
+
+
+def date_of(day: int) -> date:
+    """The date of a day."""
+    return EPOCH + timedelta(days=day)
