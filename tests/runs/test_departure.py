@@ -189,3 +189,11 @@ def test_a_finished_release_no_longer_names_them(
     with django_capture_on_commit_callbacks(execute=True):
         delete_account(person=volunteer)
     assert "runs.tasks.remake_release" in asked
+
+
+def test_whose_account_was_closed_meanwhile_deletes_nothing(volunteer: Person) -> None:
+    """An operator was faster; what they closed they can look at."""
+    Person.objects.filter(pk=volunteer.pk).update(is_active=False)
+    with pytest.raises(PermissionDenied):
+        delete_account(person=volunteer)
+    assert Person.objects.get(pk=volunteer.pk).username == volunteer.username
