@@ -19,7 +19,7 @@ from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 PEOPLE = ("Amina", "Teo", "Noor")
-STEPS_BEFORE = 60
+STEPS_BEFORE = 130
 RECIPE = {"title": "A small model of Python's own words", "width": "64", "target_batch": "96", "vocab": "1024"}
 
 
