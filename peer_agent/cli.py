@@ -36,7 +36,8 @@ from peer_agent.relay.place import Place
 from peer_agent.site.credential import run_of, site_of
 from peer_agent.site.enrolment import Enrolment, access_for
 from peer_agent.site.login_token import refuse_argument, take_variable, token_in
-from peer_agent.trainer.joining import compare_versions, join_run
+from peer_agent.site.machine_control import MachineControl
+from peer_agent.trainer.joining import compare_versions, join_run, moved
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -147,9 +148,14 @@ async def _average(
 ) -> None:
     from peer_agent.relay.auxiliary import run_auxiliary
 
+    owner = MachineControl(leave_request.home, limits, view.tell)
     await compare_versions(run_url, view)
     access = await access_for(leave_request.home, run_url, enrolment)
-    await run_auxiliary(access, leave_request, view, place=place, reserve_percent=limits.reserve_percent)
+    while True:
+        await run_auxiliary(access, owner, leave_request, view, place=place)
+        if not owner.move_to or leave_request.is_asked:
+            return
+        access = await moved(access, owner, enrolment, view)
 
 
 @app.command()

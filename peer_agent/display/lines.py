@@ -156,6 +156,22 @@ class View:
             from_here=mine,
         )
 
+    def begin(self) -> None:
+        """Another run is joined: what was told of the one before is no news of it."""
+        self.accepted = self.made = 0
+        self.is_moving = self.is_leaving = False
+        self._state = ("", "")
+        now = Status()
+        for name in now.__struct_fields__:  # whoever looks at the figures has hold of this one
+            setattr(self.now, name, getattr(now, name))
+
+    def hold(self, reason: str) -> None:
+        """This machine is there and does nothing, for a reason in whole words."""
+        self.is_leaving = False
+        now = self.now
+        now.doing, now.reason, now.samples_per_s, now.up_mbps, now.down_mbps = "on hold", reason, 0.0, 0.0, 0.0
+        self.refresh()
+
     def leaves(self, step: int) -> None:
         """The person has asked the agent to leave, and it finishes a step first."""
         self.is_leaving = True

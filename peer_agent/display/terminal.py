@@ -23,6 +23,7 @@ ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
 MOST_TROUBLES = 3  # on the page
 LOG_BYTES = 1_000_000
+HOLD_HINT = "Ctrl-C leaves. What keeps it on hold is set on your machines page: {site}/machines/"
 HINT = "Ctrl-C finishes this step and leaves; press it again to leave at once."
 
 
@@ -99,6 +100,8 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
 
 
 def _last_line(now: Status) -> str:
+    if now.doing == "on hold":
+        return HOLD_HINT.format(site=now.site)
     return f"The model: {now.site}/runs/{now.run}/" if now.doing == "finished" else HINT
 
 

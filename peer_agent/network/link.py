@@ -21,6 +21,7 @@ from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.certificate import fingerprint_of, pinning_context
 from peer_agent.network.data_socket import Dialled, WideSocket, send_all, set_option
 from peer_agent.network.traffic import TRAFFIC, Traffic
+from peer_agent.network.uplink import DOWNLINK
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.errors.agent import AGENT
@@ -146,6 +147,8 @@ class Connection:
             except ConnectionClosed as closed:
                 raise self._end(closed) from closed
             self._traffic.add(received=len(data))
+            if self.session.link is not Link.CONTROL:
+                await DOWNLINK.came(len(data))
             event = self.session.receive(data, self._clock())
             if isinstance(event, Failed):
                 self._refused = Refused(event.fault, event.retry_after_s, remote=event.remote)

@@ -8,7 +8,9 @@ import asyncio
 import hashlib
 import json
 import ssl
+import threading
 from collections.abc import AsyncIterator, Container, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -22,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.traffic import TRAFFIC
+from peer_agent.network.uplink import DOWNLINK, UPLINK, Stream
 from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.errors.disk import disk_errors
@@ -31,6 +34,7 @@ JSON_LIMIT = 16 * 1024 * 1024  # bytes
 ERROR_LIMIT = 64 * 1024
 BLOCK = 256 * 1024
 REDIRECTS = 10
+LOOK_S = 0.5  # between looks whether anybody still waits for a file that leaves
 FIXED_HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "manyhands"}
 SECRET_HEADERS = ("Authorization", "X-Manyhands-Signature")
 SUCCESS = range(200, 300)
@@ -83,7 +87,11 @@ async def clock_of(url: str) -> float | None:
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
     """PUT a file and read the object that is answered ({} where nothing is). Raises Problem as `post_json`, E106."""
-    return await asyncio.to_thread(_put, url, path, headers or {})
+    given_up, loop = threading.Event(), asyncio.get_running_loop()
+    try:
+        return await asyncio.to_thread(_put, url, path, headers or {}, _Sending(loop, given_up))
+    finally:
+        given_up.set()
 
 
 async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
@@ -148,6 +156,7 @@ class _Download:
                 async for block in blocks:
                     done += len(block)
                     TRAFFIC.add(received=len(block))
+                    await DOWNLINK.came(len(block))
                     if done > self.size_limit:
                         break
                     await asyncio.to_thread(file.write, block)
@@ -231,14 +240,41 @@ async def _body(response: httpx2.Response, limit: int) -> bytes:
     return bytes(body)
 
 
-def _put(url: str, path: Path, headers: Headers) -> dict[str, Any]:
+class _Sending:
+    """A file that leaves from a thread: in turn with what the links of this process send, until nobody waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, given_up: threading.Event) -> None:
+        self._loop, self._given_up = loop, given_up
+
+    def counted(self, file: IO[bytes], size: int) -> Iterator[bytes]:
+        """Asked for the next block, the last has gone into the socket. Raises what a lost link raises."""
+        stream = UPLINK.stream(size)
+        while block := file.read(BLOCK):
+            if self._given_up.is_set():
+                raise httpx2.WriteError("given up")
+            if UPLINK.is_paced:
+                self._wait_for_turn(stream, len(block))
+            yield block
+            TRAFFIC.add(sent=len(block))
+
+    def _wait_for_turn(self, stream: Stream, size: int) -> None:
+        turn = asyncio.run_coroutine_threadsafe(stream.turn(size), self._loop)
+        while not wait([turn], LOOK_S).done:
+            if self._given_up.is_set() or not self._loop.is_running():
+                turn.cancel()
+                raise httpx2.WriteError("given up")
+
+
+def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str, Any]:
     """In a thread, where a site is heard that refuses a file and hangs up while we still send.
 
     An event loop closes a socket as soon as it cannot send, and with it goes the answer that nobody has read yet.
     """
     with _in_words(url), disk_errors(path), path.open("rb") as file:
-        about = {"Content-Type": "application/octet-stream", "Content-Length": str(path.stat().st_size)}
-        request = httpx2.Request("PUT", url, headers={**FIXED_HEADERS, **about, **headers}, content=_counted(file))
+        size = path.stat().st_size
+        about = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        content = sending.counted(file, size)
+        request = httpx2.Request("PUT", url, headers={**FIXED_HEADERS, **about, **headers}, content=content)
         settings = _settings(request.url)
         with _proxy_in_words(request.url):
             client = httpx2.Client(**settings)
@@ -254,13 +290,6 @@ def _put(url: str, path: Path, headers: Headers) -> dict[str, Any]:
 def _start_of(response: httpx2.Response, limit: int) -> bytes:
     """The body, and a little more than `limit` where there is more."""
     return b"".join(islice(response.iter_raw(BLOCK), 1 + limit // BLOCK))
-
-
-def _counted(file: IO[bytes]) -> Iterator[bytes]:
-    """Asked for the next block, the last has gone into the socket."""
-    while block := file.read(BLOCK):
-        yield block
-        TRAFFIC.add(sent=len(block))
 
 
 def _answer(url: str, said: bytes) -> dict[str, Any]:

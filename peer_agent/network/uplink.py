@@ -61,6 +61,7 @@ class Uplink:
 
     def __init__(self) -> None:
         self._bucket = Bucket()
+        self._paced = self._limit = 0.0
         self._virtual = 0.0
         self._waiting: dict[Stream, tuple[float, int, asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -71,8 +72,18 @@ class Uplink:
         return self._bucket.is_limited
 
     def pace(self, bytes_per_s: float) -> None:
-        """Send no faster than this, all links together; 0: as fast as they take it."""
-        self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
+        """Send no faster than this, all links together; 0: as fast as they take it. What the site says."""
+        self._paced = bytes_per_s
+        self._change()
+
+    def limit(self, bytes_per_s: float) -> None:
+        """The same, as the machine's owner says: it holds beside any pace, also where nobody is asked."""
+        self._limit = bytes_per_s
+        self._change()
+
+    def _change(self) -> None:
+        rate = min((rate for rate in (self._paced, self._limit) if rate > 0), default=0.0)
+        self._bucket.pace(rate, asyncio.get_running_loop().time())
         self._give()
 
     def stream(self, planned: int) -> Stream:
@@ -110,6 +121,27 @@ class Uplink:
 
 
 UPLINK = Uplink()
+
+
+class Downlink:
+    """The way into this machine: what was read is answered for before more is read, so that the sender waits."""
+
+    def __init__(self) -> None:
+        self._bucket = Bucket()
+
+    def limit(self, bytes_per_s: float) -> None:
+        """Read no faster than this, all links and downloads together; 0: as fast as it comes."""
+        self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
+
+    async def came(self, size: int) -> None:
+        """So many bytes were read: wait until more may be."""
+        if self._bucket.is_limited:
+            loop = asyncio.get_running_loop()
+            self._bucket.take(size, loop.time())
+            await asyncio.sleep(max(self._bucket.free_at() - loop.time(), 0.0))
+
+
+DOWNLINK = Downlink()
 
 
 def size_of(body: Message | Frame | None) -> int:

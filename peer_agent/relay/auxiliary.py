@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from peer_agent.display.lines import View
+from peer_agent.display.on_hold import rest
 from peer_agent.display.status import write_status
 from peer_agent.machine import conditions
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
@@ -26,18 +27,38 @@ from peer_agent.recipes import parse_recipe
 from peer_agent.relay.place import SEEN, Place, own_certificate
 from peer_agent.relay.process import Relay, Watch
 from peer_agent.site.credential import RunAccess
+from peer_agent.site.machine_control import MachineControl
 
 LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 NEEDS = "It averages for them and needs no GPU."
 
 
 async def run_auxiliary(
-    access: RunAccess, leave_request: LeaveRequest, view: View, *, place: Place, reserve_percent: int
+    access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run is finished, or until somebody asks to leave. Raises Problem."""
-    auxiliary = Auxiliary(access, view)
-    leave_request.gently = auxiliary.finish
+    """Average until the run is finished, or until somebody asks to leave; `owner`: what is wanted of this machine.
+
+    Where it is to rest it leaves the run until it may work again. Where it is to move this returns. Raises Problem.
+    """
     view.say(f"{SEEN} {NEEDS}")
+    watching = asyncio.create_task(owner.watch())
+    try:
+        while True:
+            auxiliary = Auxiliary(access, owner, view)
+            await _work(auxiliary, leave_request, place)
+            is_over = leave_request.is_asked or view.run_state == "finished"
+            if is_over or not owner.rest or not await rest(access, owner, leave_request, view):
+                break
+    finally:
+        watching.cancel()
+    if leave_request.is_asked or owner.is_to_finish:
+        view.tell("left", f"This machine has left. It averaged {in_bytes(auxiliary.averaged)} for the others.")
+
+
+async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Place) -> None:
+    """Until it ends, for whatever reason."""
+    leave_request.gently = auxiliary.finish
+    access, owner = auxiliary.access, auxiliary.owner
     relay = Relay(
         access.home,
         access,
@@ -45,13 +66,14 @@ async def run_auxiliary(
         port=place.port,
         advertise=place.url(place.port) if place.advertise else "",
         certificate=await asyncio.to_thread(own_certificate, access.home),
-        watch=Watch(auxiliary.linked, auxiliary.heard, auxiliary.listens),
-        reserve_percent=reserve_percent,
+        watch=Watch(auxiliary.linked, auxiliary.heard, auxiliary.listens, auxiliary.opened, owner.hear),
+        reserve_percent=owner.limits.reserve_percent,
     )
-    auxiliary.relay = relay
-    await _until_one_ends(relay.run(), auxiliary.observe(), auxiliary.ended.wait())
-    if leave_request.is_asked:
-        view.tell("left", f"This machine has left. It averaged {in_bytes(auxiliary.averaged)} for the others.")
+    auxiliary.relay, owner.on_change = relay, auxiliary.obey
+    try:
+        await _until_one_ends(relay.run(), auxiliary.observe(), auxiliary.ended.wait())
+    finally:
+        owner.unlinked()
 
 
 def _trouble_of(state: Connected | Waiting) -> Fault | None:
@@ -77,8 +99,8 @@ async def _until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
 class Auxiliary:
     """What is shown of one; decides when it ends."""
 
-    def __init__(self, access: RunAccess, view: View) -> None:
-        self.access, self.view, self.now = access, view, view.now
+    def __init__(self, access: RunAccess, owner: MachineControl, view: View) -> None:
+        self.access, self.owner, self.view, self.now = access, owner, view, view.now
         self.relay: Relay | None = None
         self.ended = asyncio.Event()
         self.averaged = 0  # bytes, since it began
@@ -98,6 +120,18 @@ class Auxiliary:
             self.view.began(self._away)
         if before is not None and (self._away is None or self._away.code != before.code):
             self.view.ended(before.code)
+
+    def opened(self) -> None:
+        """The site answers with what is wanted of this machine."""
+        if self.relay is not None:
+            self.owner.linked(self.access.run, self.relay.say)
+
+    def obey(self) -> None:
+        """The owner, or what goes on at this machine, says otherwise than before. To rest, it leaves at once."""
+        if self.owner.rest:
+            self.ended.set()
+        elif (self.owner.is_to_finish or self.owner.move_to) and self._leaving is None:
+            self.finish()
 
     def listens(self, port: int) -> None:
         """The socket is open."""

@@ -45,11 +45,16 @@ def _nothing(_: object) -> None:
 
 
 class Watch(Struct, frozen=True):
-    """Who looks at a process: told how its link to the site stands, what the site says, at which port it listens."""
+    """Who looks at a process: told how its link to the site stands, what the site says, at which port it listens.
+
+    `opened`: there is a new link, on which something may be said; `instructed`: what the machine's owner wants of it.
+    """
 
     linked: Callable[[Connected | Waiting], None] = _nothing
     heard: Callable[[m.TO_PEER], None] = _nothing
     listens: Callable[[int], None] = _nothing
+    opened: Callable[[], None] = lambda: None
+    instructed: Callable[[m.Instructions], None] = _nothing
 
 
 class Relay:
@@ -127,11 +132,14 @@ class Relay:
         while not self._said.empty():
             self._said.get_nowait()  # said to nobody
         speaking = asyncio.create_task(self._speak(link))
+        self.watch.opened()
         try:
             while True:
                 body = await link.receive()
                 if isinstance(body, m.TO_PEER):
                     await self._take(body)
+                elif isinstance(body, m.Instructions):
+                    self.watch.instructed(body)
         finally:
             speaking.cancel()
             for run in list(self.runs):
@@ -144,7 +152,7 @@ class Relay:
             except (LinkLost, Refused):
                 return  # noticed by whoever reads it
 
-    def say(self, message: m.TO_SITE) -> None:
+    def say(self, message: m.TO_SITE | m.OF_MACHINE) -> None:
         """To the coordinator, in order, in its own time."""
         if not self._said.full():
             self._said.put_nowait(message)

@@ -18,6 +18,9 @@ from peer_agent.training.computed import Computed
 if TYPE_CHECKING:  # torch is loaded by whoever trains
     from peer_agent.training.loop import Trainer
 
+LOOK_S = 0.2  # between looks whether a rest is still for something
+LONGEST_REST_S = 300.0  # after one unit, whatever share of the time is allowed
+
 
 class Accumulation:
     """One job after another in order; nothing changes the replica while a unit is computed (`busy`)."""
@@ -29,6 +32,8 @@ class Accumulation:
         self.trainer, self.grid, self.busy = trainer, grid, busy
         self.accumulator = Accumulator(grid)
         self.speed = 0.0  # samples per second
+        self.duty_percent = 100  # of the time, in which it computes
+        self._rests_until = 0.0
         self._computed: Computed | None = None
         self.collaboration = collaboration or _own_loop()
         self._is_own = collaboration is None
@@ -40,17 +45,23 @@ class Accumulation:
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
         """None where it is for nothing. Raises Problem E107, E111."""
+        while (rest_s := self._rests_until - time.monotonic()) > 0:
+            await asyncio.sleep(min(rest_s, LOOK_S))
+            if not is_wanted(action.job):
+                return None
         async with self.busy:
             if not is_wanted(action.job):
                 return None
             began = time.monotonic()
             result = await asyncio.wrap_future(self.collaboration.ask(self.trainer.begin, action.unit))
+        took_s = time.monotonic() - began
+        self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
         if not is_wanted(action.job):
             return None
         if not isinstance(result, Computed):
             return e.NotFinite(action.job)
         self._computed = result
-        rate = action.unit.samples / max(time.monotonic() - began, 1e-6)
+        rate = action.unit.samples / max(took_s, 1e-6)
         self.speed = 0.9 * self.speed + 0.1 * rate if self.speed else rate
         return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step)
 

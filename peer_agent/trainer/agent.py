@@ -19,7 +19,6 @@ from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import FINISH_S
-from peer_agent.machine.limits import Limits
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
 from peer_agent.network.probing import Prober
 from peer_agent.network.uplink import UPLINK
@@ -35,6 +34,7 @@ from peer_agent.protocol.trainer.state import TrainerState, new_trainer
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
+from peer_agent.site.machine_control import MachineControl
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.trainer.listening import Listening
@@ -53,12 +53,18 @@ LEAVE_S = 1.0  # for last words to a site that may not listen
 MOST_WORDS = 1000  # that wait for a slow link; more are lost, and said again in time
 
 
+def _nothing() -> None:
+    """Nobody is there to do it."""
+
+
 class Agent:
     """One trainer. `run()` returns when the run is finished."""
 
-    def __init__(self, home: Home, access: RunAccess, limits: Limits, view: View, place: Place | None = None) -> None:
-        """`place`: where others can dial it, if they may."""
-        self.home, self.access, self.limits, self.view, self.place = home, access, limits, view, place
+    def __init__(
+        self, home: Home, access: RunAccess, owner: MachineControl, view: View, place: Place | None = None
+    ) -> None:
+        """`owner`: what is wanted of this machine. `place`: where others can dial it, if they may."""
+        self.home, self.access, self.owner, self.view, self.place = home, access, owner, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(access.run, self._say)
         self.listening: Listening | None = None  # where this machine is one that others dial
@@ -73,7 +79,7 @@ class Agent:
 
     def _new_core(self) -> TrainerState:
         core = new_trainer(self.access.run, self.access.peer, time.monotonic(), secrets.randbits(128))
-        core.reserve_percent = self.limits.reserve_percent
+        core.reserve_percent = self.owner.limits.reserve_percent
         return core
 
     async def run(self) -> None:
@@ -81,6 +87,7 @@ class Agent:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
         self.core = self._new_core()  # of the run that the credential names
+        self.owner.on_change = self._obey
         self.prober = Prober(self.access.run, self._say)
         if self.place is not None:
             await self._listen(self.place)
@@ -89,8 +96,17 @@ class Agent:
         try:
             await self._ended
         finally:
+            self.owner.on_change = _nothing
             UPLINK.pace(0.0)
             await self._leave()
+
+    def _obey(self) -> None:
+        """The owner, or what goes on at this machine, says otherwise than before. To rest, it leaves at once."""
+        self.jobs.take_limits(self.owner.limits)
+        if self.owner.rest:
+            self._end()
+        elif (self.owner.is_to_finish or self.owner.move_to) and not self.view.is_leaving:
+            self.finish()
 
     def finish(self) -> None:
         """See through what is in hand, then leave."""
@@ -131,6 +147,7 @@ class Agent:
         self.prober.close()
         if self.listening is not None:
             await self.listening.close()
+        self.jobs.close()
         await asyncio.gather(*tasks, self.links.close(), return_exceptions=True)
 
     # --- those who dial -----------------------------------------------------------------------------------------
@@ -177,9 +194,13 @@ class Agent:
         self._forget_words()
         self.control = link
         self.handle(e.Linked())
+        self.owner.linked(self.access.run, self._say)
         try:
             while True:
                 body = await link.receive()
+                if isinstance(body, m.Instructions):
+                    self.owner.hear(body)
+                    continue
                 if isinstance(body, m.Probe) and body.begins:
                     self.prober.hear(body, self.links.open.get(body.partner))
                 if isinstance(body, m.Uplink):
@@ -189,6 +210,7 @@ class Agent:
                 self.handle(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
         finally:
             self.control = None
+            self.owner.unlinked()
             if self.listening is not None:
                 self.listening.lose_control()
 
@@ -202,7 +224,9 @@ class Agent:
             case m.Open():
                 self.handle(e.OpenHeard(peer, body))
             case m.SlotRefused():
-                self.view.fault(Fault.of("E141", chunk=body.chunk, reason=body.code))
+                fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
+                self.view.fault(fault)
+                self.owner.refused(fault.text)
 
     async def _hear_average(self, peer: PeerId, body: Frame, round_: OpenRound | None) -> None:
         if self.listening is not None:
@@ -340,6 +364,8 @@ class Agent:
         if self.round is not None and self.round.cut.step < record.step:
             self._end_round()  # one to which it was not asked
         self.view.step(record, made.contribution)
+        if made.contribution is not None:
+            self.owner.accepted()
         log.info("step %s: state %s", record.step, self.core.digest)
         self.jobs.add(self.jobs.publish, record)
 

@@ -22,6 +22,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
+from peer_agent.site.machine_control import MachineControl
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.collaboration import Collaboration
@@ -44,7 +45,7 @@ class Surroundings(Protocol):
 
     home: Home
     access: RunAccess
-    limits: Limits
+    owner: MachineControl
     view: View
     links: DataLinks
     core: TrainerState
@@ -115,7 +116,7 @@ class Jobs:
             raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
         if agent.publisher is not None:
             agent.publisher.shards = greeting.shards
-        limits, loop = agent.limits, asyncio.get_running_loop()
+        limits, loop = agent.owner.limits, asyncio.get_running_loop()
         self.shards = Shards(
             agent.home, agent.access, recipe, greeting.shards, loop, disk_bytes=limits.disk_gb * GIGABYTE
         )
@@ -128,7 +129,21 @@ class Jobs:
             recomputes=limits.recomputes,
         )
         follower = Follower(agent.home, agent.access, agent.links, replica)
-        return follower, Accumulation(trainer, grid_of(greeting.elements), follower.busy, self.collaboration)
+        accumulation = Accumulation(trainer, grid_of(greeting.elements), follower.busy, self.collaboration)
+        accumulation.duty_percent = limits.duty_percent
+        return follower, accumulation
+
+    def take_limits(self, limits: Limits) -> None:
+        """Others hold from the next unit on."""
+        if self.shards is not None and self.accumulation is not None:
+            self.shards.disk_bytes = limits.disk_gb * GIGABYTE
+            self.accumulation.duty_percent = limits.duty_percent
+            self.accumulation.trainer.threads = limits.threads
+
+    def close(self) -> None:
+        """Nothing is fetched any more."""
+        if self.shards is not None:
+            self.shards.close()
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
         """Beside the jobs: have an update's averages, those that came in `round_` where it is theirs; then make it."""

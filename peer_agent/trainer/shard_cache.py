@@ -80,6 +80,12 @@ class Shards:
         if self._ahead and (self._fetcher is None or self._fetcher.done()):
             self._fetcher = self.loop.create_task(self._fetch_ahead())
 
+    def close(self) -> None:
+        """Nobody waits for what is on its way; what came of it is gone on with another time."""
+        self._ahead.clear()
+        for task in [*self._fetching.values(), *([self._fetcher] if self._fetcher is not None else [])]:
+            task.cancel()
+
     async def _fetch_ahead(self) -> None:
         while self._ahead:
             await asyncio.wait([self._begin(self._ahead.pop(0))])

@@ -47,8 +47,8 @@ class Trainer:
         `at_once`: samples computed at a time, where memory is short; 0: a whole unit. `recomputes`: layers are
         computed again in backward. Where memory turns out to be short, both are resorted to.
         """
-        if threads:
-            torch.set_num_threads(threads)
+        self.threads, self._threads_now = threads, 0
+        self._use_threads()
         self.replica, self.run, self.at_once = replica, run, at_once
         self.batches = Batches(lambda of, unit: batch_of(of, unit, run=run, shard=shards[unit.shard]))
         self.coming: Unit | None = None  # will probably be next: its batch is made while the one before is computed
@@ -62,6 +62,12 @@ class Trainer:
         self._tie()
         self._forget()
 
+    def _use_threads(self) -> None:
+        """Asked for where it computes: what another thread sets does not reach one that has begun to."""
+        if self.threads and self.threads != self._threads_now:
+            torch.set_num_threads(self.threads)
+            self._threads_now = self.threads
+
     def _tie(self) -> None:
         """Backward adds to gradients in place, so the buffer fills by itself."""
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
@@ -73,6 +79,7 @@ class Trainer:
 
     def begin(self, unit: Unit) -> "UnitInHand":
         """A unit with the replica as it is, and a gradient of zeros. Raises Problem E107, E111."""
+        self._use_threads()
         with memory_or_problem():
             self._tie()  # whoever computed before may have put others there
             self._fresh.zero_()

@@ -97,6 +97,24 @@ class Machine(models.Model):
         return PeerId(self.id.hex)
 
 
+class MachineControl(models.Model):
+    """What its owner wants of a machine, and what it said of that; a machine without a row works as it was started.
+
+    `instructions`: JSON of the protocol's `Instructions`; `report`: of its `MachineReport`, the last one. The owner's
+    pages write the one, the machine's socket the other.
+    """
+
+    machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="control")
+    revision = models.PositiveIntegerField(default=0)
+    instructions = models.TextField(default="{}")
+    changed_at = models.DateTimeField(default=timezone.now, db_index=True)
+    report = models.TextField(blank=True)
+    reported_at = models.DateTimeField(null=True, blank=True)  # None: it has left since
+
+    def __str__(self) -> str:
+        return f"what is wanted of {self.machine_id}"
+
+
 class PastOwner(models.Model):
     """Somebody for whom a machine worked before it had its present person: what befalls them sticks to its key."""
 

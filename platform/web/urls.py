@@ -5,7 +5,16 @@ from django.views.decorators.http import require_http_methods
 
 from web.feed.own_links import own_links
 from web.feed.polling import polled_feed
-from web.pages.accounts import account, approve_machine, external_login, first_operator, leaving, login, machines
+from web.pages.accounts import (
+    account,
+    approve_machine,
+    external_login,
+    first_operator,
+    leaving,
+    login,
+    machine_limits,
+    machines,
+)
 from web.pages.people import person, team
 from web.pages.runs import (
     activity,
@@ -73,6 +82,7 @@ urlpatterns = [
     path("runs/<slug:slug>/you.json", leaderboard.own_place, name="you"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
+    path("machines/<uuid:machine_id>/limits/", machine_limits.machine_limits, name="machine_limits"),
     path("machines/tokens/", machines.personal_tokens, name="tokens"),
     path("machines/tokens/<int:token_id>/", machines.revoke_personal_token, name="token"),
     path("signup/", login.sign_up, name="signup"),

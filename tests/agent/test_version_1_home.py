@@ -22,6 +22,7 @@ from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.recipes import parse_recipe
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.site.credential import RunAccess
+from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.files import fetch_snapshot
@@ -98,7 +99,8 @@ async def test_an_agent_begins_with_it(home: Home, facts: Any, tmp_path: Path, n
     elements = Replica(parse_recipe(recipe)).layout.elements
     async with site() as script:
         access = OwnAccess(home.folder, TRAINER, Role.TRAINER, script.url)
-        running = asyncio.create_task(Agent(home, access, Limits(threads=1), View(io.StringIO())).run())
+        owner = MachineControl(home, Limits(threads=1))
+        running = asyncio.create_task(Agent(home, access, owner, View(io.StringIO())).run())
         try:
             await script.linked()
             await script.says(m.Rehello(run=RUN, fence=1))

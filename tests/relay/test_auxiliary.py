@@ -17,6 +17,7 @@ from peer_agent.display.json_lines import JsonLinesView
 from peer_agent.display.status import read_status, sentence, status_facts, status_lines
 from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import LeaveRequest
+from peer_agent.machine.limits import Limits
 from peer_agent.network.link import Connection, Refused
 from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
@@ -27,6 +28,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.auxiliary import run_auxiliary
 from peer_agent.relay.place import SEEN, Place, own_certificate
+from peer_agent.site.machine_control import MachineControl
 from tests.agent.program import ROOT
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RECIPE, RELAY, OwnAccess, Site, next_of, planned, site
 from tests.averaging.rounds import GRID, RUN, averaged, record_of, sealed
@@ -50,7 +52,8 @@ class Helping:
         self.view = JsonLinesView(self.stream)
         self.asked = LeaveRequest(self.home)
         place = Place("127.0.0.1", 0, advertise)
-        work = run_auxiliary(self.access, self.asked, self.view, place=place, reserve_percent=20)
+        self.owner = MachineControl(self.home, Limits(threads=1), self.view.tell)
+        work = run_auxiliary(self.access, self.owner, self.asked, self.view, place=place)
         self.task = asyncio.create_task(work)
         self.links: list[Connection] = []
         self.hello: m.Hello

@@ -29,6 +29,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import following, hearing
 from peer_agent.protocol.wire import Kind
 from peer_agent.relay.place import Place, own_certificate
+from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import agent as agent_module
 from peer_agent.trainer import follower as follower_module
 from peer_agent.trainer import jobs
@@ -59,7 +60,7 @@ class Stage:
         self.home, self.site, self.words = Home(folder), script, io.StringIO()
         self.snapshot = first_snapshot(self.home)
         access = OwnAccess(folder, TRAINER, Role.TRAINER, script.url)
-        self.agent = Agent(self.home, access, Limits(threads=1), View(self.words), place)
+        self.agent = Agent(self.home, access, MachineControl(self.home, Limits(threads=1)), View(self.words), place)
         self.running = asyncio.create_task(self.agent.run())
 
     def greeting(self, **changes: Any) -> m.Greeting:

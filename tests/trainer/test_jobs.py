@@ -40,7 +40,9 @@ async def test_the_data_of_the_next_units_are_fetched_while_it_computes(is_open:
 
 async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> None:
     limits = Limits(threads=1, disk_gb=7)
-    agent = SimpleNamespace(home=Home(tmp_path), access=None, limits=limits, links=None, publisher=None)
+    agent = SimpleNamespace(
+        home=Home(tmp_path), access=None, owner=SimpleNamespace(limits=limits), links=None, publisher=None
+    )
     jobs = Jobs(cast("Any", agent))
     snapshot = Snapshot(index=0, step=0, digest="", state_digest="", file="ab" * 32, size=1)
     _, accumulation = await jobs.become_replica(greeting(snapshot))

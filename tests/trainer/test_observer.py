@@ -18,6 +18,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.trainer import events as e
+from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import observer
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.observer import Observer, doing
@@ -34,9 +35,9 @@ class Scene:
         self.view = View(io.StringIO())
         self.view.clock = lambda: self.now
         self.now = 0.0
-        self.agent = Agent(
-            Home(folder), OwnAccess(folder, TRAINER, Role.TRAINER, control), Limits(threads=1), self.view
-        )
+        home = Home(folder)
+        owner = MachineControl(home, Limits(threads=1))
+        self.agent = Agent(home, OwnAccess(folder, TRAINER, Role.TRAINER, control), owner, self.view)
         self.observer = Observer(self.agent)
 
     def wrong(self) -> list[str]:

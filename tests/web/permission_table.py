@@ -156,6 +156,8 @@ DELETE /uploads/<upload_id>/                         *         401    404      2
 GET   /machines/                                     *         login  200      200    200       200      login
 POST  /machines/                                     *         login  200      200    200       200      login
 POST  /machines/<machine_id>/                        *         login  404      done   404       404      login
+GET   /machines/<machine_id>/limits/                 *         login  404      200    404       404      login
+POST  /machines/<machine_id>/limits/                 *         login  404      done   404       404      login
 POST  /machines/tokens/                              *         login  200      200    200       200      login
 POST  /machines/tokens/<token_id>/                   *         login  404      done   404       404      login
 GET   /approve/                                      *         login  200      200    200       200      login

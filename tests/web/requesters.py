@@ -377,6 +377,7 @@ WAYS: dict[str, Ask] = {
     "POST /approve/": answer_machine,
     "POST /machines/": posting(),
     "POST /machines/<machine_id>/": posting(name="kitchen"),
+    "POST /machines/<machine_id>/limits/": posting(threads="2"),
     "POST /machines/tokens/": posting(label="notebook"),
     "POST /machines/tokens/<token_id>/": posting(),
     "POST /signup/": posting(username="Newcomer", password=PASSWORD),

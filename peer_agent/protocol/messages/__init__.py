@@ -34,6 +34,7 @@ from peer_agent.protocol.messages.data_link import (
     SpanMissing,
 )
 from peer_agent.protocol.messages.handshake import Authenticate, Challenge, Refusal, Welcome
+from peer_agent.protocol.messages.machine import Instructions, MachineReport
 from peer_agent.protocol.messages.to_peer import (
     AccumulatorRevoked,
     Commit,
@@ -122,8 +123,10 @@ TO_PEER = (
 TO_RELAY = Leaves | Probing | FetchSpan | FetchRecords
 FROM_RELAY = Open | SpanLeaves | SlotRefused | SpanMissing | Records
 TO_FORWARD = Forward | Forwarding
+TO_MACHINE = Instructions
+OF_MACHINE = MachineReport
 HANDSHAKE = HANDSHAKE_TO_SERVER | HANDSHAKE_TO_CLIENT | Refusal
-AnyMessage = HANDSHAKE | TO_SITE | TO_PEER | TO_RELAY | FROM_RELAY | TO_FORWARD
+AnyMessage = HANDSHAKE | TO_SITE | TO_PEER | TO_RELAY | FROM_RELAY | TO_FORWARD | TO_MACHINE | OF_MACHINE
 
 __all__ = [
     "FROM_RELAY",
@@ -131,8 +134,10 @@ __all__ = [
     "HANDSHAKE_TO_SERVER",
     "MAX_HANDSHAKE",
     "MAX_MESSAGE",
+    "OF_MACHINE",
     "PROTOCOL",
     "TO_FORWARD",
+    "TO_MACHINE",
     "TO_PEER",
     "TO_RELAY",
     "TO_SITE",
@@ -160,11 +165,13 @@ __all__ = [
     "Hex",
     "InDoubt",
     "Index",
+    "Instructions",
     "Lease",
     "Leave",
     "Leaves",
     "Listener",
     "Listeners",
+    "MachineReport",
     "Message",
     "Nats",
     "Norm",

@@ -25,6 +25,8 @@ BUDGETS = {
     Role.AUXILIARY: Budget(messages_per_s=500, messages=5_000, bytes_per_s=2e6, bytes=64e6),
     Role.RELAY: Budget(messages_per_s=2_000, messages=20_000, bytes_per_s=8e6, bytes=256e6),
 }
+# What it says of itself is a row each time: it is said when something changes, or once a minute.
+REPORTS = Budget(messages_per_s=1, messages=20, bytes_per_s=4e3, bytes=64e3)
 REST_S = 60.0  # for whoever said more
 MOST = 10_000  # machines that are remembered, so that a new socket is no new budget
 

@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, assert_never
 
 from channels.consumer import get_handler_name
@@ -16,6 +17,7 @@ from django.db import DatabaseError
 from django.db.models import Q
 
 from accounts.keys import site_key
+from accounts.machine_control import forget_report, take_report
 from accounts.selectors import working_machine
 from config.proxies import visitor_in
 from coordination.channel_layer.groups import RELAYS, group_of, sessions_of
@@ -37,8 +39,9 @@ from coordination.channel_layer.letters import (
 from coordination.channel_layer.process import RESTORED, site_layer
 from coordination.hosts import claims
 from coordination.sockets import strangers
-from coordination.sockets.budgets import REST_S, Allowance, Allowances
+from coordination.sockets.budgets import REPORTS, REST_S, Allowance, Allowances
 from coordination.sockets.following import Following, Hosts
+from coordination.sockets.instructions import Instructing
 from coordination.sockets.listening import is_dialled, placed, silenced
 from coordination.sockets.polling import Lookout
 from coordination.sockets.proof import say_proved
@@ -65,6 +68,7 @@ ALLOWANCES = Allowances()
 STRANGERS: Strangers["AgentConsumer"] = Strangers()
 TAKEOVERS = Takeovers()
 LOOKOUT = Lookout()
+INSTRUCTING = Instructing()
 
 
 class AgentConsumer(AsyncWebsocketConsumer):
@@ -72,9 +76,12 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     session: Session
     allowance: Allowance
+    reports: Allowance
     credential: Credential | None = None
     patience: asyncio.TimerHandle | None = None
     person = machine = ""
+    told_revision = -1
+    reported_at: datetime | None = None
 
     async def __call__(self, *arguments: Any) -> None:
         """However it ends, nothing of it stays, and its hosts are told."""
@@ -171,6 +178,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._refuse(fault)
             return
         self.credential = credential
+        self.reports = Allowance(REPORTS, time.monotonic())
         self.allowance = ALLOWANCES.of(credential.peer, credential.run, credential.role, time.monotonic())
         await self._join(credential)
         await self.find(hosts, time.monotonic())
@@ -223,6 +231,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         run = getattr(body, "run", "")
         if self.credential is None or not self.credential.covers(RunId(run)):
             await self._refuse(Fault.of("E213"))
+        elif isinstance(body, m.MachineReport):
+            await self._report(self.credential, body)
         elif run not in self.following.hosts:
             LOOKOUT.hurry()
         else:
@@ -230,6 +240,33 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 self.following.said_hello(run, time.monotonic())
                 data = self._placed(body, data)
             await self._post(run, self._said(self.credential, data))
+
+    async def _report(self, known: Credential, report: m.MachineReport) -> None:
+        """What a machine says of itself is between it and its owner. What is lost or too much is said again."""
+        if not self.reports.spend(0, time.monotonic()):
+            return
+        try:
+            wanted, self.reported_at = await in_thread(take_report)(machine_id=known.machine, report=report)
+        except DatabaseError:
+            log.warning("the database is away", exc_info=True)
+            return
+        INSTRUCTING.add(known.peer, self)
+        if report.revision < wanted.revision:
+            self.told_revision = wanted.revision
+            self.session.send(wanted)
+
+    async def _forget_report(self, known: Credential) -> None:
+        """What it said of itself holds while it is there."""
+        if self.reported_at is not None:
+            with contextlib.suppress(DatabaseError):
+                await in_thread(forget_report)(machine_id=known.machine, at=self.reported_at)
+
+    async def instruct(self, wanted: m.Instructions) -> None:
+        """Its owner wants something else; found in another task, so it is told by way of our own channel."""
+        if wanted.revision > self.told_revision:
+            self.told_revision = wanted.revision
+            with contextlib.suppress(ChannelFull):
+                await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
         """A hello with the address that this socket is seen at; of a relay as its operator has it."""
@@ -337,5 +374,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self._is_known()
         LOOKOUT.discard(self)
         if self.credential is not None:
+            INSTRUCTING.discard(self.credential.peer, self)
             for run in list(self.following.hosts):
                 await self._post(run, PeerLost(self.credential.peer, self.channel_name))
+            await self._forget_report(self.credential)

@@ -31,6 +31,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.recipes import parse_recipe
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
+from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.follower import Follower
@@ -200,7 +201,8 @@ class TimedJobs(Jobs):
 async def train(access: RunAccess, pace: Pace, place: Place | None, reserve_percent: int) -> None:
     """Until ended. What it would tell a person is in its folder."""
     with (access.home.folder / LOG).open("w") as words:
-        agent = Agent(access.home, access, Limits(threads=1, reserve_percent=reserve_percent), View(words), place)
+        owner = MachineControl(access.home, Limits(threads=1, reserve_percent=reserve_percent))
+        agent = Agent(access.home, access, owner, View(words), place)
         agent.jobs = jobs = TimedJobs(agent)
         jobs.pace = pace
         await agent.run()

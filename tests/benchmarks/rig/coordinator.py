@@ -182,6 +182,8 @@ class Coordinator:
     def _hear(self, link: Connection, body: object) -> None:
         credential = link.credential
         assert credential is not None
+        if isinstance(body, m.OF_MACHINE):
+            return  # nobody owns these machines
         assert isinstance(body, m.TO_SITE)
         if isinstance(body, m.Hello):
             self.handle(e.Joined(credential.peer, credential.person, credential.peer, credential.role, body))

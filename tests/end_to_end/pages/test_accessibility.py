@@ -8,6 +8,7 @@ asks with. The newcomer has come by another site, where they are called as someb
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,6 +88,7 @@ PAGES = [
     Page("{run}leaderboard/?of=teams"),
     Page("/api/v1/docs"),
     Page("/machines/", who="Amina"),
+    Page("{limits}", who="Amina"),
     Page("/runs/new/", who="Amina"),
     Page("/nothing/here/"),
 ]
@@ -123,7 +125,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Site
         run = f"/runs/{swarm.slug}/"
         amina.submit(f"{run}manage/", {"remove-name": "Noor"}, action=f"{run}removed/")
         swarm.wait_for_step(2)
-        yield Site(swarm, browser, places | {"run": run, "reset": reset(swarm)})
+        limits = re.search(r"/machines/[-0-9a-f]+/limits/", amina.read("/machines/"))
+        assert limits is not None
+        yield Site(swarm, browser, places | {"run": run, "reset": reset(swarm), "limits": limits[0]})
 
 
 def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:

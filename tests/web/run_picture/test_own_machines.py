@@ -83,5 +83,5 @@ def test_the_page_begins_with_a_code_and_says_what_goes_on(run: Run, laptop: Own
 def test_a_few_queries_for_many_machines(run: Run, laptop: Owned, django_assert_max_num_queries: Any) -> None:
     for place in range(20):
         owned(laptop.machine.person, f"machine-{place}")
-    with django_assert_max_num_queries(5):
+    with django_assert_max_num_queries(6):
         assert len(own_machines(laptop.machine.person)) == 21

@@ -1,23 +1,30 @@
 """The page of one's machines and tokens. A new secret is in the answer to the POST that made it, and nowhere else."""
 
+import re
+from collections.abc import Callable
+from functools import partial
 from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
+from msgspec.structs import replace
 
-from accounts import selectors, services
+from accounts import machine_control, selectors, services
 from accounts.models import Machine, Person, Token
 from accounts.services import IssuedToken
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.messages import Instructions
 from web.agent_package import pip_call
 from web.http.faults import status_of
 from web.http.requester import person_in
 from web.pages.accounts.forms import MachineNameForm, TokenForm
-from web.run_picture.own_machines import OwnMachine, own_machines
+from web.run_picture.own_machines import OwnMachine, own_machines, runs_to_move_to
 from web.run_picture.status_sentence import counted
+
+SLUG = re.compile(r"[-a-z0-9_]{1,80}")
 
 
 @never_cache
@@ -33,7 +40,7 @@ def machine_list(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
-    """Rename, revoke or let back one of my machines."""
+    """Rename, pause, move, revoke or let back one of my machines."""
     machine = selectors.machine_of(person_in(request), machine_id)
     if machine is None:
         raise Http404
@@ -42,11 +49,24 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
         return redirect("web:machines")
     if "back" in request.POST:
         return _let_back(request, machine)
+    if (asked := _asked(request.POST)) is not None:
+        machine_control.change(machine=machine, to=asked)
+        return redirect("web:machines")
     form = MachineNameForm(request.POST)
     if not form.is_valid():
         return _page(request, person_in(request), name_fault="A machine's name has 1 to 60 characters.", status=400)
     services.rename_machine(machine=machine, name=form.cleaned_data["name"])
     return redirect("web:machines")
+
+
+def _asked(form: QueryDict) -> Callable[[Instructions], Instructions] | None:
+    """What the machine is to do; None where the form is about something else. Where there is no such run it says so."""
+    if "pause" in form or "resume" in form:
+        return partial(replace, pause="pause" in form, finish=False, move_to="")
+    if "finish" in form:
+        return partial(replace, finish=True, move_to="")
+    slug = form.get("move", "")
+    return partial(replace, finish=False, move_to=slug) if SLUG.fullmatch(slug) else None
 
 
 def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
@@ -104,6 +124,7 @@ def _page(
         "name_fault": name_fault,
         "site": request.build_absolute_uri("/").rstrip("/"),
         "pip_call": pip_call(request),
+        "runs": runs_to_move_to(person) if any(row.is_online for row in working) else [],
     }
     return render(request, "web/accounts/machines.html", facts, status=status)
 

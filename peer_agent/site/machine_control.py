@@ -1,0 +1,151 @@
+"""What the owner of this machine wants of it, as its page at the site says: heard on the control link, done, answered.
+
+One for the life of a process, over all its links and runs.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from peer_agent.machine.home import Home
+from peer_agent.machine.limits import Limits, narrowed
+from peer_agent.machine.month import Month
+from peer_agent.machine.resting import MOST_REFUSALS, UNTIL_TOLD, Rest, Surroundings, in_words, reason_to_rest
+from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.surroundings import Senses
+from peer_agent.network.traffic import TRAFFIC
+from peer_agent.network.uplink import DOWNLINK, UPLINK
+from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.messages import Instructions, MachineReport
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5  # between looks at what goes on here
+REPORT_S = 60.0  # after which it says the same again: how much it has moved, and that it is there
+KBPS = 1000 / 8  # bytes per second
+
+
+def _nothing(*_: object) -> None:
+    """Nobody is there to do it."""
+
+
+class MachineControl:
+    """Who works is told by `on_change` that `rest`, `limits`, `is_to_finish` or `move_to` have changed."""
+
+    def __init__(self, home: Home, limits: Limits, tell: Callable[[str, str], None] = _nothing) -> None:
+        """`limits`: of the command line. `tell`: an event and a sentence for whoever is in front of the machine."""
+        self.base, self.limits, self.tell = limits, limits, tell
+        self.wanted, self.revision = Instructions(revision=0), -1
+        self.rest = Rest()
+        self.is_to_finish, self.move_to = False, ""
+        self.could_not = ""  # the number of the error that kept it out of the run it was to move to
+        self.needed_bytes = 0  # of memory, by what was measured before the run was loaded
+        self.on_change: Callable[[], None] = _nothing
+        self.changed = asyncio.Event()
+        self._refused: tuple[str, ...] = ()
+        self._latched = Rest()  # until the owner says something new
+        self._around: Surroundings | None = None
+        self._senses, self._month = Senses(), Month(home, since=TRAFFIC.sent + TRAFFIC.received)
+        self._run = RunId("")
+        self._say: Callable[[MachineReport], None] = _nothing
+        self._said: MachineReport | None = None
+        self._said_at = 0.0
+
+    # --- the link -----------------------------------------------------------------------------------------------
+
+    def linked(self, run: RunId, say: Callable[[MachineReport], None]) -> None:
+        """A control link is open: the machine speaks first, and is answered with what is wanted of it."""
+        self._run, self._say = run, say
+        self._report(again=True)
+
+    def unlinked(self) -> None:
+        """It is gone."""
+        self._say = _nothing
+
+    def hear(self, wanted: Instructions) -> None:
+        """What the owner wants from now on. What was heard before is answered, and not done again."""
+        if wanted.revision > self.revision:
+            self.wanted, self.revision, self.could_not = wanted, wanted.revision, ""
+            self._refused, self._latched = (), Rest()
+            self.is_to_finish, self.move_to = wanted.finish, wanted.move_to
+            self.limits = narrowed(self.base, wanted.limits)
+            UPLINK.limit(KBPS * wanted.limits.up_kbps)
+            DOWNLINK.limit(KBPS * wanted.limits.down_kbps)
+            self._judge(is_new=True)
+        self._report(again=True)
+
+    def _report(self, *, again: bool = False) -> None:
+        report = MachineReport(
+            run=self._run,
+            revision=self.revision,
+            why=self.rest.why,
+            detail=self.rest.detail,
+            could_not=self.could_not,
+            blind=self._senses.blind,
+            month_bytes=self._month.moved.bytes,
+            threads=self.limits.threads,
+        )
+        now = asyncio.get_running_loop().time()
+        if again or now - self._said_at >= REPORT_S or not _is_like(report, self._said):
+            self._said, self._said_at = report, now
+            self._say(report)
+
+    # --- what goes on here --------------------------------------------------------------------------------------
+
+    def refused(self, reason: str) -> None:
+        """A contribution of this machine was refused. After so many in a row it rests until its owner has looked."""
+        self._refused = (*self._refused, sanitize(reason))[-MOST_REFUSALS:]
+        self._judge()
+
+    def accepted(self) -> None:
+        """One was taken."""
+        self._refused = ()
+
+    async def watch(self) -> None:
+        """Look at this machine again and again, until cancelled."""
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._month.keep()
+
+    async def look(self) -> None:
+        """Look once."""
+        moved = self._month.add(TRAFFIC.sent + TRAFFIC.received)
+        limits, refused = self.wanted.limits, self._refused
+        around = await asyncio.to_thread(self._senses.look, limits, month_bytes=moved, refused=refused)
+        if limits == self.wanted.limits:
+            self._around = around
+            self._judge()
+        self._report()
+
+    def _judge(self, *, is_new: bool = False) -> None:
+        """Whether it may work now."""
+        rest = self._latched or self._found()
+        if rest.why in UNTIL_TOLD:
+            self._latched = rest
+        before, self.rest = self.rest, rest
+        if rest == before and not is_new:
+            return
+        if rest and rest != before:
+            self.tell("on_hold", f"On hold. {in_words(rest)}")
+        elif before and not rest:
+            self.tell("resumed", "Working again.")
+        self._report()
+        self.changed.set()
+        self.on_change()
+
+    def _found(self) -> Rest:
+        """By the newest look, which after new instructions may know nothing of what they are about for a moment."""
+        around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (by the clock on the wall here)
+        memory = max(around.memory_bytes, self.needed_bytes)
+        return reason_to_rest(self.wanted, replace(around, refused=self._refused, memory_bytes=memory))
+
+
+def _is_like(one: MachineReport, other: MachineReport | None) -> bool:
+    """Whether nothing has changed but figures that always do."""
+    return other is not None and replace(one, month_bytes=0) == replace(other, month_bytes=0)

@@ -1,0 +1,254 @@
+"""A machine in a network of its own whose owner limits it from the page; test_limits.py says what is to come of it.
+
+`python -m tests.end_to_end.rig.limited_machine FOLDER` wants to be alone in a network namespace. What the machine moves
+is read from the kernel's counters at the site's end of its cable, and what it computes from its processor time. It
+prints what was found as one JSON object on its last line.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from demo.corpus import python_text
+from demo.visitor import Visitor
+from tests.end_to_end.rig.network_change import SITE, Laptop, laptop
+from tests.end_to_end.rig.swarm import Swarm
+
+CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
+REST_S = 3.0  # in which a machine that rests is looked at
+BUSY_S = 12.0  # in which a rate is measured
+UP_MBPS, DUTY_PERCENT = 2.0, 20
+GAME = "quiet-game"
+MONTH_GB, MOVED = 100, 200 * 10**9  # bytes, which a machine has moved in this month before
+
+
+class Machine:
+    """The one that is limited, as its owner sees it, and as nobody but a test does."""
+
+    def __init__(self, swarm: Swarm, owner: Visitor) -> None:
+        self.swarm, self.owner = swarm, owner
+        found = re.search(r"/machines/([-0-9a-f]{36})/limits/", owner.read("/machines/"))
+        assert found is not None
+        self.page = f"/machines/{found[1]}/"
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What it said last, as its owner's page reads it."""
+        machine = self.page.split("/")[2].replace("-", "")
+        query = f"select report from accounts_machinecontrol where machine_id = '{machine}' and reported_at is not null"
+        found = self.swarm.rows(query)
+        return json.loads(found[0][0]) if found and found[0][0] else {}
+
+    def shown(self) -> str:
+        """Its line on the page."""
+        return " ".join(re.sub(r"<[^>]+>", " ", self.owner.read("/machines/")).split())
+
+    def press(self, name: str, value: str = "1") -> None:
+        self.owner.submit("/machines/", {name: value}, action=self.page)
+
+    def limit(self, **fields: str) -> None:
+        self.owner.submit(f"{self.page}limits/", fields)
+
+    def until(self, why: str, limit_s: float = 60) -> float:
+        """Until it says that it rests for this reason, or with an empty one that it works; in seconds."""
+        began = time.monotonic()
+        self.swarm.wait(lambda: self.row.get("why") == why, limit_s, f"it says {why or 'that it works'}")
+        return time.monotonic() - began
+
+    def works(self) -> None:
+        """It makes steps again."""
+        self.until("")
+        head = self.swarm.head()
+        self.swarm.wait(lambda: self.swarm.made("laptop") >= head + 2, 120, "the laptop takes part")
+
+    def process(self) -> psutil.Process:
+        """The agent, as one process."""
+        outer = psutil.Process(self.swarm.processes["laptop"].pid)
+        inner = (child for child in outer.children(recursive=True) if "manyhands" in " ".join(child.cmdline()))
+        return next(inner, outer)
+
+
+def moved() -> tuple[int, int]:
+    """Bytes up and down, of the machine, at the other end of its cable."""
+    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith(CABLE))
+    counters = line.split()[1:]
+    return int(counters[RECEIVED]), int(counters[SENT])
+
+
+def rates(seconds: float) -> tuple[float, float]:
+    """In Mb/s."""
+    before = moved()
+    time.sleep(seconds)
+    return tuple(8e-6 * (after - first) / seconds for first, after in zip(before, moved(), strict=True))  # type: ignore[return-value]
+
+
+def share_computed(process: psutil.Process, seconds: float) -> float:
+    """Processor seconds a second."""
+
+    def used() -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    before = used()
+    time.sleep(seconds)
+    return (used() - before) / seconds
+
+
+def journey(swarm: Swarm, roaming: Laptop) -> dict[str, Any]:
+    swarm.start_site(host=SITE)
+    organizer, owner = swarm.sign_up("organizer"), swarm.sign_up("owner")
+    text = python_text()[:150_000]
+    swarm.open_endless_run(organizer, text, trainers=1, width="64", target_batch="64")
+    other = swarm.slug
+    swarm.open_endless_run(organizer, text, trainers=1, width="128", layers="2", target_batch="128")
+    swarm.start_agent("desk", token=swarm.token_of(organizer))
+    swarm.start_agent("laptop", token=swarm.token_of(owner), inside=roaming.inside)
+    swarm.wait(lambda: swarm.made("laptop") >= 2, 120, "the laptop takes part")
+    machine = Machine(swarm, owner)
+    facts: dict[str, Any] = {}
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "pause": lambda: paused(machine),
+        "program": lambda: held_by_program(machine, swarm.folder),
+        "hours": lambda: held_by_hours(machine),
+        "rate": lambda: paced(machine),
+        "duty": lambda: idle_part(machine),
+        "threads": lambda: threads(machine),
+        "month": lambda: month(swarm, machine, roaming),
+        "move": lambda: moves(swarm, machine, other),
+        "finish": lambda: finishes(swarm, machine),
+    }
+    for name, part in parts.items():
+        facts[name] = part()
+        print(f"{name}: {facts[name]}", file=sys.stderr)
+    facts["log"] = swarm.log("laptop")
+    return facts
+
+
+def rests(machine: Machine) -> dict[str, Any]:
+    """How quiet it is, from a second after it was to rest; it computes at most its micro-batch to the end."""
+    time.sleep(1.0)
+    up, down = rates(REST_S)
+    return {"up_mbps": up, "down_mbps": down, "computed": share_computed(machine.process(), REST_S)}
+
+
+def paused(machine: Machine) -> dict[str, Any]:
+    before = machine.process().memory_info().rss
+    began = time.monotonic()
+    machine.press("pause")
+    machine.until("paused")
+    answered_s = time.monotonic() - began
+    quiet = rests(machine)
+    freed = before - machine.process().memory_info().rss
+    said = machine.shown()
+    machine.press("resume")
+    machine.works()
+    return {"answered_s": answered_s, "said": "On hold. You paused it." in said, "freed": freed, **quiet}
+
+
+def held_by_program(machine: Machine, folder: Path) -> dict[str, Any]:
+    machine.limit(programs=f"nothing-of-this-name\n{GAME}")
+    machine.works()
+    game = shutil.copy(shutil.which("sleep") or "", folder / GAME)
+    with subprocess.Popen([game, "600"]) as process:
+        answered_s = machine.until("program")
+        detail = machine.row["detail"]
+        quiet = rests(machine)
+        process.kill()
+    machine.works()
+    machine.limit()
+    return {"answered_s": answered_s, "detail": detail, **quiet}
+
+
+def held_by_hours(machine: Machine) -> dict[str, Any]:
+    """Hours that end with the minute after the next: the clock goes into the quiet ones."""
+    end = datetime.now().replace(second=0, microsecond=0) + timedelta(minutes=1)  # noqa: DTZ005 (of the same clock)
+    day = end.weekday() if end.hour or end.minute else (end.weekday() - 1) % 7
+    machine.limit(**{f"from_{day}": "00:00" if end.hour or end.minute > 1 else "23:00", f"to_{day}": f"{end:%H:%M}"})
+    machine.until("hours", 90)
+    late_s = (datetime.now() - end).total_seconds()  # noqa: DTZ005
+    quiet = rests(machine)
+    said = machine.shown()
+    machine.limit()
+    machine.works()
+    return {"late_s": late_s, "said": "Outside the hours that you set." in said, **quiet}
+
+
+def paced(machine: Machine) -> dict[str, Any]:
+    """Without a limit, and with one, while steps are made."""
+    free_up, free_down = rates(BUSY_S)
+    machine.limit(up_mbps=str(UP_MBPS), down_mbps=str(UP_MBPS))
+    machine.works()
+    time.sleep(2.0)
+    up, down = rates(2 * BUSY_S)
+    machine.limit()
+    machine.works()
+    return {"free_up": free_up, "free_down": free_down, "up": up, "down": down, "limit": UP_MBPS}
+
+
+def idle_part(machine: Machine) -> dict[str, Any]:
+    free = share_computed(machine.process(), BUSY_S)
+    machine.limit(duty_percent=str(DUTY_PERCENT))
+    machine.works()
+    part = share_computed(machine.process(), BUSY_S)
+    machine.limit()
+    return {"free": free, "part": part, "limit": DUTY_PERCENT / 100}
+
+
+def threads(machine: Machine) -> dict[str, Any]:
+    machine.limit(threads="2")
+    machine.swarm.wait(lambda: machine.row.get("threads") == 2, 10, "two threads are told")
+    machine.limit()
+    machine.swarm.wait(lambda: machine.row.get("threads") == 1, 10, "the command line's are told")
+    return {"told": True}
+
+
+def month(swarm: Swarm, machine: Machine, roaming: Laptop) -> dict[str, Any]:
+    """A machine that has moved more than it may before it is started."""
+    machine.limit(month_gb=str(MONTH_GB))
+    machine.works()
+    counted, cable = machine.row["month_bytes"], sum(moved())
+    swarm.end("laptop")
+    for path in swarm.folder.joinpath("laptop").rglob("traffic.json"):
+        told = json.loads(path.read_bytes())
+        path.write_text(json.dumps(told | {"bytes": MOVED}))
+    swarm.start_agent("laptop", inside=roaming.inside)
+    machine.until("traffic", 60)
+    quiet = rests(machine)
+    machine.limit()
+    machine.works()
+    return {"counted": counted, "cable": cable, **quiet}
+
+
+def moves(swarm: Swarm, machine: Machine, other: str) -> dict[str, Any]:
+    machine.press("move", "no-such-run")
+    swarm.wait(lambda: machine.row.get("could_not"), 90, "it says that it cannot")
+    could_not = machine.row["could_not"]
+    machine.works()
+    first, swarm.slug = swarm.slug, other
+    machine.press("move", other)
+    swarm.wait(lambda: len(swarm.online("trainer")) == 1, 120, "it is in the other run")
+    swarm.wait_for_step(2)
+    head = swarm.head()
+    swarm.slug = first
+    return {"could_not": could_not, "head": head, "left": len(swarm.online("trainer")) == 1}
+
+
+def finishes(swarm: Swarm, machine: Machine) -> dict[str, Any]:
+    machine.press("finish")
+    code = swarm.processes["laptop"].wait(90)
+    swarm.wait(lambda: not machine.row, 30, "its report is forgotten")
+    return {"code": code, "said": "Offline" in machine.shown()}
+
+
+if __name__ == "__main__":
+    with laptop() as roaming, Swarm(Path(sys.argv[1])) as swarm:
+        print(json.dumps(journey(swarm, roaming)))

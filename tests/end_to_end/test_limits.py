@@ -1,0 +1,50 @@
+"""What an owner sets on the page is obeyed by a real machine, as seen from outside of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.processes import ROOT
+from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
+
+OURS = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
+SOON_S = 2.5  # to press a button, to be answered, and to look: of a machine that answers within a second
+QUIET_MBPS = 0.05  # a control link that is alive
+QUIET_SHARE = 0.25  # of a processor: an agent that waits, its looks at what runs among it
+
+
+def is_quiet(found: dict[str, Any]) -> bool:
+    quiet_link = max(found["up_mbps"], found["down_mbps"]) < QUIET_MBPS
+    return bool(quiet_link and found["computed"] < QUIET_SHARE)
+
+
+@pytest.mark.skipif(not networks_can_be_made(), reason="this system lets no test make a network (ip, unshare)")
+def test_each_limit_is_obeyed(tmp_path: Path) -> None:
+    command = [*ALONE, sys.executable, "-m", "tests.end_to_end.rig.limited_machine", str(tmp_path)]
+    done = subprocess.run(command, env=OURS, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    facts = json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps({name: found for name, found in facts.items() if name != "log"}))
+    assert facts["pause"]["answered_s"] < SOON_S
+    assert facts["pause"]["said"]
+    assert facts["program"]["answered_s"] < SOON_S
+    assert facts["program"]["detail"] == "quiet-game"
+    assert 0 <= facts["hours"]["late_s"] < SOON_S
+    assert facts["hours"]["said"]
+    for name in ("pause", "program", "hours", "month"):
+        assert is_quiet(facts[name]), (name, facts[name])
+    assert 0.8 < facts["month"]["counted"] / facts["month"]["cable"] < 1.01, "bytes on the cable have headers"
+    rate = facts["rate"]
+    assert rate["free_up"] > 1.5 * rate["limit"], "there is something to limit"
+    assert rate["up"] < 1.1 * rate["limit"]
+    assert rate["down"] < 1.1 * rate["limit"]
+    duty = facts["duty"]
+    assert duty["part"] < 0.6 * duty["free"]
+    assert facts["move"] == {"could_not": "E305", "head": facts["move"]["head"], "left": True}
+    assert facts["finish"] == {"code": 0, "said": True}
+    assert "Traceback" not in facts["log"]

@@ -1,0 +1,149 @@
+"""What an owner wants is done once, answered at once, and told to whoever works."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer_agent.machine.home import Home
+from peer_agent.machine.limits import Limits
+from peer_agent.machine.resting import Rest
+from peer_agent.network.uplink import DOWNLINK, UPLINK
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.messages.machine import OwnerLimits, Why
+from peer_agent.site import machine_control
+from peer_agent.site.machine_control import MachineControl
+from tests.averaging.rounds import RUN
+
+
+class Owned(MachineControl):
+    """One whose words are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.reports: list[m.MachineReport] = []
+        self.told: list[str] = []
+        self.changes = 0
+        super().__init__(Home(folder), Limits(threads=3), lambda event, text: self.told.append(f"{event}: {text}"))
+        self.on_change = self._count
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    def link(self) -> m.MachineReport:
+        self.linked(RUN, self.reports.append)
+        return self.reports[-1]
+
+
+@pytest.fixture
+async def owned(tmp_path: Path) -> Any:
+    yield Owned(tmp_path)
+    UPLINK.limit(0)
+    DOWNLINK.limit(0)
+
+
+async def test_the_machine_speaks_first_and_answers_at_once(owned: Owned) -> None:
+    assert owned.link() == m.MachineReport(run=RUN, revision=-1, threads=3)
+    owned.hear(m.Instructions(revision=4, pause=True))
+    assert (owned.reports[-1].revision, owned.reports[-1].why) == (4, Why.PAUSED)
+    assert owned.rest == Rest(Why.PAUSED)
+    assert owned.told == ["on_hold: On hold. You paused it."]
+    owned.hear(m.Instructions(revision=5))
+    assert (owned.reports[-1].revision, owned.reports[-1].why) == (5, Why.WORKS)
+    assert owned.told[1:] == ["resumed: Working again."]
+    assert owned.changes == 2
+
+
+async def test_what_was_heard_before_is_answered_and_not_done_again(owned: Owned) -> None:
+    owned.link()
+    owned.hear(m.Instructions(revision=4, move_to="other"))
+    owned.move_to = ""  # it has moved
+    said = len(owned.reports)
+    owned.hear(m.Instructions(revision=4, move_to="other"))
+    owned.hear(m.Instructions(revision=3, pause=True))
+    assert (owned.move_to, owned.rest) == ("", Rest())
+    assert [report.revision for report in owned.reports[said:]] == [4, 4]
+
+
+async def test_limits_replace_those_of_the_command_line_and_return(owned: Owned) -> None:
+    owned.hear(m.Instructions(revision=1, limits=OwnerLimits(threads=1, duty_percent=40, up_kbps=800, down_kbps=80)))
+    assert (owned.limits.threads, owned.limits.duty_percent) == (1, 40)
+    assert UPLINK.is_paced
+    assert (UPLINK._bucket._rate, DOWNLINK._bucket._rate) == (100_000, 10_000)
+    owned.hear(m.Instructions(revision=2))
+    assert (owned.limits.threads, owned.limits.duty_percent) == (3, 100)
+    assert not UPLINK.is_paced
+
+
+async def test_five_refusals_hold_until_the_owner_says_something(owned: Owned) -> None:
+    owned.link()
+    for _ in range(4):
+        owned.refused("the root is another")
+    owned.accepted()
+    for _ in range(4):
+        owned.refused("the root is another")
+    assert not owned.rest
+    owned.refused("\x1b[31mthe root is another")
+    assert owned.rest.why is Why.REFUSED
+    assert "\x1b" not in owned.rest.detail
+    assert owned.reports[-1].why is Why.REFUSED
+    owned.accepted()
+    await owned.look()
+    assert owned.rest.why is Why.REFUSED, "it passes by nothing but the owner's word"
+    owned.hear(m.Instructions(revision=1))
+    assert not owned.rest
+
+
+async def test_memory_that_was_too_much_is_not_tried_again(owned: Owned) -> None:
+    owned.needed_bytes = 10**12
+    owned.hear(m.Instructions(revision=1, limits=OwnerLimits(memory_mb=10**6 - 1)))
+    assert owned.rest.why is Why.MEMORY, "told before anything was loaded"
+    owned.needed_bytes = 0
+    await owned.look()
+    assert owned.rest.why is Why.MEMORY
+    owned.hear(m.Instructions(revision=2, limits=OwnerLimits(memory_mb=10**6 - 1)))
+    assert not owned.rest
+
+
+async def test_it_looks_again_and_again(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_control, "LOOK_S", 0.01)
+    seen = {"steam"}
+    monkeypatch.setattr("peer_agent.machine.surroundings.running_programs", lambda: iter(seen))
+    owned.link()
+    watching = asyncio.create_task(owned.watch())
+    owned.hear(m.Instructions(revision=1, limits=OwnerLimits(programs=("Steam",))))
+    async with asyncio.timeout(5):
+        await until(owned, lambda: owned.rest == Rest(Why.PROGRAM, "Steam"))
+        seen.clear()
+        await until(owned, lambda: not owned.rest)
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+    assert [report.why for report in owned.reports[-2:]] == [Why.PROGRAM, Why.WORKS]
+
+
+async def until(owned: Owned, holds: Any) -> None:
+    while not holds():
+        owned.changed.clear()
+        await owned.changed.wait()
+
+
+async def test_the_same_is_said_once_a_minute_and_figures_alone_are_no_news(
+    owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned.link()
+    for _ in range(3):
+        await owned.look()
+    assert len(owned.reports) == 1
+    monkeypatch.setattr(machine_control, "REPORT_S", 0.0)
+    await owned.look()
+    assert len(owned.reports) == 2
+
+
+async def test_while_there_is_no_link_nothing_is_said(owned: Owned) -> None:
+    owned.link()
+    owned.unlinked()
+    owned.hear(m.Instructions(revision=1, pause=True))
+    assert len(owned.reports) == 1
+    assert owned.link().why is Why.PAUSED
