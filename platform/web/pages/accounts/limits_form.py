@@ -11,6 +11,7 @@ from peer_agent.protocol.messages.machine import DAY_MINUTES, LEAST_DUTY, MOST_P
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
 MOST_IDLE = 24 * 60
+CONDITIONS = ("idle_minutes", "pause_on_battery", "programs")
 LAST_MINUTE = time(23, 59)  # an hour field has no 24:00: this is the day's end
 
 
@@ -23,9 +24,9 @@ def _number(label: str, help_text: str, *, most: float, least: float = 1) -> for
 class LimitsForm(forms.Form):
     """Everything may be left empty: then nothing is limited beyond what the agent was started with."""
 
-    threads = _number("CPU threads", "Empty: all cores but one.", most=1024)
+    threads = _number("CPU threads", "Empty: as the agent was started.", most=1024)
     duty_percent = _number(
-        "Computing, in percent of the time", "The rest of the time it cools.", least=LEAST_DUTY, most=100
+        "Computing, in percent of the time", "It rests in between and stays cooler.", least=LEAST_DUTY, most=100
     )
     memory_gb = _number("Memory, in GB", "Where it takes more, it leaves the run.", least=0.1, most=MOST_GB)
     disk_gb = _number("Disk, in GB", "Training data kept to be used again.", most=MOST_GB)
@@ -61,9 +62,13 @@ class LimitsForm(forms.Form):
         for day, name in enumerate(DAYS):
             yield name, self[f"from_{day}"], self[f"to_{day}"]
 
-    def plain(self) -> Iterator[forms.BoundField]:
-        """The fields that are no hours."""
-        return (field for field in self if not field.name.startswith(("from_", "to_")))
+    def numbers(self) -> Iterator[forms.BoundField]:
+        """What it may take."""
+        return (field for field in self if field.name not in CONDITIONS and not field.name.startswith(("from_", "to_")))
+
+    def conditions(self) -> Iterator[forms.BoundField]:
+        """When it may."""
+        return (self[name] for name in CONDITIONS)
 
     def clean_programs(self) -> tuple[str, ...]:
         """One name a line, without empty ones and doubles."""
