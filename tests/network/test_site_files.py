@@ -1,11 +1,13 @@
 """The HTTP client's files, against a real server on loopback that answers as each test says."""
 
 import asyncio
+import contextlib
 import errno
 import gzip
 import hashlib
 import json
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from peer_agent.network import site
 from peer_agent.network.site import download, upload
 from peer_agent.network.traffic import TRAFFIC, Traffic
+from peer_agent.network.uplink import DOWNLINK, UPLINK
 from peer_agent.protocol.errors import Problem
 from tests.network.site_double import Handler, Site
 
@@ -283,3 +286,45 @@ async def test_what_is_answered_packed_is_not_unpacked(server: Site, tmp_path: P
 async def test_a_file_that_is_not_there_is_e106(server: Site, tmp_path: Path) -> None:
     with pytest.raises(Problem, match="E106"):
         await upload(server.url("/put", give_file), tmp_path / "absent")
+
+
+async def test_what_nobody_waits_for_any_more_is_sent_no_further(server: Site, tmp_path: Path) -> None:
+    """A thread cannot be stopped, and the link of a machine that rests is to be quiet."""
+    (tmp_path / "file").write_bytes(bytes(200 * site.BLOCK))
+    began, more, got = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def slowly(handler: Handler) -> None:
+        handler.rfile.read(site.BLOCK)
+        loop.call_soon_threadsafe(began.set)
+        more.wait(30)
+        with contextlib.suppress(OSError):
+            while block := handler.rfile.read(site.BLOCK):
+                got.append(len(block))
+
+    sending = asyncio.create_task(upload(server.url("/put", slowly), tmp_path / "file"))
+    await began.wait()
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    more.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert sum(got) < 100 * site.BLOCK
+
+
+async def test_files_leave_and_come_no_faster_than_the_owner_allows(server: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(3 * site.BLOCK))
+    rate = 4 * site.BLOCK  # a second
+    UPLINK.limit(rate)
+    DOWNLINK.limit(rate)
+    try:
+        began = time.monotonic()
+        await upload(server.url("/put", lambda handler: handler.reply(200, handler.body()[:0])), tmp_path / "file")
+        sent_s = time.monotonic() - began
+        began = time.monotonic()
+        await fetch(server.url("/file", give_file), tmp_path / "got")
+        came_s = time.monotonic() - began
+    finally:
+        UPLINK.limit(0)
+        DOWNLINK.limit(0)
+    assert sent_s > 1.5 * site.BLOCK / rate, "the first block goes at once"
+    assert came_s > 0.5 * len(CONTENT) / rate

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from peer_agent.network.outbox import Outbox
 from peer_agent.network.own_link import own_link, way_out
 from peer_agent.network.sender import send_chunks, send_frames
-from peer_agent.network.uplink import CREDIT_S, Bucket, Stream, Uplink, batch, batches
+from peer_agent.network.uplink import CREDIT_S, Bucket, Downlink, Stream, Uplink, batch, batches
 from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame, Kind
@@ -347,3 +347,33 @@ def test_what_a_machine_sends_to_itself_waits_for_no_rate() -> None:
     here, _ = own_link()
     assert way_out(here, uplink) is not uplink
     assert way_out(Dated("a", Sent()), uplink) is uplink  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("paced", "limited", "rate"), [(RATE, 0.0, RATE), (0.0, RATE, RATE), (RATE, RATE / 4, RATE / 4)]
+)
+def test_the_slower_of_what_site_and_owner_say_holds(paced: float, limited: float, rate: float) -> None:
+    async def story() -> None:
+        uplink, loop = Uplink(), asyncio.get_running_loop()
+        uplink.pace(paced)
+        uplink.limit(limited)
+        stream = uplink.stream(10 * SIZE)
+        for _ in range(10):
+            await stream.turn(SIZE)
+        assert loop.time() == pytest.approx(9 * SIZE / rate, abs=2 * CREDIT_S)
+        uplink.limit(0.0)
+        assert uplink.is_paced == (paced > 0)
+
+    play(story())
+
+
+def test_whoever_reads_waits_for_all_that_was_read() -> None:
+    async def story() -> None:
+        downlink, loop = Downlink(), asyncio.get_running_loop()
+        await downlink.came(10**9)
+        assert loop.time() == 0.0, "without a limit nobody waits"
+        downlink.limit(RATE)
+        await asyncio.gather(*(downlink.came(SIZE) for _ in range(10)))
+        assert loop.time() == pytest.approx(10 * SIZE / RATE, abs=CREDIT_S)
+
+    play(story())

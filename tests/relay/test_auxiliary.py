@@ -237,3 +237,43 @@ def test_it_needs_no_torch() -> None:
     code += "from peer_agent import cli\nfrom peer_agent.relay import auxiliary\n"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- what its owner wants ----------------------------------------------------------------------------------------
+
+
+async def test_paused_it_leaves_and_comes_back_when_it_is_resumed(tmp_path: Path) -> None:
+    async with helping(tmp_path) as one:
+        assert [body.revision for body in one.script.heard if isinstance(body, m.MachineReport)] == [-1]
+        one.script.heard.clear()
+        await one.script.says(m.Instructions(revision=1, pause=True))
+        await one.script.loses()
+        await one.script.linked()  # on hold
+        report = await one.script.hears(m.MachineReport)
+        assert (report.revision, report.why) == (1, "paused")
+        assert not one.script.heard, "it says nothing but this"
+        await one.until("on_hold")
+        await one.script.says(REHELLO, m.Instructions(revision=2))
+        await one.script.loses()
+        await one.script.linked()
+        await one.script.says(REHELLO)
+        assert (await one.script.hears(m.Hello)).run == RUN
+        assert [line["text"] for line in one.said("resumed")] == ["Working again."]
+
+
+async def test_asked_to_finish_from_its_page_it_leaves_for_good(tmp_path: Path) -> None:
+    async with helping(tmp_path) as one:
+        await one.script.says(m.Instructions(revision=1, finish=True))
+        await one.ends()
+        assert one.said("left")
+
+
+async def test_on_hold_it_leaves_when_somebody_asks(tmp_path: Path) -> None:
+    async with helping(tmp_path) as one:
+        await one.script.says(m.Instructions(revision=1, pause=True))
+        await one.until("on_hold")
+        await one.script.loses()
+        await one.script.linked()
+        one.asked.ask(one.task.cancel)
+        await one.ends()
+        assert one.said("left")

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,24 @@ async def test_work_of_a_round_without_us_is_in_the_sum_of_the_next() -> None:
         sums.append(work.accumulator._sum.copy())
     np.testing.assert_allclose(sums[1], sums[0], rtol=1e-4, atol=1e-5)
     assert abs(sums[0]).max() > 0
+
+
+async def test_it_computes_for_its_part_of_the_time_and_rests_no_longer_than_that_is_wanted() -> None:
+    work = accumulation()
+    work.duty_percent = 20
+    began = time.monotonic()
+    await keeps(work, UNITS[0])
+    took_s = time.monotonic() - began
+    began = time.monotonic()
+    await keeps(work, UNITS[1])
+    assert time.monotonic() - began > 2 * took_s, "four times as long, but for what is not computing"
+    work._rests_until = time.monotonic() + 1000
+    asked: list[int] = []
+
+    def is_wanted(job: int) -> bool:
+        asked.append(job)
+        return len(asked) < 2
+
+    assert await work.compute(e.Compute(7, UNITS[0]), is_wanted) is None
+    assert asked == [7, 7], "before anything was begun"
+    work.close()

@@ -245,3 +245,18 @@ async def test_a_file_that_is_no_shard_is_fetched_anew(tmp_path: Path, access: R
         await content(shards, 2)
     assert await content(shards, 2) == 2
     assert site.given == [2]
+
+
+async def test_whoever_leaves_fetches_nothing_more(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    """Also what is on its way: the link is to be quiet."""
+    shards = shards_of(tmp_path, access)
+    site.is_open.clear()
+    shards.prefetch([2, 4])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    shards.close()
+    await quiet(shards)
+    assert not shards._fetching
+    site.is_open.set()
+    await asyncio.sleep(0.05)
+    assert on_disk(tmp_path) == []

@@ -1,0 +1,91 @@
+"""A machine goes to another run where its owner wants it, or stays where that is no run for it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer_agent.machine.home import Home
+from peer_agent.machine.leave_request import LeaveRequest
+from peer_agent.machine.limits import Limits
+from peer_agent.machine.preflight import Preflight
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.site.enrolment import Enrolment
+from peer_agent.site.machine_control import MachineControl
+from peer_agent.trainer import joining
+
+SITE = "https://train.example.org"
+
+
+class Told:
+    """Who is told, and what of it."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.begun = 0
+
+    def tell(self, event: str, text: str) -> None:
+        """A sentence."""
+
+    def say(self, text: str) -> None:
+        """Another."""
+
+    def preflight(self, preflight: Preflight) -> None:
+        """What it takes."""
+
+    def fault(self, fault: Fault) -> None:
+        self.faults.append(fault.code)
+
+    def begin(self) -> None:
+        self.begun += 1
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Each run that was worked in, with the token it was entered by. `full` takes no machine of this kind."""
+    worked: list[tuple[str, str]] = []
+
+    async def access_for(_: Home, url: str, enrolment: Enrolment) -> Any:
+        if "full" in url:
+            raise Problem.of("E306")
+        assert url == f"{SITE}/runs/{enrolment.run}/"
+        return SimpleNamespace(slug=enrolment.run, site=SimpleNamespace(url=SITE), token=enrolment.token)
+
+    async def run_preflight(*_: Any, **__: Any) -> Preflight:
+        return Preflight(device="CPU", at_once=2, memory_bytes=10**9)
+
+    async def nothing(*_: Any) -> None:
+        """The site offers the same agent."""
+
+    async def run_trainer(access: Any, owner: MachineControl, *_: Any, **__: Any) -> None:
+        worked.append((access.slug, access.token))
+        assert (owner.limits.at_once, owner.needed_bytes) == (2, 10**9)
+        owner.move_to = WAY[len(worked) - 1]
+
+    monkeypatch.setattr(joining, "access_for", access_for)
+    monkeypatch.setattr(joining, "run_preflight", run_preflight)
+    monkeypatch.setattr(joining, "compare_versions", nothing)
+    monkeypatch.setattr(joining, "_loaded_trainer", lambda: run_trainer)
+    return worked
+
+
+WAY = ["second", "full", ""]
+
+
+async def test_from_run_to_run(runs: list[tuple[str, str]], tmp_path: Path) -> None:
+    """A one-time token was good for the first one."""
+    view: Any = Told()
+    enrolment = Enrolment(show=lambda _: None, say=lambda _: None, run="first", token="mh_once")
+    await joining.join_run(f"{SITE}/runs/first/", enrolment, Limits(1), LeaveRequest(Home(tmp_path)), view=view)
+    assert runs == [("first", "mh_once"), ("second", ""), ("second", "")]
+    assert view.faults == ["E306"]
+    assert view.begun == 2
+
+
+async def test_whoever_has_asked_to_leave_goes_nowhere(runs: list[tuple[str, str]], tmp_path: Path) -> None:
+    request = LeaveRequest(Home(tmp_path))
+    request.is_asked = True
+    enrolment = Enrolment(show=lambda _: None, say=lambda _: None, run="first")
+    await joining.join_run(f"{SITE}/runs/first/", enrolment, Limits(1), request, view=Told())  # type: ignore[arg-type]
+    assert [slug for slug, _ in runs] == ["first"]
