@@ -41,10 +41,10 @@ def test_each_limit_is_obeyed(tmp_path: Path) -> None:
     assert 0.8 < facts["month"]["counted"] / facts["month"]["cable"] < 1.01, "bytes on the cable have headers"
     rate = facts["rate"]
     assert rate["free_up"] > 1.5 * rate["limit"], "there is something to limit"
-    assert rate["up"] < 1.1 * rate["limit"]
-    assert rate["down"] < 1.1 * rate["limit"]
+    for way in ("up", "down"):
+        assert 0.1 * rate["limit"] < rate[way] < 1.1 * rate["limit"], (way, "it works on, as fast as it may")
     duty = facts["duty"]
     assert duty["part"] < 0.6 * duty["free"]
     assert facts["move"] == {"could_not": "E305", "head": facts["move"]["head"], "left": True}
-    assert facts["finish"] == {"code": 0, "said": True}
+    assert facts["finish"] == {"code": 0}
     assert "Traceback" not in facts["log"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,20 @@ async def test_while_there_is_no_link_nothing_is_said(owned: Owned) -> None:
     owned.hear(m.Instructions(revision=1, pause=True))
     assert len(owned.reports) == 1
     assert owned.link().why is Why.PAUSED
+
+
+async def test_what_was_seen_for_older_limits_is_not_judged_by_newer_ones(
+    owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a machine would work for a moment, while a program runs that it is to make room for."""
+    look, loop = owned._senses.look, asyncio.get_running_loop()
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        around = look(*arguments, **more)
+        loop.call_soon_threadsafe(owned.hear, m.Instructions(revision=1, limits=OwnerLimits(programs=("steam",))))
+        time.sleep(0.1)
+        return around
+
+    monkeypatch.setattr(owned._senses, "look", slowly)
+    await owned.look()
+    assert owned._around is None

@@ -26,7 +26,8 @@ from tests.end_to_end.rig.swarm import Swarm
 CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
 REST_S = 3.0  # in which a machine that rests is looked at
 BUSY_S = 12.0  # in which a rate is measured
-UP_MBPS, DUTY_PERCENT = 2.0, 20
+MBPS, DUTY_PERCENT = 4.0, 20
+SETTLED_S = 3.0  # what was in the socket before is gone
 GAME = "quiet-game"
 MONTH_GB, MOVED = 100, 200 * 10**9  # bytes, which a machine has moved in this month before
 
@@ -109,7 +110,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, Any]:
     text = python_text()[:150_000]
     swarm.open_endless_run(organizer, text, trainers=1, width="64", target_batch="64")
     other = swarm.slug
-    swarm.open_endless_run(organizer, text, trainers=1, width="128", layers="2", target_batch="128")
+    swarm.open_endless_run(organizer, text, trainers=1, width="128", layers="2", target_batch="128", snapshot_every="25")
     swarm.start_agent("desk", token=swarm.token_of(organizer))
     swarm.start_agent("laptop", token=swarm.token_of(owner), inside=roaming.inside)
     swarm.wait(lambda: swarm.made("laptop") >= 2, 120, "the laptop takes part")
@@ -183,15 +184,17 @@ def held_by_hours(machine: Machine) -> dict[str, Any]:
 
 
 def paced(machine: Machine) -> dict[str, Any]:
-    """Without a limit, and with one, while steps are made."""
+    """Without a limit, and with one for each way, while steps are made; at this rate a step has some seconds."""
     free_up, free_down = rates(BUSY_S)
-    machine.limit(up_mbps=str(UP_MBPS), down_mbps=str(UP_MBPS))
-    machine.works()
-    time.sleep(2.0)
-    up, down = rates(2 * BUSY_S)
+    machine.limit(up_mbps=str(MBPS))
+    time.sleep(SETTLED_S)
+    up, _ = rates(2 * BUSY_S)
+    machine.limit(down_mbps=str(MBPS))
+    time.sleep(SETTLED_S)
+    _, down = rates(2 * BUSY_S)
     machine.limit()
     machine.works()
-    return {"free_up": free_up, "free_down": free_down, "up": up, "down": down, "limit": UP_MBPS}
+    return {"free_up": free_up, "free_down": free_down, "up": up, "down": down, "limit": MBPS}
 
 
 def idle_part(machine: Machine) -> dict[str, Any]:
@@ -246,7 +249,8 @@ def finishes(swarm: Swarm, machine: Machine) -> dict[str, Any]:
     machine.press("finish")
     code = swarm.processes["laptop"].wait(90)
     swarm.wait(lambda: not machine.row, 30, "its report is forgotten")
-    return {"code": code, "said": "Offline" in machine.shown()}
+    swarm.wait(lambda: "Offline" in machine.shown(), 30, "its owner sees it go")
+    return {"code": code}
 
 
 if __name__ == "__main__":
