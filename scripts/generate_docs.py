@@ -1,4 +1,4 @@
-"""Write docs/protocol.md and docs/errors.md from the code that they describe; `--check` says whether they are current.
+"""Write docs/protocol.md, errors.md and permissions.md from the code that they describe; `--check`: are they current?
 
 Run as `python -m scripts.generate_docs [--check]`.
 """
@@ -26,6 +26,7 @@ from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE
 from peer_agent.protocol.wire import HEADER, Kind
+from scripts.permissions_page import permissions_page
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by `python -m scripts.generate_docs`; change the code or the frame there, not this file. -->\n"
@@ -296,7 +297,11 @@ def standing(entry: Entry) -> str:
     return f"Severity: *{entry.severity}*{after}.{causes}"
 
 
-PAGES = {"docs/protocol.md": protocol_page, "docs/errors.md": errors_page}
+PAGES = {
+    "docs/protocol.md": protocol_page,
+    "docs/errors.md": errors_page,
+    "docs/permissions.md": lambda: NOTE + permissions_page(table),
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -5,20 +5,67 @@ A row is: method, address, visibility of the run (`*`: whatever it is), then the
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
 
-The method ANY stands for all of them, and ** for everything below; below /admin/ Django has its own pages, of which
-test_admin_site.py walks every one.
+The method ANY stands for all of them; GET also for HEAD, which may be refused with 405; and ** for everything below;
+below /admin/ Django has its own pages, of which test_admin_site.py walks every one.
 
-Requesters: `nobody` is not logged in; `stranger`, `member`, `organizer`, `operator` are logged in and hold a machine of
-their own with a credential for the run where the site gives them one (else for another run); `revoked` shows the
-credential of a machine that was revoked since, and no session. The member is in the run, whatever its visibility:
-of a private run that opens its pages, files and rounds, and never what is its organizer's. Machine, personal token,
-upload and device code in addresses and bodies are the member's; a member (below removed/ one who was) and an
-invitation in an address are the run's, a secret in one is good.
+The member is in the run, whatever its visibility: of a private run that opens its pages, files and rounds, and never
+what is its organizer's. Machine, personal token, upload and device code in addresses and bodies are the member's; a
+member (below removed/ one who was) and an invitation in an address are the run's, a secret in one is good.
+
+Further requesters have a row in FURTHER: whose answers theirs are, and where not. docs/permissions.md has all of it in
+full; `python -m scripts.generate_docs` writes it.
 """
 
 from typing import NamedTuple
 
 REQUESTERS = ("nobody", "stranger", "member", "organizer", "operator", "revoked")
+ABOUT = {
+    "nobody": "not logged in, and no machine",
+    "stranger": "logged in, with a machine whose credential is for the run where the site gives one, else for another",
+    "member": "the same, and in the run by invitation",
+    "organizer": "the same, and the run is theirs",
+    "operator": "hosts the site, with a relay; sees runs by invitation on the operators' pages alone",
+    "revoked": "no session; the credential of a machine of the organizer's that was revoked after it was given out",
+}
+
+
+class Further(NamedTuple):
+    """One more requester, by another's answers."""
+
+    about: str
+    like: str  # the requester whose answers these are …
+    but: dict[str, str]  # … except at "METHOD address": another requester's, or those of a run by visibility
+
+
+MACHINES_ASK = (  # by a credential
+    "GET /api/v1/files/models/<digest>",
+    "GET /api/v1/files/shards/<digest>",
+    "GET /api/v1/files/snapshots/<digest>",
+    "GET /api/v1/files/tokenizer",
+    "GET /api/v1/files/tokenizer/<name>",
+    "PUT /api/v1/runs/<slug>/snapshots/<step>",
+    "POST /api/v1/runs/<slug>/credential",
+    "POST /api/v1/relays/credential",
+)
+FURTHER = {
+    "removed": Further(
+        "was in the run until its organizer removed them, with a credential for it from before",
+        like="stranger",
+        but={
+            "POST /runs/<slug>/join/<secret>/": "done done 404",
+            "POST /api/v1/runs/<slug>/credential": "403 403 404",
+            "PUT /api/v1/runs/<slug>/snapshots/<step>": "403 403 404",
+            **dict.fromkeys((place for place in MACHINES_ASK if "/files/" in place), "404 404 404"),
+        },
+    ),
+    "closed": Further(
+        "the organizer, whose account an operator has closed since: session, token and credential are from before",
+        like="nobody",
+        but=dict.fromkeys(MACHINES_ASK, "revoked"),
+    ),
+}
+EVERYBODY = (*REQUESTERS, *FURTHER)
+VISIBILITIES = ("public", "unlisted", "private")
 
 TABLE = """
                                                                nobody stranger member organizer operator revoked
@@ -150,7 +197,10 @@ POST  /runs/<slug>/publish/                          unlisted  login  403      4
 POST  /runs/<slug>/publish/                          private   login  404      403    done      404      login
 
 POST  /uploads/                                      *         401    201      201    201       201      401
+OPTIONS /uploads/                                    *         401    204      204    204       204      401
+HEAD  /uploads/<upload_id>/                          *         401    404      204    404       404      401
 PATCH /uploads/<upload_id>/                          *         401    404      204    404       404      401
+OPTIONS /uploads/<upload_id>/                        *         401    204      204    204       204      401
 DELETE /uploads/<upload_id>/                         *         401    404      204    404       404      401
 
 GET   /machines/                                     *         login  200      200    200       200      login
@@ -292,7 +342,14 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """The table, line by line."""
+    """The table, line by line, with the further requesters."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
     assert tuple(lines[0]) == REQUESTERS
-    return [Row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]
+    return [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]
+
+
+def _row(method: str, address: str, visibility: str, answers: dict[str, str]) -> Row:
+    for name, further in FURTHER.items():
+        meant = further.but.get(f"{method} {address}", further.like)
+        answers[name] = answers.get(meant) or meant.split()[VISIBILITIES.index(visibility)]
+    return Row(method, address, visibility, answers)

@@ -1,8 +1,9 @@
 """The world and the requesters of the permission table: everyone asks as a browser, a program or a machine would."""
 
 import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from accounts import devices, teams
+from accounts.deactivation import close_account
 from accounts.models import Machine, Person, Token
 from accounts.services import create_machine_token, create_token, revoke_machine
 from coordination.snapshots import elect_keeper
@@ -58,6 +61,11 @@ class World:
     state: bytes
     names: dict[str, str] = field(default_factory=dict)  # what to put for <…> in an address
 
+    @property
+    def draft(self) -> Run:
+        """Not opened yet, with the same people."""
+        return Run.objects.get(slug="draft")
+
     def address(self, route: str) -> str:
         """The route with its gaps filled. Raises KeyError where there is nothing to fill one with."""
         for name in gaps(route):
@@ -73,6 +81,18 @@ class Requester:
     person: Person | None = None
     machine: Owned | None = None
     headers: dict[str, str] = field(default_factory=dict)  # of its machine's credential
+
+
+def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[str]:
+    """Every address of the URL configuration, with `<name>` for what differs."""
+    for pattern in (resolver or get_resolver()).url_patterns:
+        route = before + str(pattern.pattern)
+        if route == "/admin/":
+            yield "/admin/**"
+        elif isinstance(pattern, URLPattern):
+            yield re.sub(r"<(?:\w+:)?(\w+)>", r"<\1>", route)
+        else:
+            yield from routes(pattern, route)
 
 
 def gaps(route: str) -> list[str]:
@@ -113,8 +133,8 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         **team_of(member),
         **addresses_of(run, member),
     }
-    world.names["source"] = str(Run.objects.get(slug="draft").dataset_id)
-    membership.add_member(run=Run.objects.get(slug="draft"), name=member.username)
+    world.names["source"] = str(world.draft.dataset_id)
+    membership.add_member(run=world.draft, name=member.username)
     return world
 
 
@@ -209,6 +229,22 @@ def revoked(person: Person, world: World) -> Requester:
     return Requester(Client(), None, machine, header)
 
 
+def removed(person: Person, world: World) -> Requester:
+    """A member with a credential who is removed after it had been given out."""
+    places = [membership.add_member(run=run, name=person.username) for run in (world.run, world.draft)]
+    requester = logged_in(person, world)
+    for member in places:
+        membership.remove_member(member=member)
+    return requester
+
+
+def closed(person: Person, world: World) -> Requester:
+    """Somebody with session, machine and credential, whose account is closed after they had been given out."""
+    requester = logged_in(person, world)
+    close_account(person=Person.objects.get(pk=person.pk))  # the row as others read it: this one comes back
+    return requester
+
+
 # What each asks. The default for a page is its address and the session, for the API the same and a personal token.
 
 Ask = Callable[[Requester, World, str], Any]
@@ -256,6 +292,11 @@ def send_piece(requester: Requester, _: World, address: str) -> Any:
     """The first piece of a text."""
     headers = {**TUS, OFFSET: "0", **({} if requester.person else requester.headers)}
     return requester.client.patch(address, PIECE, KIND, headers=headers)
+
+
+def ask_for_offset(requester: Requester, _: World, address: str) -> Any:
+    """How much of a text is here."""
+    return requester.client.head(address, headers={**TUS, **({} if requester.person else requester.headers)})
 
 
 def terminate(requester: Requester, _: World, address: str) -> Any:
@@ -372,6 +413,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/invitations/<invitation_id>/": posting(),
     "POST /runs/<slug>/publish/": posting(action="remove"),
     "POST /uploads/": announce,
+    "HEAD /uploads/<upload_id>/": ask_for_offset,
     "PATCH /uploads/<upload_id>/": send_piece,
     "DELETE /uploads/<upload_id>/": terminate,
     "POST /approve/": answer_machine,

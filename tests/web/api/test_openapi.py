@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 from accounts.models import Person, Token
 from accounts.services import create_token
 from tests.runs.factories import Owned
-from tests.web.requesters import World, gaps, make_world, meant
+from tests.web.requesters import API, World, gaps, make_world, meant, routes
 from web.api import api
 
 PLAIN = {"Accept-Encoding": "identity"}  # what asks here does not unpack answers
@@ -39,6 +39,7 @@ COUNTED = {
     ("post", "/api/v1/runs/{slug}/credential"),
     ("post", "/api/v1/relays/credential"),
 }
+BESIDE = {API, f"{API}docs", f"{API}openapi.json"}  # what describes the API
 OPERATIONS = [(method, path) for path, methods in DESCRIPTION["paths"].items() for method in methods]
 EXAMPLES = settings(
     max_examples=12,
@@ -67,6 +68,12 @@ def can_be_asked_wrongly(place: tuple[str, str]) -> bool:
     operation = DESCRIPTION["paths"][place[1]][place[0]]
     schemas = [parameter["schema"] for parameter in operation.get("parameters", [])]
     return "requestBody" in operation or any("pattern" in one or one.get("type") != "string" for one in schemas)
+
+
+def test_every_address_of_the_api_is_described() -> None:
+    """What is left out of the description is asked by none of the tests below."""
+    found = {route.replace("<", "{").replace(">", "}") for route in routes() if route.startswith(API)}
+    assert found - BESIDE == set(DESCRIPTION["paths"])
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)

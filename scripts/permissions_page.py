@@ -1,0 +1,65 @@
+"""docs/permissions.md: who gets which answer at which address, from the table that tests hold the site to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from tests.web.permission_table import ABOUT, EVERYBODY, FURTHER, VISIBILITIES, Row, rows
+
+Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+PARTS = {  # of the site, by the beginnings of their addresses; the first that fits
+    "The API": ("/api/",),
+    "Runs": ("/runs/",),
+    "Texts on their way in": ("/uploads/",),
+    "People and teams": ("/people/", "/teams/"),
+    "Machines": ("/machines/", "/approve/", "/download/"),
+    "Accounts": ("/account/", "/login/", "/logout/", "/signup/", "/password/"),
+    "The site": ("/",),
+}
+PAGE = """# Who may do what
+
+Every address of the site, with every method that it takes, and what each asker gets.
+`tests/web/test_permissions.py` takes the addresses from the URL configuration, asks for each as everybody below, and
+fails where an answer is another, or where an address stands in no row. Who may watch a run live, and whose machines may
+take part in one, are two more tables in `tests/web/feed/test_socket_permissions.py`.
+
+{askers}
+
+A number is the HTTP status. *login* leads to the login page; *done* leads elsewhere, as a form does once it has done
+its work. A run that somebody may not see is answered as one that is not there. HEAD is answered as GET is, or with 405.
+Machines, tokens and uploads in addresses are the member's; runs and invitations are the organizer's. All below
+`/admin/` is one row: a test of its own walks every page there.
+
+{parts}"""
+
+
+def permissions_page(table: Table) -> str:
+    """The whole table, a part of the site after the other."""
+    askers = [(name, ABOUT[name] if name in ABOUT else FURTHER[name].about) for name in EVERYBODY]
+    parts = []
+    for title, found in by_part().items():
+        cells = [line for _, place in groupby(found, key=place_of) for line in lines(list(place))]
+        parts.append(f"## {title}\n\n" + table(("method", "address", "run is", *EVERYBODY), cells) + "\n")
+    return PAGE.format(askers=table(("asker", "who that is"), askers), parts="\n".join(parts))
+
+
+def by_part() -> dict[str, list[Row]]:
+    """The rows of each part, by address; methods of one address as the table has them."""
+    found: dict[str, list[Row]] = {title: [] for title in PARTS}
+    for row in sorted(rows(), key=lambda row: row.address):
+        found[next(title for title, starts in PARTS.items() if row.address.startswith(starts))].append(row)
+    return {title: sorted(of_part, key=place_of) for title, of_part in found.items()}
+
+
+def place_of(row: Row) -> tuple[str, str]:
+    """What rows of several visibilities have in common."""
+    return row.address, row.method
+
+
+def lines(place: list[Row]) -> Iterator[list[str]]:
+    """One line for all visibilities with the same answers."""
+    place = sorted(place, key=lambda row: ("*", *VISIBILITIES).index(row.visibility))
+    for answers, found in groupby(place, key=lambda row: row.answers):
+        which = [row.visibility for row in found]
+        kinds = "" if which in (["*"], [*VISIBILITIES]) else ", ".join(which)
+        method, address = place[0].method, place[0].address
+        yield [method.lower() if method == "ANY" else method, f"`{address}`", kinds, *answers.values()]
