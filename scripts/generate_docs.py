@@ -6,7 +6,7 @@ Run as `python -m scripts.generate_docs [--check]`.
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -297,7 +297,7 @@ def standing(entry: Entry) -> str:
     return f"Severity: *{entry.severity}*{after}.{causes}"
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "docs/protocol.md": protocol_page,
     "docs/errors.md": errors_page,
     "docs/permissions.md": lambda: NOTE + permissions_page(table),
