@@ -226,6 +226,14 @@ def loop_rows(runs: list[Figures]) -> Iterable[Cells]:
             yield cells(run, *names)
 
 
+def page_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """What each page costs in the largest run that was looked at."""
+    looked = [run for run in runs if run.get("benchmark") == "pages" and "pages" in run]
+    for run in sorted(looked, key=lambda run: run["ledger_rows"])[-1:]:
+        for path, page in run["pages"].items():
+            yield [f"`{path}`", *cells(page, "queries", "median_ms", "p95_ms", "kb", "sent_kb")]
+
+
 SENDERS, RELAYS = "who reduces nothing, P up / down", "relays, nP up / down"
 TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "to raw rates", "cpu_busy", "valid"]
 FREEDOM = ["set-up", "round, s", "floor, s", "ratio", "codecs up", "codecs down", "left out", "error"]
@@ -278,6 +286,7 @@ TABLES: dict[str, Table] = {
         ["preset", "parameters", "told / there", "memory told, MB", "memory taken, MB", "told / taken"],
         preset_rows,
     ),
+    "pages": (["page", "queries", "median, ms", "p95, ms", "kB", "kB as sent"], page_rows),
     "inner-loop": (
         ["device", "threads", "precision", "parameters", "ours, samples/s", "plain, samples/s", "ratio"],
         loop_rows,
