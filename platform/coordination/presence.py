@@ -1,6 +1,6 @@
 """Who is in a run now: written by its host, read by pages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
@@ -53,6 +53,15 @@ class Link(msgspec.Struct, frozen=True):
     down: Carried | None
 
 
+class Present(NamedTuple):
+    """What is known of a run now. `links` are as they were stored: see `links_in`."""
+
+    step: Step | None
+    members: list[Seen]
+    plan: Outline | None
+    links: dict[str, Any]
+
+
 class Shown(NamedTuple):
     """All that a host writes for pages, as plain values."""
 
@@ -60,6 +69,17 @@ class Shown(NamedTuple):
     members: list[Seen]
     plan: dict[str, Any] | None
     links: dict[str, Any]
+
+
+def present(run: Run, *, with_links: bool = False) -> Present:
+    """All of it, in one query; where no host drives the run, the last plan alone. Without links where nobody asks."""
+    row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
+    if row is None:
+        return Present(None, [], None, {})
+    if row.at < timezone.now() - FRESH:
+        return Present(None, [], _outline(row.plan), {})
+    step = Step(phase=row.phase, done=row.done, target=row.target, void_rounds=row.void_rounds)
+    return Present(step, list(row.members), _outline(row.plan), row.links if with_links else {})
 
 
 def online(run: Run) -> list[Seen]:
@@ -82,7 +102,10 @@ def current_step(run: Run) -> Step | None:
 
 def last_plan(run: Run) -> Outline | None:
     """The last plan that a host has made, whether or not one drives the run now."""
-    plan = Presence.objects.filter(run=run).values_list("plan", flat=True).first()
+    return _outline(Presence.objects.filter(run=run).values_list("plan", flat=True).first())
+
+
+def _outline(plan: Any) -> Outline | None:
     try:
         return msgspec.convert(plan, Outline | None)
     except msgspec.ValidationError:  # as a version before wrote it
@@ -92,7 +115,12 @@ def last_plan(run: Run) -> Outline | None:
 def links(run: Run) -> dict[PeerId, Link]:
     """What the links of those who are here carry, as far as it is known: for each one's owner and the organizer."""
     fresh = Presence.objects.filter(run=run, at__gte=timezone.now() - FRESH)
-    return msgspec.convert(fresh.values_list("links", flat=True).first() or {}, dict[PeerId, Link])
+    return links_in(fresh.values_list("links", flat=True).first() or {})
+
+
+def links_in(stored: Mapping[str, Any]) -> dict[PeerId, Link]:
+    """The same from what was stored."""
+    return msgspec.convert(stored, dict[PeerId, Link])
 
 
 def forget_plans(person: str) -> None:

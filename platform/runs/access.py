@@ -11,6 +11,7 @@ from runs.models import Member, Run
 from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
+BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")  # what pages read of a run with it
 
 
 def person_of(viewer: Viewer) -> Person | None:
@@ -39,7 +40,7 @@ def _joined(person: Person | None) -> Q:
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
     """A run that may be seen by whoever has its address. Raises Problem E305."""
-    run = visible_runs(viewer).select_related("dataset", "organizer", "head").filter(slug=slug).first()
+    run = visible_runs(viewer).select_related(*BESIDE).filter(slug=slug).first()
     if run is None:
         raise Problem.of("E305", address=slug)
     return run

@@ -1,26 +1,29 @@
 """What is read about runs. Everything a page shows comes in a handful of queries."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Window
-from django.db.models.functions import Mod, RowNumber
+from django.db.models import Count, DateTimeField, F, OuterRef, Q, QuerySet, Subquery, Window
+from django.db.models.functions import Coalesce, Mod, RowNumber
 
 from runs.access import Viewer, listed_runs
 from runs.ledger.averaged import AveragedLine, averaged_lines
-from runs.ledger.standings import LeaderboardLine, Recent, Shares, leaderboard, recent, shares, totals
+from runs.ledger.standings import LeaderboardLine, Recent, Shares, Totals, board_and_totals, recent, shares, totals
 from runs.models import ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.timeline import STEP, activity_of
 
 POINTS = 360  # of the curve on a page at most
 LONG = 1200  # of the curve as a table and on a card
+PACED = 20  # newest steps whose median is the pace: a tenth of the curve, at least, is whole
 MEASURED = 120  # held-out losses of snapshots
 WRITTEN = 3  # snapshots whose texts a page shows, beside the first
 SHORT_S = 3.0  # a step, before anybody can watch it grow; then shares are shown …
 SHARED_STEPS, SHARED = 50, 12  # … of so many steps together, and of so many people
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+MOST_AT_ONCE = 100  # lines of one moment
 RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
 
 
@@ -78,14 +81,13 @@ class RunPicture(RunProgress):
     index: int
     target_steps: int
     target_batch: int
-    last: LogEntry | None
     pace_s: float | None  # seconds a step, over the last twenty
-    leaderboard: list[LeaderboardLine]
     people: int
     machines: int
     tokens: int
-    activity: list[ActivityLine]
     release: Release | None
+    leaderboard: list[LeaderboardLine] = field(default_factory=list)
+    activity: list[ActivityLine] = field(default_factory=list)
     written: list[Snapshot] = field(default_factory=list)  # those whose texts are shown, newest first
     averaged: list[AveragedLine] = field(default_factory=list)
     recent: Recent = field(default_factory=lambda: Recent(0, {}))
@@ -94,7 +96,7 @@ class RunPicture(RunProgress):
     @property
     def loss(self) -> float | None:
         """Of the last committed step, in nats per token."""
-        return self.last.loss if self.last else None
+        return self.points[-1].loss if self.points else None
 
 
 def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunLine]:
@@ -121,11 +123,30 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
-    """Everything of a run's page that rows know: fourteen queries at any length of the run, or seventeen."""
-    recipe = run.parsed_recipe
-    newest = list(run.log.order_by("-index")[:20])
-    board = leaderboard(run, limit=lines)
-    pace_s = pace([entry.at for entry in newest])
+    """Everything of a run's page that rows know: seven queries at any length of the run, or eight."""
+    board, sums = board_and_totals(run, limit=lines)
+    head = _head(run, sums)
+    is_short = head.pace_s is not None and head.pace_s < SHORT_S
+    return replace(
+        head,
+        shares=shares(run, steps=SHARED_STEPS, limit=SHARED) if is_short else None,
+        leaderboard=board,
+        averaged=averaged_lines(run),
+        recent=recent(run, [line.name for line in board]),
+        activity=activity(run),
+        heldout=heldout_points(run),
+        written=written_at(run) if run.parsed_recipe.writes else [],
+    )
+
+
+def run_head(run: Run) -> RunPicture:
+    """What the head of a run's pages shows of it: two queries. Lists are empty."""
+    return _head(run, totals(run))
+
+
+def _head(run: Run, sums: Totals) -> RunPicture:
+    """The newest entries are all among the points of the curve, so these tell the pace too."""
+    recipe, points = run.parsed_recipe, loss_points(run)
     return RunPicture(
         run=run,
         dataset=run.dataset,
@@ -133,25 +154,27 @@ def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
         index=run.head.index,
         target_steps=recipe.target_steps,
         target_batch=recipe.target_batch,
-        last=newest[0] if newest else None,
-        pace_s=pace_s,
-        shares=shares(run, steps=SHARED_STEPS, limit=SHARED) if pace_s is not None and pace_s < SHORT_S else None,
-        points=loss_points(run),
-        leaderboard=board,
-        averaged=averaged_lines(run),
-        recent=recent(run, [line.name for line in board]),
-        activity=activity(run),
-        release=Release.objects.filter(run=run).first(),
-        heldout=heldout_points(run),
-        written=written_at(run) if recipe.writes else [],
-        **totals(run)._asdict(),
+        pace_s=pace([point.at for point in reversed(points[-PACED:]) if point.at]),
+        points=points,
+        release=getattr(run, "release", None),
+        **sums._asdict(),
     )
 
 
 def activity(run: Run) -> list[ActivityLine]:
-    """The timeline, newest first: commits come every second and leave room for everything else."""
+    """The timeline, newest first: commits come every second and leave room for everything else.
+
+    One query: lines since the last that is shown of either kind. Of one moment there may be more.
+    """
     lines = activity_of(run)
-    steps_made, others = lines.filter(kind=STEP)[:RECENT_STEPS], lines.exclude(kind=STEP)[:RECENT]
+    is_step = Q(kind=STEP), ~Q(kind=STEP)
+    shown = Q()
+    for which, most in zip(is_step, (RECENT_STEPS, RECENT), strict=True):
+        last = Subquery(lines.filter(which).values("at")[most - 1 : most])
+        shown |= which & Q(at__gte=Coalesce(last, EARLIEST, output_field=DateTimeField()))
+    found = list(lines.filter(shown)[: MOST_AT_ONCE + RECENT_STEPS + RECENT])
+    steps_made = [line for line in found if line.kind == STEP][:RECENT_STEPS]
+    others = [line for line in found if line.kind != STEP][:RECENT]
     return sorted([*steps_made, *others], key=lambda line: (line.at, line.pk), reverse=True)
 
 
@@ -195,22 +218,25 @@ def best_snapshot(run: Run) -> Snapshot | None:
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
     """Held-out losses in order, evenly thinned by the database, always with the newest and the best."""
-    known = run.snapshots.exclude(heldout_loss=None)
-    stride = max(1, -(-known.count() // most))
-    if stride > 1:
-        newer = Window(RowNumber(), order_by=F("index").desc()) - 1
-        best = best_snapshot(run)
-        known = known.annotate(part=Mod(newer, stride)).filter(Q(part=0) | Q(pk=best.pk if best else 0))
-    found = known.order_by("index").values_list("index", "step", "heldout_loss", "created_at", "heldout_figures")
-    return [Measured(place, step, loss, at, figures) for place, step, loss, at, figures in found if loss is not None]
+    newer = Window(RowNumber(), order_by=F("index").desc()) - 1
+    best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
+    stride = (Window(Count("pk")) - 1) / most + 1
+    known = run.snapshots.exclude(heldout_loss=None).annotate(part=Mod(newer, stride), best=best)
+    rows = (
+        known.filter(Q(part=0) | Q(best=1))
+        .order_by("index")
+        .values_list("index", "step", "heldout_loss", "created_at", "heldout_figures")
+    )
+    return [Measured(place, step, loss, at, figures) for place, step, loss, at, figures in rows if loss is not None]
 
 
 def written_at(run: Run) -> list[Snapshot]:
     """The snapshots whose texts are shown, newest first: the last ones, and the first, so that one sees it learn."""
-    known = run.snapshots.exclude(written=[]).only("run", "index", "step", "written")
-    newest = list(known.order_by("-index")[: WRITTEN + 1])
-    first = known.order_by("index").first() if len(newest) > WRITTEN else None
-    return [*newest[:WRITTEN], *([first] if first else [])]
+    known = run.snapshots.exclude(written=[])
+    last = Coalesce(Subquery(known.order_by("-index").values("index")[WRITTEN - 1 : WRITTEN]), 0)
+    first = Subquery(known.order_by("index").values("index")[:1])
+    shown = known.filter(Q(index__gte=last) | Q(index=first)).order_by("-index")
+    return list(shown.only("run", "index", "step", "written"))
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:

@@ -1,6 +1,7 @@
 """What pages show of who is in a run."""
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -109,6 +110,25 @@ def test_a_plan_of_another_version_is_none(state: RunState, plan: object) -> Non
 
 def test_without_a_host_there_was_no_plan(state: RunState) -> None:
     assert presence.last_plan(Run.objects.get()) is None
+
+
+def test_all_of_it_is_read_in_one_query(state: RunState, django_assert_num_queries: Any) -> None:
+    state.outline = outline(TEO, RELAY)
+    run = shown(state)
+    with django_assert_num_queries(1):
+        known = presence.present(run, with_links=True)
+    assert known == presence.Present(
+        presence.current_step(run),
+        presence.online(run),
+        presence.last_plan(run),
+        Presence.objects.get().links,
+    )
+    assert presence.links_in(known.links) == presence.links(run)
+    assert presence.present(run) == known._replace(links={})
+    Presence.objects.update(at=timezone.now() - timedelta(minutes=5))
+    assert presence.present(run, with_links=True) == (None, [], outline(TEO, RELAY), {})
+    Presence.objects.all().delete()
+    assert presence.present(run) == (None, [], None, {})
 
 
 def test_what_pages_are_shown_does_not_change_behind_the_thread_that_writes_it(state: RunState) -> None:

@@ -4,12 +4,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from accounts.models import Person
 from runs import selectors
+from runs.access import BESIDE
 from runs.lifecycle.drafts import change_visibility
 from runs.lifecycle.membership import add_member, remove_member
-from runs.models import ActivityLine, Run
+from runs.models import ActivityLine, Run, Snapshot
 from tests.runs.factories import Owned, committed, opened, owned
 
 
@@ -36,6 +38,41 @@ class TestContract:
         assert (picture.step, picture.loss, picture.samples, picture.people) == (1, 5.5, 4, 1)
         assert [(point.step, point.loss) for point in picture.points] == [(1, 5.5)]
 
+    def test_the_timeline_has_the_newest_of_both_kinds(self, any_database: str, data_folder: Any) -> None:
+        run, now = opened(Person.objects.create_user("Amina", None)), timezone.now()
+        assert selectors.activity(run) == []
+        lines = [("step", 90), *(("void", at) for at in range(80, 40, -1)), *(("step", at) for at in range(9))]
+        for kind, age in lines:
+            ActivityLine.objects.create(run=run, kind=kind, text=f"{age}", at=now - timedelta(minutes=age))
+        found = [(line.kind, int(line.text)) for line in selectors.activity(run)]
+        assert found == [*(("step", at) for at in range(6)), *(("void", at) for at in range(41, 55))]
+        ActivityLine.objects.filter(kind="step", at__gt=now - timedelta(minutes=60)).delete()
+        assert [(line.kind, int(line.text)) for line in selectors.activity(run)][-1] == ("step", 90)
+
+    def test_held_out_losses_are_thinned_and_keep_the_newest_and_the_best(
+        self, any_database: str, data_folder: Any
+    ) -> None:
+        run = opened(Person.objects.create_user("Amina", None))
+        assert selectors.heldout_points(run) == []
+        facts = {"run": run, "state_digest": "", "size": 1}
+        Snapshot.objects.bulk_create(
+            Snapshot(**facts, index=at, step=at, file=f"{at}", heldout_loss=1.0 if at in (4, 9) else 2.0)
+            for at in range(1, 24)
+        )
+        assert [point.step for point in selectors.heldout_points(run)] == list(range(1, 24))
+        assert [point.step for point in selectors.heldout_points(run, most=23)] == list(range(1, 24))
+        assert [point.step for point in selectors.heldout_points(run, most=6)] == [3, 4, 7, 11, 15, 19, 23]
+
+    def test_the_last_texts_are_shown_and_the_first(self, any_database: str, data_folder: Any) -> None:
+        run = opened(Person.objects.create_user("Amina", None))
+        assert selectors.written_at(run) == []
+        for at in range(1, 7):
+            words = [["", "words"]] if at != 5 else []
+            Snapshot.objects.create(run=run, index=at, step=at, file=f"{at}", size=1, state_digest="", written=words)
+            if at == 2:
+                assert [each.step for each in selectors.written_at(run)] == [2, 1]
+        assert [each.step for each in selectors.written_at(run)] == [6, 4, 3, 1]
+
     def test_the_list_shows_each_runs_own_loss(self, any_database: str, data_folder: Any) -> None:
         amina = Person.objects.create_user("Amina", None)
         machine = owned(amina).machine
@@ -52,8 +89,8 @@ def test_a_picture_takes_the_same_queries_at_any_length(
 ) -> None:
     for _ in range(steps):
         committed(run, (laptop.machine, 4))
-    fresh = Run.objects.select_related("dataset", "organizer", "head").get(pk=run.pk)
-    with django_assert_max_num_queries(14):
+    fresh = Run.objects.select_related(*BESIDE).get(pk=run.pk)
+    with django_assert_max_num_queries(8):
         selectors.run_picture(fresh)
 
 

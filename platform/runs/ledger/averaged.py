@@ -3,7 +3,7 @@
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import Exists, OuterRef, Sum
 
 from accounts.models import Machine
 from peer_agent.protocol.averaged import averaged_bytes
@@ -43,10 +43,9 @@ def averaged_lines(run: Run) -> list[AveragedLine]:
     """People whose machines have averaged something, most bytes first. Relays, the site's own, have no line."""
     members = run.averaged.exclude(machine__kind=Machine.Kind.RELAY)
     sums = members.order_by().values("person").annotate(given=Sum("bytes_averaged"))
-    rows = sums.order_by("-given", "person__username").values_list("person", "person__username", "given")[:SHOWN]
-    people = [row[0] for row in rows]
-    ranked = set(run.totals.filter(person__in=people).values_list("person", flat=True)) if people else set()
-    return [AveragedLine(name, given, person in ranked) for person, name, given in rows]
+    ranked = Exists(run.totals.filter(person=OuterRef("person")))
+    rows = sums.order_by("-given", "person__username").values_list("person__username", "given", ranked)
+    return [AveragedLine(*row) for row in rows[:SHOWN]]
 
 
 def in_words(size: int) -> str:

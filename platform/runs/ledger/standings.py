@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from django.db.models import Count, F, FloatField, Min, Sum, Value, Window
+from django.db.models import BigIntegerField, Count, F, FloatField, Func, Min, Sum, Value, Window
 from django.db.models.functions import Cast, Power, Rank
 
 from accounts.days import day_of
@@ -16,6 +16,7 @@ from accounts.models import Person
 from runs.models import LedgerEntry, Run
 
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth
+BOARD = ("rank", "person__username", "given", "read", "made", "machines")
 BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
 
 
@@ -102,10 +103,18 @@ def totals(run: Run) -> Totals:
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[LeaderboardLine]:
     """People by samples; among equals whoever gave first."""
-    ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
-    sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk")).order_by("-given", "first")
-    rows = sums.values_list("rank", "person__username", "given", "read", "made", "machines")
-    return [LeaderboardLine(*row) for row in rows[offset : offset + limit]]
+    return [LeaderboardLine(*row) for row in _board(run).values_list(*BOARD)[offset : offset + limit]]
+
+
+def board_and_totals(run: Run, *, limit: int = 10) -> tuple[list[LeaderboardLine], Totals]:
+    """The first lines of the leaderboard, and the sums of all of it, in one query."""
+    everybody = {
+        "people_of_all": Window(Count("*")),
+        **{f"{name}_of_all": Window(_SumOf(F(name))) for name in ("machines", "given", "read")},
+    }
+    rows = list(_board(run).annotate(**everybody).values_list(*BOARD, *everybody)[:limit])
+    of_all = Totals(*(int(value) for value in rows[0][len(BOARD) :])) if rows else Totals(0, 0, 0, 0)
+    return [LeaderboardLine(*row[: len(BOARD)]) for row in rows], of_all
 
 
 def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, limit: int = 10) -> list[PeriodLine]:
@@ -133,13 +142,17 @@ def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[Machine
 def place_of(run: Run, person: Person) -> Place | None:
     """Where somebody stands among the people of a run; None without a sample."""
     own = run.totals.filter(person=person).aggregate(given=Sum("samples"))["given"]
-    if own is None:
-        return None
-    above = _people(run).filter(given__gt=own).aggregate(people=Count("given"), least=Min("given"))
-    if not above["people"]:
+    return place_with(run, own) if own is not None else None
+
+
+def place_with(run: Run, samples: int) -> Place:
+    """Where somebody stands who gave so many samples."""
+    ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), people=Window(Count("*")))
+    above = ranked.filter(given__gt=samples).order_by("given").values_list("people", "rank", "given").first()
+    if above is None:
         return Place(1, 1, None)
-    beyond = _people(run).filter(given__gt=above["least"]).count()
-    return Place(above["people"] + 1, beyond + 1, above["least"] - own)
+    people, next_rank, given = above
+    return Place(people + 1, next_rank, given - samples)
 
 
 def recent(run: Run, names: Collection[str]) -> Recent:
@@ -149,11 +162,11 @@ def recent(run: Run, names: Collection[str]) -> Recent:
     newest = (last - 1) // stretch
     oldest = max(0, newest - BARS + 1)
     given = {name: [0] * (newest - oldest + 1) for name in names}
-    people = dict(Person.objects.filter(username__in=names).values_list("pk", "username"))
-    recent = run.ledger.filter(person__in=list(people), step__gt=oldest * stretch, step__lte=last).order_by()
-    parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person", "part")
-    for person, part, samples in parts.annotate(given=Sum("samples")):
-        given[people[person]][part - oldest] = samples
+    people = Person.objects.filter(username__in=names)
+    recent = run.ledger.filter(person__in=people, step__gt=oldest * stretch, step__lte=last).order_by()
+    parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person__username", "part")
+    for name, part, samples in parts.annotate(given=Sum("samples")):
+        given[name][part - oldest] = samples
     return Recent(last - oldest * stretch, given)
 
 
@@ -164,6 +177,21 @@ def shares(run: Run, *, steps: int, limit: int) -> Shares:
     rows = LedgerEntry.objects.filter(entry__in=entries).order_by().values_list("person__username")  # by its index
     given = list(rows.annotate(given=Sum("samples")).order_by("-given", "person__username"))
     return Shares(min(steps, last), sum(samples for _, samples in given), dict(given[:limit]))
+
+
+def _board(run: Run) -> Any:
+    """A row for each person in the order of the leaderboard; its columns are `BOARD`."""
+    ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
+    sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk"))
+    return sums.order_by("-given", "first")
+
+
+class _SumOf(Func):
+    """The sum of a sum, over the rows of a query that has groups: Django's own takes no sum."""
+
+    function = "SUM"
+    window_compatible = True
+    output_field = BigIntegerField()
 
 
 def _people(run: Run) -> Any:

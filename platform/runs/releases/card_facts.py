@@ -117,7 +117,8 @@ def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:
     """What was given up to a step: the totals, unless they have later steps in them; else the ledger's rows."""
-    return run.ledger.filter(step__lte=step) if run.totals.filter(last_step__gt=step).exists() else run.totals.all()
+    is_past = step < run.head.step and run.totals.filter(last_step__gt=step).exists()
+    return run.ledger.filter(step__lte=step) if is_past else run.totals.all()
 
 
 def vouched(dataset: Dataset) -> str:

@@ -21,11 +21,6 @@ def set_named(*, run: Run, person: Person, agreed: bool) -> None:
         queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk, after_s=REMAKE_S)
 
 
-def is_named(run: Run, person: Person) -> bool:
-    """Whether this person agreed."""
-    return NamedVolunteer.objects.filter(run=run, person=person).exists()
-
-
 def has_given(run: Run, person: Person) -> bool:
     """Whether there is something of theirs in the run."""
     return run.totals.filter(person=person).exists()

@@ -5,27 +5,38 @@ from uuid import UUID
 from django.utils import timezone
 
 from runs import selectors
+from runs.access import BESIDE
 from runs.models import Publication, Run, Verification
 from web.run_picture import presence
 from web.run_picture.picture import LEADERBOARD_LINES, Picture, Seen, picture_of
 
 
-def seen_of(run: Run) -> Seen:
-    """What there is to see of a run now."""
-    step = presence.current_step(run)
+def seen_of(run: Run, *, with_links: bool = False) -> Seen:
+    """What there is to see of a run now; also what its links carry, for whoever may know."""
+    return _seen(run, selectors.run_picture(run, lines=LEADERBOARD_LINES), with_links=with_links)
+
+
+def head_of(run: Run) -> Seen:
+    """What the head of its pages shows of it, in three queries: state, progress and sums, and who is here."""
+    return _seen(run, selectors.run_head(run))
+
+
+def _seen(run: Run, picture: selectors.RunPicture, *, with_links: bool = False) -> Seen:
+    here = presence.here(run, with_links=with_links)
     return Seen(
-        run=selectors.run_picture(run, lines=LEADERBOARD_LINES),
-        peers=presence.online(run),
-        phase=step["phase"] if step else "",
+        run=picture,
+        peers=here.peers,
+        phase=here.phase,
         void_rounds=selectors.void_rounds(run),
         now=timezone.now(),
-        outline=presence.last_plan(run),
+        outline=here.plan,
+        links=here.links,
     )
 
 
 def troubled_rows(run: Run) -> tuple[Verification | None, Publication | None]:
     """What else of a run may have failed: its replay, and what was sent to the Hub."""
-    return Verification.objects.filter(run=run).first(), Publication.objects.filter(run=run).first()
+    return getattr(run, "verification", None), getattr(run, "publication", None)
 
 
 def prepare_looks() -> None:
@@ -39,5 +50,5 @@ def prepare_looks() -> None:
 
 def look(run_id: UUID) -> Picture | None:
     """The picture, None where the run is gone."""
-    run = Run.objects.select_related("dataset", "organizer", "head").filter(pk=run_id).first()
+    run = Run.objects.select_related(*BESIDE).filter(pk=run_id).first()
     return picture_of(seen_of(run)) if run else None

@@ -1,5 +1,6 @@
 """What machines' links were measured to carry: to each machine's owner and to the run's organizer, to nobody else."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from accounts.models import Machine, Person
@@ -29,12 +30,17 @@ class OwnLink(NamedTuple):
     link: Link
 
 
-def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
-    """Of the machines that are in the run now one's own, or to its organizer all; by person and name."""
+def links_for(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None) -> list[OwnLink]:
+    """Of the machines that are in the run now one's own, or to its organizer all; by person and name.
+
+    `stored`: the links, where the caller has read them.
+    """
     person = person_of(viewer)
     if person is None:
         return []
-    known = presence.links(run)
+    known = presence.links(run) if stored is None else presence.links_in(stored)
+    if not known:
+        return []
     which = {"pk__in": list(known)} if may_manage(run, viewer) else {"person": person}
     found = [
         OwnLink(each.peer_id, *_names(each, person), known[each.peer_id])
@@ -51,9 +57,9 @@ def _names(machine: Machine, person: Person) -> tuple[str, str]:
     return RELAY, machine.name if machine.person == person else ""
 
 
-def links_shown(run: Run, viewer: Viewer) -> dict[str, Any]:
+def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The same in words, as the page has them; without a row where there is none to be seen."""
-    links = links_for(run, viewer)
+    links = links_for(run, viewer, stored)
     title = EVERYBODYS if may_manage(run, viewer) else OWN
     return {
         "title": title,

@@ -1,34 +1,77 @@
 """Where the one who asks stands in a run."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from django.db.models import Sum
+from django.db.models import Exists, OuterRef, Subquery, Sum
 
+from accounts.models import Person
 from runs.access import Viewer, person_of
 from runs.ledger import standings
-from runs.models import Run
+from runs.ledger.standings import Place
+from runs.models import NamedVolunteer, Run
 from web.run_picture import status_sentence
 from web.run_picture.presence import TRAINER, OnlinePeer
 
 
-def own_machine_words(run: Run, viewer: Viewer, peers: Sequence[OnlinePeer]) -> str:
+@dataclass
+class Own:
+    """What the viewer has given to a run, asked for once and only where it is needed."""
+
+    run: Run
+    viewer: Viewer
+
+    @property
+    def samples(self) -> int | None:
+        """None of who is nobody or gave nothing."""
+        return self._facts[0]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether they agreed to be named on the model's card."""
+        return self._facts[1]
+
+    @cached_property
+    def _facts(self) -> tuple[int | None, bool]:
+        person = person_of(self.viewer)
+        if person is None:
+            return None, False
+        totals = self.run.totals.filter(person=OuterRef("pk")).order_by().values("person")
+        given = Subquery(totals.annotate(given=Sum("samples")).values("given"))
+        named = Exists(NamedVolunteer.objects.filter(run=self.run, person=OuterRef("pk")))
+        samples, is_named = Person.objects.filter(pk=person.pk).values_list(given, named).get()
+        return samples, is_named
+
+    @cached_property
+    def place(self) -> Place | None:
+        """Where they stand, as far as they gave something."""
+        return standings.place_with(self.run, self.samples) if self.samples is not None else None
+
+    def share(self, whole: int) -> dict[str, Any] | None:
+        """In samples and as a part of all; None for nothing."""
+        if not self.samples:
+            return None
+        return {"samples": self.samples, "percent": f"{100 * self.samples / whole:.1f} %"}
+
+
+def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
     """“Your machine: 18,949 samples, 1st” to those who train now; empty to all others."""
-    person = person_of(viewer)
+    person = person_of(own.viewer)
     here = sum(person is not None and peer.name == person.username and peer.role == TRAINER for peer in peers)
     if person is None or not here:
         return ""
     name = "Your machine" if here == 1 else f"Your {here} machines"
-    place = standings.place_of(run, person)
-    if place is None:
+    if own.samples is None or own.place is None:
         return f"{name}: no samples yet"
-    samples = run.totals.filter(person=person).aggregate(given=Sum("samples"))["given"]
-    return f"{name}: {status_sentence.counted(samples, 'sample', 'samples')}, {status_sentence.ordinal(place.rank)}"
+    given = status_sentence.counted(own.samples, "sample", "samples")
+    return f"{name}: {given}, {status_sentence.ordinal(own.place.rank)}"
 
 
-def own_words(run: Run, viewer: Viewer, shown: Collection[str]) -> str:
+def own_words(own: Own, shown: Collection[str]) -> str:
     """“you: 14th, 212 samples short of 13th”; empty for those who are among the rows, gave nothing, or are nobody."""
-    person = person_of(viewer)
+    person = person_of(own.viewer)
     if person is None or person.username in shown:
         return ""
-    place = standings.place_of(run, person)
-    return status_sentence.standing(place) if place else ""
+    return status_sentence.standing(own.place) if own.place else ""

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ class Seen(NamedTuple):
     void_rounds: int
     now: datetime
     outline: Outline | None = None  # of the last plan
+    links: Mapping[str, Any] = {}  # what each one's carry: never in the picture, see `own_links`
 
 
 def picture_of(seen: Seen) -> Picture:

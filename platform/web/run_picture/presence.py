@@ -1,11 +1,11 @@
 """Who is in a run now, as its host shows it. Pages and API ask here and nowhere else."""
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from coordination import presence
-from coordination.presence import Link, Step
+from coordination.presence import Link
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Outline
 from runs.models import Run
@@ -23,6 +23,24 @@ class OnlinePeer(NamedTuple):
     state: str
     done: int
     samples_per_s: float
+
+
+class Here(NamedTuple):
+    """What a host shows of a run. `links` are for their owners and the organizer: see `own_links`."""
+
+    peers: list[OnlinePeer]
+    phase: str  # empty where nobody drives the run
+    plan: Outline | None
+    links: dict[str, Any]
+
+
+def here(run: Run, *, with_links: bool = False) -> Here:
+    """All that pages ask, in one query; a run that ended still shows its last plan."""
+    found = presence.present(run, with_links=with_links)
+    if run.state not in HOSTED:
+        return Here([], "", found.plan, {})
+    peers = [OnlinePeer(**peer) for peer in found.members]
+    return Here(peers, found.step["phase"] if found.step else "", found.plan, found.links)
 
 
 def online(run: Run) -> list[OnlinePeer]:
@@ -44,11 +62,6 @@ def numbers_online(runs: Collection[Run]) -> dict[UUID, int]:
     return {run.pk: len(members.get(run.pk, [])) for run in runs}
 
 
-def current_step(run: Run) -> Step | None:
-    """How far the step is that is being made, None where nobody drives the run."""
-    return presence.current_step(run) if run.state in HOSTED else None
-
-
 def last_plan(run: Run) -> Outline | None:
     """What the last plan was, as people see it. A run that ended still shows it."""
     return presence.last_plan(run)
@@ -57,3 +70,8 @@ def last_plan(run: Run) -> Outline | None:
 def links(run: Run) -> dict[PeerId, Link]:
     """What the links of those who are here carry. Not for everybody: see `own_links`."""
     return presence.links(run) if run.state in HOSTED else {}
+
+
+def links_in(stored: Mapping[str, Any]) -> dict[PeerId, Link]:
+    """The same from what `here` has read."""
+    return presence.links_in(stored)

@@ -49,6 +49,16 @@ class TestContract:
             (3, "hand 2", 1, 1, 1),
         ]
 
+    def test_the_first_lines_come_with_the_sums_of_all(
+        self, any_database: str, data_folder: Any, machines: list[Machine]
+    ) -> None:
+        run = opened(machines[0].person)
+        assert standings.board_and_totals(run) == ([], (0, 0, 0, 0))
+        committed(run, (machines[0], 3), (machines[4], 4), (machines[1], 6), (machines[2], 1))
+        committed(run, (machines[1], 2))
+        assert standings.board_and_totals(run) == (standings.leaderboard(run), standings.totals(run))
+        assert standings.board_and_totals(run, limit=1) == (standings.leaderboard(run, limit=1), (3, 4, 16, 8 * 16))
+
     def test_days_and_weeks(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
         """A week halves what a sample weighs; today's board knows today alone."""
         run, now = opened(machines[0].person), timezone.now()

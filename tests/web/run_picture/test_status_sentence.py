@@ -23,7 +23,7 @@ def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **chan
     run._state.fields_cache["organizer"] = "Amina"
     text = Dataset(state=dataset, fault_code="E302", fault_text="The text is not UTF-8.")
     facts: dict[str, Any] = {
-        "run": run, "dataset": text, "step": 12, "index": 12, "target_steps": 100, "target_batch": 48, "last": None,
+        "run": run, "dataset": text, "step": 12, "index": 12, "target_steps": 100, "target_batch": 48,
         "pace_s": None, "points": [], "leaderboard": [], "people": 2, "machines": 3, "samples": 0, "tokens": 0,
         "activity": [], "release": None,
     }  # fmt: skip

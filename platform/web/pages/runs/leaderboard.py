@@ -17,7 +17,7 @@ from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
 from web.run_picture import card_sentences
-from web.run_picture.own_place import own_words
+from web.run_picture.own_place import Own, own_words
 from web.run_picture.step_bars import tint_of
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
@@ -61,7 +61,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "with_page": names_with_page({row.name for row in rows[:PAGE]}),
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
         "nobody": NO_TEAM if of == "teams" else NOBODY.get(period, card_sentences.NOBODY),
-        "you": own_words(run, request.user, [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",
+        "you": own_words(Own(run, request.user), [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",
         "before": page - 1,
         "after": page + 1 if len(rows) > PAGE else 0,
     }
@@ -72,7 +72,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 @require_safe
 def own_place(request: HttpRequest, slug: str) -> HttpResponse:
     """The reader's own line of the leaderboard."""
-    you = own_words(run_or_404(access_run, request, slug), request.user, ())
+    you = own_words(Own(run_or_404(access_run, request, slug), request.user), ())
     return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
 
 

@@ -25,8 +25,8 @@ from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.loading import seen_of
 from web.run_picture.own_links import links_shown
-from web.run_picture.own_place import own_machine_words, own_words
-from web.run_picture.picture import Picture, picture_of
+from web.run_picture.own_place import Own, own_machine_words, own_words
+from web.run_picture.picture import Picture, Seen, picture_of
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import counted
 
@@ -51,38 +51,48 @@ def written_part(request: HttpRequest, slug: str) -> HttpResponse:
 
 def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Everything on a run's page."""
-    seen = seen_of(run)
-    picture, live, entropy = seen.run, picture_of(seen), run.dataset.unigram_entropy
+    seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
+    facts = head_facts(request, run, seen, own)
+    picture, live, entropy = seen.run, facts["live"], run.dataset.unigram_entropy
     unit, _ = run.parsed_recipe.loss_unit
-    links, is_organizer = links_shown(run, request.user), may_manage(run, request.user)
+    links, is_organizer = links_shown(run, request.user, seen.links), may_manage(run, request.user)
     return {
-        "run": run,
-        "seen": seen,
-        "picture": picture,
+        **facts,
         "recipe": run.parsed_recipe,
-        "sources": source_lines(run),
-        "live": live,
-        **{name: live[name] for name in ("sentence", "trend", "summary")},
+        **{name: live[name] for name in ("trend", "summary")},
         **standing_facts(live, STANDING_ON),
         # The chart is made of numbers and fixed words alone.
         "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout, unit=unit)),  # noqa: S308
         "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout, unit=unit)),  # noqa: S308
-        "mine": own_machine_words(run, request.user, seen.peers),
-        "you": own_words(run, request.user, [line.name for line in picture.leaderboard]),
+        "you": own_words(own, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "links": links,
         "links_drawn": linked(live["plan"]) if live["plan"] else (),
         "is_organizer": is_organizer,
         "asks_links": is_organizer or bool(links["rows"]),
-        "can_join": run.state in LIVE,
         "preview": PREVIEW,
-        "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
         "site": site_of(request),
-        **home_facts(request, run),
+        **home_facts(request, run, own, picture.samples),
         "install": install_lines(request),
         "is_near": is_near(request),
         "needs": needs_words(run.parsed_recipe),
         "room": room_words(run, seen.peers),
+    }
+
+
+def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str, Any]:
+    """What the pages of a run have in common: their head, its dataset, and what both decide by."""
+    live = picture_of(seen)
+    return {
+        "run": run,
+        "seen": seen,
+        "picture": seen.run,
+        "sources": source_lines(run),
+        "live": live,
+        "sentence": live["sentence"],
+        "mine": own_machine_words(own, seen.peers),
+        "can_join": run.state in LIVE,
+        "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
     }
 
 
