@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
-from django.db.models import Sum
+from django.db.models import Count, OuterRef, Q, Subquery, Sum
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
-from runs.models import Run
+from runs.models import Dataset, Run, Upload
 from runs.states import UNDER_WAY
 from runs.storage import MEGABYTE
 
@@ -42,12 +42,9 @@ def quotas_of(person: Person) -> Quotas | None:
 
 def use_of(person: Person) -> Use:
     """For the pages on which people meet the bounds."""
-    return Use(
-        drafts=drafts_of(person),
-        disk_mb=-(-disk_of(person) // MEGABYTE),
-        runs=under_way(person),
-        most=quotas_of(person),
-    )
+    states = Count("pk", filter=Q(state=Run.State.DRAFT)), Count("pk", filter=Q(state__in=UNDER_WAY))
+    found = person.runs.aggregate(drafts=states[0], runs=states[1])
+    return Use(disk_mb=-(-disk_of(person) // MEGABYTE), most=quotas_of(person), **found)
 
 
 def drafts_of(person: Person) -> int:
@@ -62,9 +59,12 @@ def under_way(person: Person) -> int:
 
 def disk_of(person: Person) -> int:
     """Bytes of their texts, those on their way in counted whole."""
-    kept = person.datasets.aggregate(total=Sum("size"))["total"] or 0
-    coming = person.uploads.aggregate(total=Sum("size"))["total"] or 0
-    return int(kept + coming)
+    kept, coming = (
+        rows.filter(**{owner: OuterRef("pk")}).order_by().values(owner).annotate(total=Sum("size")).values("total")
+        for rows, owner in ((Dataset.objects, "organizer"), (Upload.objects, "person"))
+    )
+    found = Person.objects.filter(pk=person.pk).values_list(Subquery(kept), Subquery(coming))
+    return sum(size or 0 for size in found.get())
 
 
 def require_draft_left(person: Person) -> None:

@@ -19,6 +19,7 @@ from runs.access import listed_runs
 from runs.ledger.team_standings import given_by_member, given_by_run
 from web.http import rate_limits
 from web.http.access import missing
+from web.http.parts import part_of
 from web.http.requester import address_of, person_in
 from web.run_picture.status_sentence import counted
 
@@ -122,14 +123,16 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
     given, members = given_by_member(team, runs), list(teams.members_of(team))
     names = [member.person.username for member in members]
     ranked = sorted(names, key=lambda name: (-given.get(name, 0), name.lower()))
+    shown = part_of(ranked, request, "members", f"/teams/{team.slug}/")
     former = sum(samples for name, samples in given.items() if name not in names)
     by_run = given_by_run(team, runs)
     facts: dict[str, Any] = {
         "team": team,
-        "members": [(name, given.get(name, 0)) for name in ranked],
+        "members": [(name, given.get(name, 0)) for name in shown.rows],
+        "part": shown,
         "former": former,
         "runs": by_run,
-        "with_page": names_with_page(names),
+        "with_page": names_with_page(shown.rows),
         "sentence": _sentence(sum(given.values()), len(by_run), len(names)),
         "is_leader": team.leader == request.user,
         "is_member": not isinstance(request.user, AnonymousUser) and request.user.get_username() in names,

@@ -7,6 +7,7 @@ from django import forms
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -20,10 +21,12 @@ from runs.lifecycle import drafts, ending, membership, services
 from runs.models import Dataset, Run
 from runs.states import LIVE
 from web.http.access import run_or_404
+from web.http.parts import part_of
 from web.pages.runs.forms.organizer import AnnouncementForm, ExtendForm, InvitationForm, MemberForm
 from web.pages.runs.forms.sources import WeightsForm
-from web.pages.runs.run import REFRESH_S, STANDING_ON, run_facts, standing_facts
-from web.run_picture.loading import troubled_rows
+from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
+from web.run_picture.loading import head_of, troubled_rows
+from web.run_picture.own_place import Own
 from web.run_picture.presence import RELAY
 from web.run_picture.troubles import run_troubles
 
@@ -194,7 +197,7 @@ def manage_page(
     wrong: dict[str, forms.Form] | None = None,
 ) -> HttpResponse:
     """The page with what went wrong (`wrong`: forms that were filled in), or with a link that is shown once."""
-    facts = run_facts(request, run)
+    facts, page = head_facts(request, run, head_of(run), Own(run, request.user)), reverse("web:manage", args=[run.slug])
     facts |= {
         "fault": fault,
         "troubles": [trouble for trouble in run_troubles(facts["seen"], *troubled_rows(run)) if trouble != fault],
@@ -205,10 +208,10 @@ def manage_page(
         "removal_form": MemberForm(prefix="remove"),
         "invitation_form": InvitationForm(),
         "link": link,
-        "members": membership.members_of(run),
+        "members": part_of(membership.members_of(run), request, "members", page),
         "online_names": {peer.name for peer in facts["seen"].peers if peer.role != RELAY},
-        "removed": membership.removed_from(run),
-        "invitations": membership.open_invitations(run),
+        "removed": part_of(membership.removed_from(run), request, "removed", page),
+        "invitations": part_of(membership.open_invitations(run), request, "links", page),
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
         **source_facts(run, facts["sources"]),
         "use": quotas.use_of(run.organizer),

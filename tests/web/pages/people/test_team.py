@@ -8,7 +8,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from accounts import teams
-from accounts.models import Person, Team
+from accounts.models import Person, Team, TeamMember
 from runs.models import Run
 from tests.runs.factories import Owned, committed, opened
 from tests.web.browsing import as_, page
@@ -133,3 +133,12 @@ def test_whoever_uses_two_links_at_once_is_in_one_team(
     teams.make_team(leader=stranger, name="Solo")
     assert as_(stranger).post(link)["Location"] == "/account/"
     assert Team.objects.get(name="Solo").members.filter(person=stranger, left_day=None).exists()
+
+
+def test_a_hundred_members_are_listed_at_a_time(run: Run, team: Team, client: Client) -> None:
+    people = Person.objects.bulk_create(Person(username=f"hand-{place:03}") for place in range(101))
+    TeamMember.objects.bulk_create(TeamMember(team=team, person=person, joined_day=0) for person in people)
+    first, rest = (page(client.get(f"{address(team)}?members={begin}")) for begin in (0, 100))
+    assert ("102 people" in first, "hand-098" in first, "hand-099" in first) == (True, True, False)
+    assert f'href="{address(team)}?members=100#members"' in first
+    assert ("hand-098" in rest, "hand-100" in rest) == (False, True)

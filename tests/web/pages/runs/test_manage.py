@@ -457,3 +457,16 @@ class TestAnnouncement:
         assert line in page(as_(organizer).get("/runs/proverbs/manage/"))
         committed(run, (laptop.machine, 4))
         assert "Now add your own machine" not in page(as_(organizer).get("/runs/proverbs/manage/"))
+
+    def test_a_hundred_are_listed_at_a_time(self, closed: Run, organizer: Person) -> None:
+        people = Person.objects.bulk_create(Person(username=f"guest-{place:03}") for place in range(102))
+        Member.objects.bulk_create(Member(run=closed, person=person) for person in people)
+        first = page(as_(organizer).get(MANAGE))
+        assert ("guest-099" in first, "guest-100" in first) == (True, False)
+        assert 'href="/runs/proverbs/manage/?members=100#members"' in first
+        rest = page(as_(organizer).get(f"{MANAGE}?members=100"))
+        assert ("guest-099" in rest, "guest-101" in rest) == (False, True)
+        assert 'href="/runs/proverbs/manage/?members=0#members"' in rest
+        assert "Next 100" not in rest
+        assert "guest-000" in page(as_(organizer).get(f"{MANAGE}?members=-1"))
+        assert "Previous 100" in page(as_(organizer).get(f"{MANAGE}?members=900"))

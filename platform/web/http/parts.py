@@ -1,0 +1,34 @@
+"""Long lists on a page, a hundred rows at a time."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+ROWS = 100
+MOST_DIGITS = 9
+
+
+class Part(NamedTuple):
+    """Some rows of a list, and the links to those before and after them; an empty link where there are none."""
+
+    rows: Sequence[Any]
+    before: str
+    after: str
+
+    def __bool__(self) -> bool:
+        """Whether there are rows, as of a list."""
+        return bool(self.rows)
+
+
+def part_of(rows: QuerySet[Any] | Sequence[Any], request: HttpRequest, name: str, page: str) -> Part:
+    """The rows from the one that the address says under this name, in one query. Only this list moves.
+
+    `page`: where the links lead, as a form that was filled in wrongly is answered elsewhere.
+    """
+    said = request.GET.get(name, "")
+    begin = int(said) if said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS else 0
+    found = list(rows[begin : begin + ROWS + 1])
+    before = f"{page}?{name}={max(0, begin - ROWS)}#{name}" if begin else ""
+    return Part(found[:ROWS], before, f"{page}?{name}={begin + ROWS}#{name}" if len(found) > ROWS else "")
