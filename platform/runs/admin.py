@@ -3,11 +3,47 @@
 from typing import Any
 
 from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db.models import Sum
 from django.http import HttpRequest
+from django.utils.functional import cached_property
 
 from accounts.admin import Kept
 from runs.lifecycle import drafts
-from runs.models import Dataset, LedgerEntry, LogEntry, Release, Run
+from runs.models import Dataset, Head, LedgerEntry, LogEntry, MachineTotal, Release, Run
+
+
+class KnownLength(Paginator):  # type: ignore[type-arg]  # Django's class takes no parameters when it runs
+    """Pages of a table with millions of rows: how many is kept elsewhere, and counted only where some are sought."""
+
+    @staticmethod
+    def kept() -> int:
+        """How many rows there are of all runs."""
+        raise NotImplementedError
+
+    @cached_property
+    def count(self) -> int:
+        """Rows of all pages."""
+        rows: Any = self.object_list
+        return Paginator(rows, self.per_page).count if rows.query.where else self.kept()
+
+
+class LogPages(KnownLength):
+    """A run's head says how many entries it has."""
+
+    @staticmethod
+    def kept() -> int:
+        """Entries of all runs."""
+        return int(Head.objects.aggregate(n=Sum("index", default=0))["n"])
+
+
+class LedgerPages(KnownLength):
+    """A machine has a row for each of its rounds."""
+
+    @staticmethod
+    def kept() -> int:
+        """Rounds of all machines."""
+        return int(MachineTotal.objects.aggregate(n=Sum("rounds", default=0))["n"])
 
 
 class ReadOnly(Kept):
@@ -55,6 +91,8 @@ class DatasetAdmin(ReadOnly):
 class LogEntryAdmin(ReadOnly):
     """Committed updates."""
 
+    paginator = LogPages
+
     list_display = ("run", "step", "at", "loss", "samples", "peers", "duration_s", "attempts", "digest")
     list_select_related = ("run",)
     search_fields = ("run__slug", "digest")
@@ -65,6 +103,8 @@ class LogEntryAdmin(ReadOnly):
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(ReadOnly):
     """Who gave what."""
+
+    paginator = LedgerPages
 
     list_display = ("run", "step", "person", "machine", "samples", "tokens", "weight", "credit")
     list_select_related = ("run", "person", "machine")

@@ -111,6 +111,17 @@ class TestRuns:
         assert told[0] == "The run is by invitation now."
         assert told[1].startswith("An operator of this site changed the description.")
 
+    def test_logs_are_as_long_as_their_rows_are_many(self, world: World, operator: Person) -> None:
+        committed(world.run, (world.laptop, 4))
+        committed(world.other, (world.laptop, 4), (Machine.objects.create(person=operator, public_key=b"1"), 4))
+        client = as_(operator)
+        for name, words, sought in (
+            ("logentry", "3 log entries", "2 results"),
+            ("ledgerentry", "4 ledger entries", "2 results"),
+        ):
+            assert words in page(client.get(f"/admin/runs/{name}/"))
+            assert sought in page(client.get(f"/admin/runs/{name}/?q=proverbs"))
+
     def test_a_machine_is_revoked(self, world: World, operator: Person) -> None:
         data = {"action": "revoke", "_selected_action": [str(world.laptop.pk)]}
         as_(operator).post("/admin/accounts/machine/", data)
