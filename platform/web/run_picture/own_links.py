@@ -30,10 +30,12 @@ class OwnLink(NamedTuple):
     link: Link
 
 
-def links_for(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None) -> list[OwnLink]:
+def links_for(
+    run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, most: int | None = None
+) -> list[OwnLink]:
     """Of the machines that are in the run now one's own, or to its organizer all; by person and name.
 
-    `stored`: the links, where the caller has read them.
+    `stored`: the links, where the caller has read them. `most`: so many of them at most, relays last.
     """
     person = person_of(viewer)
     if person is None:
@@ -41,12 +43,10 @@ def links_for(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None)
     known = presence.links(run) if stored is None else presence.links_in(stored)
     if not known:
         return []
-    which = {"pk__in": list(known)} if may_manage(run, viewer) else {"person": person}
-    found = [
-        OwnLink(each.peer_id, *_names(each, person), known[each.peer_id])
-        for each in Machine.objects.select_related("person").filter(**which)
-        if each.peer_id in known
-    ]
+    which: dict[str, Any] = {} if may_manage(run, viewer) else {"person": person}
+    machines = Machine.objects.select_related("person").filter(pk__in=list(known), **which)
+    relays_last = machines.order_by("kind", "person__username", "name", "pk")  # agents come before relays
+    found = [OwnLink(each.peer_id, *_names(each, person), known[each.peer_id]) for each in relays_last[:most]]
     return sorted(found, key=lambda each: (each.link.role == Role.RELAY, each.person, each.machine, each.peer))
 
 
@@ -59,7 +59,7 @@ def _names(machine: Machine, person: Person) -> tuple[str, str]:
 
 def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The same in words, as the page has them; without a row where there is none to be seen."""
-    links = links_for(run, viewer, stored)
+    links = links_for(run, viewer, stored, most=LINES + 1)
     title = EVERYBODYS if may_manage(run, viewer) else OWN
     return {
         "title": title,
