@@ -80,13 +80,14 @@ def looks(paths: list[str], times: int) -> dict[str, Figures]:
 
 def looked(client: Any, path: str, times: int) -> Figures:
     """A page's figures. Raises RuntimeError where there is none."""
-    spent, asked = [], 0
+    spent, worked, asked = [], [], 0
     for _ in range(WARM + times):
         with counted() as queries:
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.thread_time()
             answer = client.get(path)
             sent = answer.getvalue()
             spent.append(1000 * (time.perf_counter() - began))
+            worked.append(1000 * (time.thread_time() - cpu))
         if answer.status_code != 200:
             raise RuntimeError(f"{path}: {answer.status_code}")
         asked = max(asked, len(queries)) if len(spent) > WARM else 0
@@ -94,6 +95,7 @@ def looked(client: Any, path: str, times: int) -> Figures:
     whole = gzip.decompress(sent) if answer.get("Content-Encoding") == "gzip" else sent
     return {
         "queries": asked,
+        "cpu_ms": median(worked[WARM:]),
         "median_ms": median(counts),
         "p95_ms": statistics.quantiles(counts, n=20, method="inclusive")[-1],
         "kb": len(whole) / 1e3,

@@ -231,7 +231,7 @@ def page_rows(runs: list[Figures]) -> Iterable[Cells]:
     looked = [run for run in runs if run.get("benchmark") == "pages" and "pages" in run]
     for run in sorted(looked, key=lambda run: run["ledger_rows"])[-1:]:
         for path, page in run["pages"].items():
-            yield [f"`{path}`", *cells(page, "queries", "median_ms", "p95_ms", "kb", "sent_kb")]
+            yield [f"`{path}`", *cells(page, "queries", "cpu_ms", "median_ms", "p95_ms", "kb", "sent_kb")]
 
 
 SENDERS, RELAYS = "who reduces nothing, P up / down", "relays, nP up / down"
@@ -286,7 +286,7 @@ TABLES: dict[str, Table] = {
         ["preset", "parameters", "told / there", "memory told, MB", "memory taken, MB", "told / taken"],
         preset_rows,
     ),
-    "pages": (["page", "queries", "median, ms", "p95, ms", "kB", "kB as sent"], page_rows),
+    "pages": (["page", "queries", "processor, ms", "median, ms", "p95, ms", "kB", "kB as sent"], page_rows),
     "inner-loop": (
         ["device", "threads", "precision", "parameters", "ours, samples/s", "plain, samples/s", "ratio"],
         loop_rows,
