@@ -110,7 +110,8 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, Any]:
     text = python_text()[:150_000]
     swarm.open_endless_run(organizer, text, trainers=1, width="64", target_batch="64")
     other = swarm.slug
-    swarm.open_endless_run(organizer, text, trainers=1, width="128", layers="2", target_batch="128", snapshot_every="25")
+    larger = {"width": "128", "layers": "2", "target_batch": "128", "snapshot_every": "25"}
+    swarm.open_endless_run(organizer, text, trainers=1, **larger)
     swarm.start_agent("desk", token=swarm.token_of(organizer))
     swarm.start_agent("laptop", token=swarm.token_of(owner), inside=roaming.inside)
     swarm.wait(lambda: swarm.made("laptop") >= 2, 120, "the laptop takes part")
