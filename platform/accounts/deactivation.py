@@ -13,7 +13,7 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
 
 from accounts import teams
-from accounts.models import FORMER, RELAY_KEEPER, DeviceRequest, Person
+from accounts.models import FORMER, RELAY_KEEPER, DeviceRequest, MachineControl, Person
 from peer_agent.protocol.errors import Problem
 
 
@@ -92,6 +92,7 @@ def forget_person(*, person: Person) -> None:
     person.set_unusable_password()
     person.save()
     person.machines.update(name="machine")
+    MachineControl.objects.filter(machine__person=person).delete()
     person.tokens.all().delete()
     person.device_requests.all().delete()
     SocialAccount.objects.filter(user=person).delete()

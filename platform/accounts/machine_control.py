@@ -53,10 +53,11 @@ def controls_of(machines: Collection[Machine]) -> dict[UUID, Control]:
 
 def _control_in(row: MachineControl) -> Control:
     is_fresh = row.reported_at is not None and timezone.now() - row.reported_at <= FRESH
-    return Control(_wanted_in(row), _report_in(row) if is_fresh else None)
+    return Control(wanted_in(row), _report_in(row) if is_fresh else None)
 
 
-def _wanted_in(row: MachineControl) -> Instructions:
+def wanted_in(row: MachineControl) -> Instructions:
+    """What the owner's pages have written."""
     try:
         said = msgspec.json.decode(row.instructions)
         return msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)
@@ -76,7 +77,7 @@ def change(*, machine: Machine, to: Callable[[Instructions], Instructions]) -> I
     with transaction.atomic():
         MachineControl.objects.get_or_create(machine=machine)
         row = MachineControl.objects.select_for_update().get(machine=machine)
-        wanted = replace(to(_wanted_in(row)), revision=row.revision + 1)
+        wanted = replace(to(wanted_in(row)), revision=row.revision + 1)
         row.instructions, row.revision, row.changed_at = _packed(wanted), wanted.revision, timezone.now()
         row.save(update_fields=["instructions", "revision", "changed_at"])
         return wanted
@@ -101,7 +102,7 @@ def take_report(*, machine_id: str, report: MachineReport) -> Taken:
     row = MachineControl.objects.filter(machine=UUID(machine_id)).first()
     if row is None:
         row, _ = MachineControl.objects.get_or_create(machine_id=UUID(machine_id))
-    wanted, now, packed = _wanted_in(row), timezone.now(), msgspec.json.encode(report).decode()
+    wanted, now, packed = wanted_in(row), timezone.now(), msgspec.json.encode(report).decode()
     if packed == row.report and row.reported_at is not None and now - row.reported_at < SPARED:
         return Taken(wanted, row.reported_at)
     own = MachineControl.objects.filter(machine=UUID(machine_id))
@@ -119,4 +120,4 @@ def forget_report(*, machine_id: str, at: datetime) -> None:
 def changed_since(then: datetime) -> dict[str, Instructions]:
     """What is wanted of machines of which something was wanted since, by their names on the wire."""
     rows = MachineControl.objects.filter(changed_at__gte=then).order_by("-changed_at")[:MOST_CHANGED]
-    return {row.machine_id.hex: _wanted_in(row) for row in rows}
+    return {row.machine_id.hex: wanted_in(row) for row in rows}

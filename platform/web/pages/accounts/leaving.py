@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from allauth.socialaccount.models import SocialAccount
 from django import forms
 from django.contrib.auth import logout
@@ -18,7 +19,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_safe
 from kombu.exceptions import OperationalError
 
-from accounts.models import Person
+from accounts.machine_control import wanted_in
+from accounts.models import MachineControl, Person
 from coordination import presence
 from coordination.tasks import forget_name
 from peer_agent.protocol.errors import Fault, Problem
@@ -113,6 +115,10 @@ def _exported(person: Person) -> Iterator[str]:
         "page_is_public": person.has_public_page,
         "connected": [account.provider for account in SocialAccount.objects.filter(user=person)],
         "machines": list(person.machines.values("name", "kind", "created_at", "last_seen_at", "revoked_at")),
+        "limits": [
+            {"machine": row.machine.name, **msgspec.to_builtins(wanted_in(row))}
+            for row in MachineControl.objects.filter(machine__person=person).select_related("machine")
+        ],
         "tokens": list(person.tokens.values("label", "purpose", "created_at", "expires_at", "used_at", "revoked_at")),
         "organized": list(person.runs.values("slug", "title", "created_at")),
         "memberships": list(person.memberships.values("run__title", "joined_at", "removed_at")),

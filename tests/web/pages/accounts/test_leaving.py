@@ -7,7 +7,7 @@ import pytest
 from django.core.cache import cache
 from kombu.exceptions import OperationalError
 
-from accounts.models import FORMER, Person
+from accounts.models import FORMER, MachineControl, Person
 from coordination.tasks import forget_name
 from runs.models import Run
 from tests.runs.factories import PASSWORD, Owned, committed, opened
@@ -27,6 +27,7 @@ def run(organizer: Person, laptop: Owned) -> Run:
 def test_the_file_has_all_of_it_and_nothing_of_others(run: Run, volunteer: Person, laptop: Owned) -> None:
     client = as_(volunteer)
     client.post("/machines/tokens/", {"label": "notebook"})
+    client.post(f"/machines/{laptop.machine.pk}/limits/", {"programs": "steam"})
     answer = client.get("/account/export.json")
     assert answer["Content-Disposition"] == 'attachment; filename="manyhands-export.json"'
     text = b"".join(answer.streaming_content).decode()  # type: ignore[attr-defined]
@@ -35,6 +36,7 @@ def test_the_file_has_all_of_it_and_nothing_of_others(run: Run, volunteer: Perso
     assert [row["samples"] for row in found["ledger"]] == [4, 5]
     assert found["ledger"][0]["run__slug"] == run.slug
     assert [machine["name"] for machine in found["machines"]] == [laptop.machine.name]
+    assert found["limits"][0]["limits"]["programs"] == ["steam"]
     assert [token["label"] for token in found["tokens"]] == ["notebook"]
     assert found["totals"][0]["samples"] == 9
     assert "digest" not in found["tokens"][0]
@@ -70,12 +72,14 @@ def test_who_does_not_know_both_deletes_nothing(volunteer: Person, fields: dict[
     assert Person.objects.filter(pk=volunteer.pk, is_active=True).exists()
 
 
-def test_the_account_is_gone_and_so_is_the_session(run: Run, volunteer: Person) -> None:
+def test_the_account_is_gone_and_so_is_the_session(run: Run, volunteer: Person, laptop: Owned) -> None:
     client = as_(volunteer)
+    client.post(f"/machines/{laptop.machine.pk}/limits/", {"programs": "steam"})
     assert volunteer.username in page(client.get(DELETE))
     answer = client.post(DELETE, {"name": volunteer.username, "password": PASSWORD})
     assert answer["Location"] == "/"
     assert client.get("/account/").status_code == 302
+    assert not MachineControl.objects.exists(), "what runs on a machine is nobody's business"
     assert client.get(f"/people/{volunteer.username}/").status_code == 404
     assert FORMER in page(client.get(f"/runs/{run.slug}/leaderboard/"))
     assert client.post("/login/", {"username": volunteer.username, "password": PASSWORD}).status_code != 302
