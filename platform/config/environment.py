@@ -88,6 +88,34 @@ def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
     return value
 
 
+def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Django's settings for the SMTP server that a URL names; none without one. Raises Problem E405.
+
+    `sender` is whom e-mail comes from. `smtps://` is TLS from the first byte; `smtp://` begins it by STARTTLS, but for
+    a server on this machine.
+    """
+    value = text(name, environ=environ)
+    if not value:
+        return {}
+    parts = urlsplit(value)
+    if parts.scheme not in ("smtp", "smtps") or not parts.hostname:
+        raise Problem.of("E405", name=name, reason="it is not like smtps://name:password@mail.example")
+    if "@" not in sender:
+        reason = f"MANYHANDS_MAIL_FROM is “{sender}”, which is no address that e-mail can come from"
+        raise Problem.of("E405", name=name, reason=reason)
+    is_secure = parts.scheme == "smtps"
+    return {
+        "EMAIL_HOST": parts.hostname,
+        "EMAIL_PORT": parts.port or (465 if is_secure else 587),
+        "EMAIL_HOST_USER": unquote(parts.username or ""),
+        "EMAIL_HOST_PASSWORD": unquote(parts.password or ""),
+        "EMAIL_USE_SSL": is_secure,
+        "EMAIL_USE_TLS": not is_secure and parts.hostname not in ("localhost", "127.0.0.1", "::1"),
+        "EMAIL_TIMEOUT": 20,  # seconds
+        "DEFAULT_FROM_EMAIL": sender,
+    }
+
+
 def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Django's description of a database: SQLite in the data folder, or what the URL names. Raises Problem E405."""
     value = text(name, environ=environ)

@@ -20,6 +20,11 @@ PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, lea
 TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # beside those on this machine
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")
 HUB_LIMIT_MB = environment.number("MANYHANDS_HUB_LIMIT_MB", 4_096, least=1, most=1_000_000)
+# By what e-mail is sent: Django's EMAIL_… settings
+MAIL_FROM = environment.text("MANYHANDS_MAIL_FROM")
+MAIL_SERVER = environment.mail_server("MANYHANDS_SMTP_URL", sender=MAIL_FROM)
+SENDS_MAIL = bool(MAIL_SERVER)  # else it is not offered
+globals().update(MAIL_SERVER)
 REDIS_URL = environment.broker("REDIS_URL")  # without it one process holds channel layer and task queue
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
 DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # the wheel that setup has built
@@ -45,6 +50,7 @@ INSTALLED_APPS = [
     "allauth.socialaccount.providers.github",
     "allauth.socialaccount.providers.openid_connect",
     "accounts",
+    "notices",
     "runs",
     "coordination",
     "web",
@@ -152,6 +158,10 @@ RATES = {
     "looks at a run": (50 * PEOPLE_PER_ADDRESS, 60),  # per address: pages without sockets ask every 1.2 seconds
     "looks of one person": (600, 60),  # at runs, in a dozen pages
     "teams": (10, 86_400),  # per person, who makes them
+    "e-mail addresses": (5, 86_400),  # per person, to each of which an e-mail is sent
+    "e-mails to one address": (3, 86_400),  # that ask whether it is theirs, whoever wants them
+    "webhooks": (20, 86_400),  # per person, as they are saved
+    "tests of notifications": (10, 3600),  # per person
     "exports": (10, 3600),  # per person: of all that the site has of them
     "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
 }

@@ -8,6 +8,7 @@ from django.db.models import Q
 
 from accounts import deactivation
 from accounts.models import Person
+from notices import services as notices
 from peer_agent.protocol.errors import Problem
 from runs import queue, quotas
 from runs.datasets.resumable_upload import forget_upload
@@ -47,6 +48,7 @@ def delete_account(*, person: Person) -> str:
     for upload in person.uploads.all():
         transaction.on_commit(partial(forget_upload, upload))
     Member.objects.filter(person=person, removed_at=None).delete()
+    notices.forget_person(person=person)
     deactivation.forget_person(person=person)
     forget_lines(name)
     return name

@@ -14,6 +14,7 @@ from web.pages.accounts import (
     login,
     machine_limits,
     machines,
+    notifications,
 )
 from web.pages.people import person, team
 from web.pages.runs import (
@@ -90,6 +91,12 @@ urlpatterns = [
     path("login/name/", external_login.choose_name, name="choose_name"),
     path("logout/", login.log_out, name="logout"),
     path("account/", account.account_page, name="account"),
+    path("account/notifications/", notifications.notifications, name="notifications"),
+    path("account/notifications/email/", notifications.change_address, name="notification_email"),
+    path("account/notifications/webhook/", notifications.change_webhook, name="notification_webhook"),
+    path("account/notifications/new.json", notifications.for_browser, name="new_notifications"),
+    path("account/notifications/confirm/<str:token>/", notifications.confirm_address, name="confirm_address"),
+    path("account/notifications/stop/<str:token>/", notifications.stop_mail, name="stop_mail"),
     path("account/password/", account.change_password, name="change_password"),
     path("account/outside/<slug:provider_id>/", account.disconnect, name="disconnect"),
     path("account/sessions/", account.end_other_sessions, name="end_sessions"),

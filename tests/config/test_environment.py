@@ -80,6 +80,35 @@ def test_a_database_of_another_kind(tmp_path: Path) -> None:
         environment.database("DATABASE_URL", tmp_path, environ={"DATABASE_URL": "mysql://host/db"})
 
 
+@pytest.mark.parametrize(
+    ("url", "port", "is_ssl", "starts_tls"),
+    [
+        ("smtps://me:p%40ss@mail.example", 465, True, False),
+        ("smtp://me:p%40ss@mail.example", 587, False, True),
+        ("smtp://me:p%40ss@127.0.0.1:2525", 2525, False, False),
+    ],
+)
+def test_a_mail_server(url: str, port: int, is_ssl: bool, starts_tls: bool) -> None:
+    found = environment.mail_server("SMTP", sender="hands@example.org", environ={"SMTP": url})
+    assert (found["EMAIL_PORT"], found["EMAIL_USE_SSL"], found["EMAIL_USE_TLS"]) == (port, is_ssl, starts_tls)
+    assert (found["EMAIL_HOST_USER"], found["EMAIL_HOST_PASSWORD"]) == ("me", "p@ss")
+    assert found["DEFAULT_FROM_EMAIL"] == "hands@example.org"
+
+
+def test_without_a_mail_server_no_e_mail_is_offered() -> None:
+    assert environment.mail_server("SMTP", sender="", environ={}) == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "sender"),
+    [("mail.example", "a@b.example"), ("http://mail.example", "a@b.example"), ("smtp://", "a@b.example"),
+     ("smtps://mail.example", ""), ("smtps://mail.example", "hands")],
+)  # fmt: skip
+def test_a_mail_server_that_is_none_or_that_nobody_writes_from(url: str, sender: str) -> None:
+    with pytest.raises(Problem, match=r"E405.*SMTP"):
+        environment.mail_server("SMTP", sender=sender, environ={"SMTP": url})
+
+
 def test_an_encrypted_site_has_secure_cookies_and_no_foreign_hosts() -> None:
     settings = public_settings("https://hands.example")
     assert settings["SESSION_COOKIE_SECURE"]

@@ -10,6 +10,8 @@ from accounts.models import FORMER, Machine, Person, Token
 from accounts.services import create_token, sign_up
 from coordination.models import Presence
 from coordination.tasks import forget_name
+from notices import services as notices
+from notices.models import Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 from runs import storage
 from runs.datasets.resumable_upload import begin_upload
@@ -38,6 +40,9 @@ def test_names_and_secrets_go_and_credit_stays(run: Run, volunteer: Person, lapt
     SocialAccount.objects.create(user=volunteer, provider="github", uid="7", extra_data={})
     set_named(run=run, person=volunteer, agreed=True)
     membership.add_member(run=run, name=name)
+    notices.choose(person=volunteer, wanted=[(Event.FINISHED, Way.EMAIL)])
+    notices.save_address(person=volunteer, address="teo@example.org")
+    notices.save_webhook(person=volunteer, address="https://hook.example/")
     delete_account(person=volunteer)
     gone = Person.objects.get(pk=volunteer.pk)
     assert gone.username.startswith(FORMER)
@@ -47,6 +52,7 @@ def test_names_and_secrets_go_and_credit_stays(run: Run, volunteer: Person, lapt
     assert machine.name == "machine"
     for rows in (Token.objects, SocialAccount.objects, NamedVolunteer.objects, Member.objects):
         assert not rows.exists()
+    assert not any(rows.objects.exists() for rows in (Choice, Mailbox, Webhook, Notice))
     (line,) = standings.leaderboard(run)
     assert (line.name, line.samples) == (gone.username, 4)
     assert LedgerEntry.objects.get().person == gone

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
+from kombu.exceptions import OperationalError as Away
 
+from accounts.models import Person
+from notices import services as notices
+from notices.models import Notice, Way
+from notices.tasks import deliver
 from server import housekeeping
 from tests.server.test_serve import serving, wait_until
 
@@ -17,12 +22,12 @@ async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> No
     done: asyncio.Queue[None] = asyncio.Queue()
     loop, faults = asyncio.get_running_loop(), iter([None, OperationalError("away"), None])
 
-    def clear(_: Any) -> None:
+    def clear() -> None:
         loop.call_soon_threadsafe(done.put_nowait, None)
         if (fault := next(faults, None)) is not None:
             raise fault
 
-    monkeypatch.setattr(housekeeping, "clear_expired", clear)
+    monkeypatch.setattr(housekeeping, "_clear", clear)
     monkeypatch.setattr(housekeeping, "EVERY_S", 0.0)
     stop = asyncio.Event()
     keeping = asyncio.create_task(housekeeping.keep_house(stop))
@@ -31,6 +36,46 @@ async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> No
             await done.get()
         stop.set()
         await keeping
+
+
+def test_a_worker_is_asked_for_what_is_due_and_for_nothing_else(
+    volunteer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(deliver, "apply_async", lambda **options: asked.append(options))
+    housekeeping._ask_for_delivery()
+    assert asked == []
+    notices.send_test(person=volunteer, way=Way.WEBHOOK)
+    housekeeping._ask_for_delivery()
+    assert asked == [{"expires": housekeeping.NOTICES_S}]
+
+
+async def test_it_is_asked_again_after_the_queue_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: asyncio.Queue[None] = asyncio.Queue()
+    loop, faults = asyncio.get_running_loop(), iter([Away("Redis"), OperationalError("away"), None])
+
+    def ask() -> None:
+        loop.call_soon_threadsafe(done.put_nowait, None)
+        if (fault := next(faults, None)) is not None:
+            raise fault
+
+    monkeypatch.setattr(housekeeping, "_ask_for_delivery", ask)
+    monkeypatch.setattr(housekeeping, "NOTICES_S", 0.0)
+    stop = asyncio.Event()
+    asking = asyncio.create_task(housekeeping.ask_for_delivery(stop))
+    async with asyncio.timeout(120):
+        for _ in range(3):
+            await done.get()
+        stop.set()
+        await asking
+
+
+def test_old_notices_go_with_the_rest(volunteer: Person) -> None:
+    notices.send_test(person=volunteer, way=Way.WEBHOOK)
+    Notice.objects.update(at="2020-01-01T00:00:00Z")
+    notices.save_address(person=volunteer, address="teo@example.org")
+    housekeeping._clear()
+    assert [notice.event for notice in Notice.objects.all()] == ["confirm"]
 
 
 def test_a_site_does_it_as_it_starts(tmp_path: Path, migrated_sqlite: Path) -> None:

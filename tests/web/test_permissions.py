@@ -231,10 +231,13 @@ def without_chance(answer: Any) -> tuple[str, dict[str, str]]:
 # Writes from elsewhere
 
 HARMLESS = {"/theme/"}  # forms on pages that are the same for everybody, which change how these look
+SIGNED = {"/account/notifications/stop/<token>/"}  # opened by who has the link, also by a program without a cookie
 FORMS = [
     row
     for row in ROWS
-    if row.method not in ("ANY", *READING) and not row.address.startswith(API) and row.address not in HARMLESS
+    if row.method not in ("ANY", *READING)
+    and not row.address.startswith(API)
+    and row.address not in HARMLESS | SIGNED
 ]
 CALLS = [row for row in ROWS if row.method not in ("ANY", *READING) and row.address.startswith(API)]
 

@@ -12,6 +12,8 @@ from django.utils import timezone
 from accounts.models import Person, Team, TeamMember, Token
 from accounts.services import create_token
 from coordination.models import Presence
+from notices import services as notices
+from notices.models import Event, Way
 from runs.lifecycle.membership import add_member, create_invitation
 from runs.models import AveragedTotal, NamedVolunteer, Release, Run, Snapshot
 from tests.runs.factories import committed, opened, owned
@@ -23,6 +25,8 @@ PAGES = [
     "/",
     "/machines/",
     "/account/",
+    "/account/notifications/",
+    "/account/notifications/new.json",
     "/runs/run-0/",
     "/runs/run-0/feed.json",
     "/runs/run-0/manage/",
@@ -70,6 +74,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
     """Rows of every kind, from one number to another. The operator is the organizer of all runs, and trains in one."""
 
     def add(begin: int, end: int) -> None:
+        notices.choose(person=operator, wanted=[(Event.FINISHED, Way.BROWSER)])
         for place in range(begin, end):
             run = opened(operator, slug=f"run-{place}", visibility=Run.Visibility.PRIVATE)
             Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[])
@@ -83,6 +88,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
             team, _ = Team.objects.get_or_create(slug="many", defaults={"name": "Many", "leader": person})
             TeamMember.objects.create(team=team, person=person, joined_day=0)
             owned(operator, f"machine {place}")
+            notices.send_test(person=operator, way=Way.BROWSER)
             create_token(person=operator, purpose=Token.Purpose.API, label=str(place))
             add_member(run=first, name=person.username)
             create_invitation(run=first)

@@ -340,6 +340,12 @@ SITE: dict[str, Entry] = {
         "One at a time: try again when that one has ended.",
         means=NOTHING_LOST,
     ),
+    "E358": Entry(
+        "Link no longer works",
+        Severity.LOW,
+        "This link from an e-mail does not work any more, or it was copied incompletely.",
+        "Log in and look at the notifications of your account: everything can be changed there.",
+    ),
     "E360": Entry(
         "Held-out loss not measured",
         Severity.LOW,

@@ -78,6 +78,7 @@ PAGES = [
     Page("/approve/?code=BBBBBBBB", who="Amina"),
     Page("/approve/?code={code}", who="Amina", wait=".code"),
     Page("/account/", who="Amina"),
+    Page("/account/notifications/", who="Amina"),
     Page("/account/delete/", who="Amina"),
     Page("/people/Amina/"),
     Page("/people/Amina/", who="Amina"),

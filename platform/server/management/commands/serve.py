@@ -23,7 +23,7 @@ from peer_agent.protocol.errors import Problem
 from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
 from server.backup import back_up_before_changes
-from server.housekeeping import keep_house
+from server.housekeeping import ask_for_delivery, keep_house
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
 from server.ports import bound_socket
@@ -155,7 +155,8 @@ async def serve(
         address = host if where else "127.0.0.1"
         await keep_relay(inner, ready.place, host=address, port=relay_port, advertise=where, stop=stop)
 
-    parts = [serve_http(application, bound, stop, started), run_hosts(stop), announce_and_relay(), keep_house(stop)]
+    beside = [announce_and_relay(), keep_house(stop), ask_for_delivery(stop)]
+    parts = [serve_http(application, bound, stop, started), run_hosts(stop), *beside]
     async with asyncio.TaskGroup() as group:
         for part in parts:
             group.create_task(_until_stopped(part, stop))

@@ -23,6 +23,7 @@ from accounts.machine_control import wanted_in
 from accounts.models import MachineControl, Person
 from coordination import presence
 from coordination.tasks import forget_name
+from notices.selectors import exported as exported_notices
 from peer_agent.protocol.errors import Fault, Problem
 from runs.departure import delete_account as forget
 from runs.models import HubAccount, LedgerEntry, NamedVolunteer
@@ -128,6 +129,7 @@ def _exported(person: Person) -> Iterator[str]:
         "datasets": list(person.datasets.values("title", "filename", "licence", "size")),
         "hub_account": list(HubAccount.objects.filter(person=person).values("name", "namespaces", "saved_at")),
         "named_on_cards": list(NamedVolunteer.objects.filter(person=person).values("run__slug", "agreed_at")),
+        "notifications": exported_notices(person),
         "averaged": list(person.averaged.values("run__slug", "machine__name", "bytes_averaged")),
     }
     yield json.dumps(facts, cls=DjangoJSONEncoder)[:-1] + ', "ledger": ['

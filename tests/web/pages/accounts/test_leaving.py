@@ -9,6 +9,8 @@ from kombu.exceptions import OperationalError
 
 from accounts.models import FORMER, MachineControl, Person
 from coordination.tasks import forget_name
+from notices import services as notices
+from notices.models import Event, Way
 from runs.models import Run
 from tests.runs.factories import PASSWORD, Owned, committed, opened
 from tests.web.browsing import as_, page
@@ -28,6 +30,8 @@ def test_the_file_has_all_of_it_and_nothing_of_others(run: Run, volunteer: Perso
     client = as_(volunteer)
     client.post("/machines/tokens/", {"label": "notebook"})
     client.post(f"/machines/{laptop.machine.pk}/limits/", {"programs": "steam"})
+    notices.choose(person=volunteer, wanted=[(Event.FINISHED, Way.WEBHOOK)])
+    secret = notices.save_webhook(person=volunteer, address="https://hook.example/private")
     answer = client.get("/account/export.json")
     assert answer["Content-Disposition"] == 'attachment; filename="manyhands-export.json"'
     text = b"".join(answer.streaming_content).decode()  # type: ignore[attr-defined]
@@ -41,6 +45,10 @@ def test_the_file_has_all_of_it_and_nothing_of_others(run: Run, volunteer: Perso
     assert found["totals"][0]["samples"] == 9
     assert "digest" not in found["tokens"][0]
     assert volunteer.password not in text
+    assert found["notifications"]["choices"] == [{"event": "finished", "way": "webhook"}]
+    assert found["notifications"]["webhook"][0]["host"] == "hook.example"
+    for kept in (secret, "hook.example/private", "sealed"):
+        assert kept not in text
 
 
 def test_of_one_who_gave_nothing_it_is_whole_too(volunteer: Person) -> None:

@@ -1,0 +1,219 @@
+"""Sends what is due by e-mail and webhook.
+
+At least once: a row is claimed, sent, and then marked as sent. Where a worker dies between the last two, or an answer
+is lost on its way, the row is sent again when its claim is over, since nobody can know whether it arrived; one told
+twice is less harm than one never told. A receiver knows it again by its id. What a row says is never sent twice else:
+a claim is one conditional update, so of two workers one has it.
+
+Whoever does not take it is asked again after as long as it has been failing, from a minute to half an hour. A webhook
+that has failed for a day is switched off, and its owner told; an e-mail that has is given up.
+"""
+
+import logging
+import smtplib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.conf import settings
+from django.core.mail import EmailMessage
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.encryption import Unreadable, unseal
+from notices import addresses, mail, outbox, posting
+from notices.models import LONGEST_PROBLEM, Choice, Event, Notice, Way, Webhook
+from notices.payloads import Facts, payload
+from notices.services import settings_path
+from notices.words import words_of
+
+log = logging.getLogger(__name__)
+
+LEASE = timedelta(minutes=5)  # of a claim: longer than the slowest lookup, connection and answer together
+BATCH = 32  # rows that are claimed together
+AT_ONCE = 8  # of them are sent at the same time
+BUDGET_S = 60.0  # after which one call ends and leaves the rest to the next
+FIRST_RETRY, LONGEST_RETRY = timedelta(minutes=1), timedelta(minutes=30)
+GIVE_UP = timedelta(days=1)
+NEW = 2 * LONGEST_RETRY  # without a try for so long, a failure is the first of its kind
+
+_turn = threading.Lock()  # one at a time in a process, so that webhooks that hang hold one thread of the worker
+
+
+class Undelivered(Exception):
+    """It did not arrive; in words. `retry_after` is what was asked for."""
+
+    def __init__(self, reason: str, retry_after: timedelta = timedelta(0)) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+Send = Callable[[], None]
+
+
+def deliver_due(clock: Callable[[], datetime] = timezone.now) -> int:
+    """Send what is due; how many notices arrived. Nothing where another thread is at it."""
+    if not _turn.acquire(blocking=False):
+        return 0
+    try:
+        return _deliver(clock)
+    finally:
+        _turn.release()
+
+
+def _deliver(clock: Callable[[], datetime]) -> int:
+    arrived, end = 0, time.monotonic() + BUDGET_S
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="notices") as threads:
+        while time.monotonic() < end and (claimed := claim(clock())):
+            waiting = [(notice, threads.submit(send)) for notice, send in prepared(claimed, clock())]
+            for notice, future in waiting:
+                try:
+                    future.result()
+                except Undelivered as problem:
+                    failed(notice, problem, clock())
+                except Exception as error:
+                    log.exception("notice %s", notice.pk)
+                    failed(notice, Undelivered(f"Something here broke: {type(error).__name__}."), clock())
+                else:
+                    sent(notice, clock())
+                    arrived += 1
+    return arrived
+
+
+def claim(now: datetime) -> list[Notice]:
+    """Rows that nobody else sends meanwhile; of each webhook one, so that they arrive in order."""
+    claimed: list[Notice] = []
+    hooks: set[int] = set()
+    for notice in outbox.due(now).select_related("person__mailbox", "person__webhook")[:BATCH]:
+        if notice.way == Way.WEBHOOK:
+            if notice.person_id in hooks:
+                continue
+            hooks.add(notice.person_id)
+        same = Notice.objects.filter(pk=notice.pk, state=Notice.State.WAITING, due_at=notice.due_at)
+        if same.update(due_at=now + LEASE, tries=F("tries") + 1):
+            claimed.append(notice)
+    return claimed
+
+
+def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
+    """What sends each of them, without the database; what cannot be sent any more is given up."""
+    found = [(notice, sender(notice, now)) for notice in claimed]
+    for notice, send in found:
+        if send is None:
+            _end(notice, "Not wanted any more.")
+    return [(notice, send) for notice, send in found if send is not None]
+
+
+def sender(notice: Notice, now: datetime) -> Send | None:
+    """None where its person has left, or does not have that way any more."""
+    if not notice.person.is_active:
+        return None
+    address = settings.PUBLIC_URL + notice.path
+    if notice.way == Way.EMAIL:
+        return _mailer(notice, address)
+    hook: Webhook | None = getattr(notice.person, "webhook", None)
+    return None if hook is None or hook.off_at else partial(_post, notice, hook, address, now)
+
+
+def _mailer(notice: Notice, address: str) -> Send | None:
+    mailbox = getattr(notice.person, "mailbox", None)
+    if mailbox is None or not mail.is_offered():
+        return None
+    if mailbox.confirmed_at is None and notice.event != Event.CONFIRM:
+        return None
+    words = words_of(notice.event, title=notice.title, machine=notice.machine)
+    return partial(_mail, partial(mail.message, notice, words, mailbox, address))
+
+
+def _mail(message: Callable[[], EmailMessage]) -> None:
+    try:
+        message().send()
+    except smtplib.SMTPException as error:
+        raise Undelivered(f"The mail server refused it: {type(error).__name__}.") from error
+    except OSError as error:
+        raise Undelivered("The mail server cannot be reached.") from error
+
+
+def _post(notice: Notice, hook: Webhook, address: str, now: datetime) -> None:
+    facts = Facts(notice.pk, notice.event, notice.title, notice.machine, address, notice.at)
+    words = words_of(notice.event, title=notice.title, machine=notice.machine)
+    try:
+        target, secret = addresses.parse(unseal(hook.sealed_address)), unseal(hook.sealed_secret)
+        body, headers = payload(hook.service, words, facts, secret=secret, now=now)
+        answer = posting.post(target, body, headers)
+    except Unreadable as error:
+        raise Undelivered("Its address cannot be read: the secret of this site has changed. Save it again.") from error
+    except (addresses.Refused, posting.Unreached) as error:
+        raise Undelivered(str(error)) from error
+    if not answer.is_good:
+        more = " Redirects are not followed." if 300 <= answer.status < 400 else ""
+        raise Undelivered(f"It answered {answer.status}.{more}", timedelta(seconds=answer.retry_after_s))
+
+
+# What follows
+
+
+@transaction.atomic
+def sent(notice: Notice, now: datetime) -> None:
+    """It arrived."""
+    facts = {"state": Notice.State.SENT, "sent_at": now, "problem": ""}
+    Notice.objects.filter(pk=notice.pk).update(**facts)
+    if notice.way == Way.WEBHOOK:
+        Webhook.objects.filter(person=notice.person_id).update(tried_at=now, failing_since=None, problem="")
+
+
+@transaction.atomic
+def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
+    """It did not: try again later, or give up."""
+    reason = str(problem)[:LONGEST_PROBLEM]
+    since = _hook_failing_since(notice, reason, now) if notice.way == Way.WEBHOOK else notice.at
+    if since is None:
+        return
+    if now - since >= GIVE_UP:
+        _end(notice, reason)
+        if notice.way == Way.WEBHOOK:
+            _switch_off(notice.person_id, reason, now)
+        return
+    again = now + max(retry_in(now - since), min(problem.retry_after, LONGEST_RETRY))
+    Notice.objects.filter(pk=notice.pk).update(due_at=again, problem=reason)
+    if notice.way == Way.WEBHOOK:
+        waiting = Notice.objects.filter(person=notice.person_id, way=Way.WEBHOOK, state=Notice.State.WAITING)
+        waiting.filter(due_at__lt=again).update(due_at=again)
+
+
+def retry_in(failing: timedelta) -> timedelta:
+    """As long as it has been failing, within bounds."""
+    return min(max(failing, FIRST_RETRY), LONGEST_RETRY)
+
+
+def _hook_failing_since(notice: Notice, reason: str, now: datetime) -> datetime | None:
+    """None where it was removed, or saved anew, meanwhile: that failure is of no interest."""
+    hook = Webhook.objects.select_for_update().filter(person=notice.person_id).first()
+    tried = getattr(notice.person, "webhook", None)
+    if hook is None or tried is None or hook.saved_at != tried.saved_at:
+        return None
+    if hook.failing_since is None or hook.tried_at is None or now - hook.tried_at > NEW:
+        hook.failing_since = now
+    hook.tried_at, hook.problem = now, reason
+    hook.save(update_fields=["failing_since", "tried_at", "problem"])
+    return hook.failing_since
+
+
+def _end(notice: Notice, reason: str) -> None:
+    Notice.objects.filter(pk=notice.pk).update(state=Notice.State.FAILED, problem=reason)
+
+
+def _switch_off(person_id: int, reason: str, now: datetime) -> None:
+    """Nothing is posted there any more; its owner is told by the other ways that they use."""
+    Webhook.objects.filter(person=person_id).update(off_at=now)
+    waiting = Notice.objects.filter(person=person_id, way=Way.WEBHOOK, state=Notice.State.WAITING)
+    waiting.update(state=Notice.State.FAILED, problem=reason)
+    used = Choice.objects.filter(person=person_id).exclude(way=Way.WEBHOOK).values_list("way", flat=True).distinct()
+    for way in list(used):
+        outbox.note_directly(
+            Event.SWITCHED_OFF, person_id, Way(way), about="webhook", title=reason, path=settings_path()
+        )

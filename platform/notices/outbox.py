@@ -1,0 +1,121 @@
+"""Notices are rows, written in the transaction of what they tell. Whoever writes one need not know how it is sent."""
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
+
+from accounts.days import day_of
+from notices.models import LONGEST_NAME, LONGEST_TITLE, Choice, Event, Notice, Way
+
+MOST_A_DAY = 50  # notices to one person of one event by one way; further ones are left out
+KEPT = timedelta(days=7)  # after which a notice is deleted, sent or not
+FRESH = timedelta(hours=1)  # a browser shows no older ones
+MOST_SHOWN = 10  # in a browser at once
+AT_ONCE = 500  # rows of one statement
+
+
+def note(
+    event: Event,
+    people: Collection[int] | QuerySet[Any, Any],
+    *,
+    about: str,
+    title: str = "",
+    machine: str = "",
+    path: str,
+    after: timedelta = timedelta(0),
+    now: datetime | None = None,
+) -> int:
+    """Tell those of these people who chose it, by the ways they chose; how many notices that is.
+
+    `after`: not before that time has passed, and not at all where it is withdrawn until then. What was told to
+    somebody today is not told again.
+    """
+    now = now or timezone.now()
+    day = day_of(now)
+    usable = (
+        Q(way=Way.BROWSER)
+        | Q(way=Way.EMAIL, person__mailbox__confirmed_at__isnull=False)
+        | Q(way=Way.WEBHOOK, person__webhook__isnull=False, person__webhook__off_at=None)
+    )
+    wanted = Choice.objects.filter(usable, event=event, person__in=people, person__is_active=True)
+    chosen = list(wanted.values_list("person", "way"))
+    if not chosen:
+        return 0
+    told = Notice.objects.filter(event=event, day=day, person__in={person for person, _ in chosen})
+    counts = dict(_counted(told))
+    rows = [
+        _row(event, person, Way(way), about=about, title=title, machine=machine, path=path, now=now, after=after)
+        for person, way in chosen
+        if counts.get((person, way), 0) < MOST_A_DAY
+    ]
+    Notice.objects.bulk_create(rows, batch_size=AT_ONCE, ignore_conflicts=True)
+    return len(rows)
+
+
+def _counted(told: QuerySet[Notice]) -> list[tuple[tuple[int, str], int]]:
+    sums = told.order_by().values_list("person", "way").annotate(number=Count("pk"))
+    return [((person, way), number) for person, way, number in sums]
+
+
+def note_directly(event: Event, person_id: int, way: Way, *, about: str, title: str = "", path: str) -> None:
+    """Tell one person by one way, whatever they chose."""
+    row = _row(event, person_id, way, about=about, title=title, path=path, now=timezone.now())
+    Notice.objects.bulk_create([row], ignore_conflicts=True)
+
+
+def _row(
+    event: Event,
+    person_id: int,
+    way: Way,
+    *,
+    about: str,
+    title: str,
+    machine: str = "",
+    path: str,
+    now: datetime,
+    after: timedelta = timedelta(0),
+) -> Notice:
+    return Notice(
+        person_id=person_id,
+        event=event,
+        way=way,
+        about=about,
+        day=day_of(now),
+        title=title[:LONGEST_TITLE],
+        machine=machine[:LONGEST_NAME],
+        path=path,
+        at=now,
+        due_at=now + after,
+    )
+
+
+def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = None) -> None:
+    """What is not so any more is not told, where its time has not come yet."""
+    later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=now or timezone.now())
+    later.filter(event=event, about__in=abouts).delete()
+
+
+def withdraw_all(run: str) -> None:
+    """The same for all that a run and its machines are waited for, because it has ended."""
+    later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=timezone.now())
+    later.filter(event__in=(Event.NEEDED, Event.STOPPED), about__startswith=run).delete()
+
+
+def due(now: datetime) -> QuerySet[Notice]:
+    """What is to be sent now, the oldest first."""
+    waiting = Notice.objects.filter(state=Notice.State.WAITING, due_at__lte=now)
+    return waiting.exclude(way=Way.BROWSER).order_by("due_at", "pk")
+
+
+def for_browser(person_id: int, now: datetime) -> list[Notice]:
+    """What a page of this person's shows, the oldest first; it knows itself what it has shown before."""
+    fresh = Notice.objects.filter(person=person_id, way=Way.BROWSER, due_at__lte=now, due_at__gt=now - FRESH)
+    return list(fresh.order_by("-due_at", "-pk")[:MOST_SHOWN])[::-1]
+
+
+def forget_old(now: datetime) -> None:
+    """Delete what is past its time."""
+    Notice.objects.filter(at__lt=now - KEPT).delete()

@@ -1,0 +1,133 @@
+"""One POST to an address of a stranger's: bounded in time and bytes, without redirects, proxies or cookies.
+
+The name is looked up once and what it led to is connected to, so that it cannot lead elsewhere between the two. Of the
+answer its head alone is read.
+"""
+
+import re
+import socket
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from notices.addresses import IP, Refused, Target, resolved
+
+CONNECT_S = 4.0
+TOTAL_S = 10.0  # from the first connection on
+HEAD_BYTES = 16_384
+PIECE = 4_096
+LONGEST_WAIT_S = 86_400  # that an answer may ask for
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
+RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+
+
+class Answer(NamedTuple):
+    """What came back. `retry_after_s` is what it asked for, 0 without."""
+
+    status: int
+    retry_after_s: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it was taken."""
+        return 200 <= self.status < 300
+
+
+class Unreached(Exception):
+    """There was no answer; in words."""
+
+
+def post(target: Target, body: bytes, headers: Mapping[str, str], *, total_s: float = TOTAL_S) -> Answer:
+    """Send it. Raises Refused, Unreached."""
+    try:
+        addresses = resolved(target)
+    except OSError as error:
+        raise Unreached("Its name was not found.") from error
+    deadline = time.monotonic() + total_s
+    try:
+        with _connected(target, addresses, deadline) as link:
+            link.settimeout(_left(deadline))
+            link.sendall(_request(target, body, headers))
+            return _answer(link, deadline)
+    except TimeoutError as error:
+        raise Unreached(f"It did not answer within {total_s:.0f} seconds.") from error
+    except ssl.SSLCertVerificationError as error:
+        raise Unreached("Its certificate is not valid.") from error
+    except OSError as error:
+        raise Unreached("The connection failed.") from error
+
+
+def _left(deadline: float) -> float:
+    """Seconds. Raises TimeoutError once there are none."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _connected(target: Target, addresses: Sequence[IP], deadline: float) -> socket.socket:
+    """To the first address that takes it. Raises OSError."""
+    failed: OSError = OSError("no address")
+    for address in addresses:
+        # Not `create_connection`, which looks names up, also where there is none.
+        link = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6)
+        try:
+            link.settimeout(min(CONNECT_S, _left(deadline)))
+            link.connect((str(address), target.port))
+        except OSError as error:
+            link.close()
+            failed = error
+            continue
+        if not target.is_secure:
+            return link
+        try:
+            link.settimeout(_left(deadline))
+            return ssl.create_default_context().wrap_socket(link, server_hostname=target.host)
+        except BaseException:
+            link.close()
+            raise
+    raise failed
+
+
+def _request(target: Target, body: bytes, headers: Mapping[str, str]) -> bytes:
+    usual = target.port == (443 if target.is_secure else 80)
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    told = {
+        "Host": host if usual else f"{host}:{target.port}",
+        "User-Agent": "Manyhands",
+        "Accept": "*/*",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+        **headers,
+    }
+    lines = [f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + body
+
+
+def _answer(link: socket.socket, deadline: float) -> Answer:
+    """The head of the answer; heads that only say that one will come are passed over. Raises OSError, Unreached."""
+    read = b""
+    while True:
+        head, end, rest = read.partition(b"\r\n\r\n")
+        if end:
+            found = STATUS.match(head)
+            if found is None:
+                raise Unreached("It does not speak HTTP.")
+            status = int(found[1])
+            if not 100 <= status < 200:
+                asked = RETRY_AFTER.search(head)
+                return Answer(status, min(int(asked[1]), LONGEST_WAIT_S) if asked else 0)
+            read = rest
+            continue
+        if len(read) > HEAD_BYTES:
+            raise Unreached("Its answer is too long.")
+        link.settimeout(_left(deadline))
+        piece = link.recv(PIECE)
+        if not piece:
+            raise Unreached("It closed the connection without an answer.")
+        read += piece
+
+
+__all__ = ["Answer", "Refused", "Unreached", "post"]

@@ -1,0 +1,135 @@
+"""What somebody decides about their notifications."""
+
+import secrets
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
+from django.core.validators import EmailValidator
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.encryption import seal
+from accounts.models import Person
+from notices import addresses, links, outbox
+from notices.models import CHOSEN, Choice, Event, Mailbox, Notice, Way, Webhook
+from peer_agent.protocol.errors import Problem
+
+UNCONFIRMED = timedelta(days=7)  # after which an address that nobody confirmed is deleted
+SECRET_PREFIX = "mhs_"  # noqa: S105  (how a secret begins, for programs that look for them)
+
+
+@transaction.atomic
+def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
+    """From now on these and no others."""
+    Choice.objects.filter(person=person).delete()
+    chosen = sorted({(event, way) for event, way in wanted if event in CHOSEN})
+    Choice.objects.bulk_create(Choice(person=person, event=event, way=way) for event, way in chosen)
+
+
+@transaction.atomic
+def save_address(*, person: Person, address: str) -> Mailbox:
+    """Keep an address, and ask there whether it is theirs. Raises ValidationError."""
+    address = address.strip()
+    EmailValidator("This is not an e-mail address.")(address)
+    if len(address) > 254:
+        raise ValidationError("This is not an e-mail address.")
+    facts = {"address": address, "saved_at": timezone.now(), "confirmed_at": None}
+    mailbox, _ = Mailbox.objects.update_or_create(person=person, defaults=facts)
+    path, about = settings_path(), secrets.token_hex(8)
+    outbox.note_directly(Event.CONFIRM, person.pk, Way.EMAIL, about=about, title=person.username, path=path)
+    return mailbox
+
+
+def confirmable(*, token: str) -> Mailbox:
+    """What the link in that e-mail confirms. Raises Problem E358 where it is over, or is of another address."""
+    mailbox = links.mailbox_of(token, links.CONFIRM)
+    if mailbox is None:
+        raise Problem.of("E358")
+    return mailbox
+
+
+def confirm_address(*, token: str) -> None:
+    """From now on notices are sent there. Raises Problem E358."""
+    mailbox = confirmable(token=token)
+    Mailbox.objects.filter(pk=mailbox.pk, address=mailbox.address, confirmed_at=None).update(
+        confirmed_at=timezone.now()
+    )
+
+
+@transaction.atomic
+def remove_address(*, person: Person) -> None:
+    """Forget the address, and what was chosen for it."""
+    Mailbox.objects.filter(person=person).delete()
+    _end(person.pk, Way.EMAIL)
+
+
+@transaction.atomic
+def stop_mail(*, token: str) -> None:
+    """The link below every e-mail: none is sent to this address any more. Raises Problem E358 of no link of ours."""
+    mailbox = links.mailbox_of(token, links.STOP)
+    if mailbox is not None:
+        _end(mailbox.person_id, Way.EMAIL)
+
+
+@transaction.atomic
+def save_webhook(*, person: Person, address: str) -> str:
+    """Post there from now on; the secret with which that is signed, shown now and never again. Raises Refused."""
+    target = addresses.parse(address.strip())
+    secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+    Webhook.objects.update_or_create(
+        person=person,
+        defaults={
+            "sealed_address": seal(address.strip()),
+            "sealed_secret": seal(secret),
+            "host": target.host,
+            "service": addresses.service_of(target),
+            "saved_at": timezone.now(),
+            "tried_at": None,
+            "failing_since": None,
+            "problem": "",
+            "off_at": None,
+        },
+    )
+    return secret
+
+
+@transaction.atomic
+def remove_webhook(*, person: Person) -> None:
+    """Forget its address, and what was chosen for it."""
+    Webhook.objects.filter(person=person).delete()
+    _end(person.pk, Way.WEBHOOK)
+
+
+def switch_on(*, person: Person) -> None:
+    """Try a webhook again that was switched off."""
+    Webhook.objects.filter(person=person).update(off_at=None, failing_since=None, problem="")
+
+
+def send_test(*, person: Person, way: Way) -> None:
+    """Something to see whether it arrives."""
+    outbox.note_directly(Event.TEST, person.pk, way, about=secrets.token_hex(8), path=settings_path())
+
+
+@transaction.atomic
+def forget_person(*, person: Person) -> None:
+    """Somebody leaves for good."""
+    for rows in (Choice, Mailbox, Webhook, Notice):
+        rows.objects.filter(person=person).delete()
+
+
+def forget_unconfirmed(now: datetime) -> None:
+    """Addresses that nobody said are theirs."""
+    Mailbox.objects.filter(confirmed_at=None, saved_at__lt=now - UNCONFIRMED).delete()
+
+
+def settings_path() -> str:
+    """Where all this is chosen."""
+    return reverse("web:notifications")
+
+
+def _end(person_id: int, way: Way) -> None:
+    """Nothing more by this way, also of what waits already."""
+    Choice.objects.filter(person=person_id, way=way).delete()
+    Notice.objects.filter(person=person_id, way=way, state=Notice.State.WAITING).delete()

@@ -1,0 +1,255 @@
+"""What somebody is told of, and by which ways; the links below e-mails, which work without a log-in."""
+
+import hashlib
+from typing import Any, NamedTuple
+
+from django import forms
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from accounts.models import Person
+from notices import mail, outbox, selectors, services
+from notices.addresses import Refused
+from notices.links import STOP, bearer
+from notices.models import CHOSEN, LONGEST_ADDRESS, Mailbox, Notice, Way, Webhook
+from notices.words import words_of
+from peer_agent.protocol.errors import Problem
+from web.http import rate_limits
+from web.http.faults import answer
+from web.http.rate_limits import TooOften, spend
+from web.http.requester import person_in
+
+DONE = {
+    "saved": "Saved.",
+    "email": "An e-mail is on its way to you. Open the link in it within a day.",
+    "removed": "Removed.",
+    "on": "Switched on again.",
+    "test": "A test is on its way. It arrives within seconds; below you see how it went.",
+}
+MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # of fields: two forms of a page have one of the same name
+STATES = {Notice.State.WAITING: "on its way", Notice.State.SENT: "sent", Notice.State.FAILED: "not sent"}
+
+
+class AddressForm(forms.Form):
+    """Where e-mail goes."""
+
+    address = forms.EmailField(
+        label="E-mail address",
+        max_length=254,
+        help_text="A link is sent there first, to confirm that it is yours.",
+        widget=forms.EmailInput(attrs={"autocomplete": "email"}),
+    )
+
+
+class WebhookForm(forms.Form):
+    """Where messages are posted."""
+
+    address = forms.CharField(
+        label="Address",
+        max_length=LONGEST_ADDRESS,
+        help_text="The webhook of a Discord or Slack channel, or any https address that takes JSON.",
+        widget=forms.URLInput(attrs={"autocomplete": "off", "placeholder": "https://"}),
+    )
+
+
+class Line(NamedTuple):
+    """One of the last notices."""
+
+    notice: Notice
+    headline: str
+    way: str
+    state: str
+
+
+@never_cache
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def notifications(request: HttpRequest) -> HttpResponse:
+    """All of it; POST chooses what is told by which ways."""
+    person = person_in(request)
+    if request.method == "POST":
+        offered = _offered(selectors.mailbox_of(person), selectors.webhook_of(person))
+        pairs = [(event, way) for event in CHOSEN for way in Way]
+        wanted = set(request.POST.getlist("wanted"))
+        before = selectors.choices_of(person)
+        chosen = [
+            (event, way)
+            for event, way in pairs
+            if (f"{event}-{way}" in wanted if way in offered else (event, way) in before)
+        ]
+        services.choose(person=person, wanted=chosen)
+        return redirect("/account/notifications/?done=saved")
+    return _page(request, done=DONE.get(request.GET.get("done", ""), ""))
+
+
+@login_required
+@require_POST
+def change_address(request: HttpRequest) -> HttpResponse:
+    """Add, test or remove an e-mail address."""
+    person = person_in(request)
+    if "remove" in request.POST:
+        services.remove_address(person=person)
+        return redirect("/account/notifications/?done=removed")
+    if not mail.is_offered():
+        return _page(request, status=409)
+    if "test" in request.POST:
+        return _test(request, Way.EMAIL)
+    form = AddressForm(request.POST, auto_id=MAIL_ID)
+    if not form.is_valid():
+        return _page(request, address_form=form, status=400)
+    address: str = form.cleaned_data["address"]
+    try:
+        spend("e-mail addresses", rate_limits.person(request))
+        spend("e-mails to one address", hashlib.sha256(address.casefold().encode()).hexdigest())
+    except TooOften as problem:
+        return rate_limits.refusal(request, problem)
+    try:
+        services.save_address(person=person, address=address)
+    except ValidationError as error:
+        form.add_error("address", error)
+        return _page(request, address_form=form, status=400)
+    return redirect("/account/notifications/?done=email")
+
+
+@never_cache
+@sensitive_post_parameters()
+@login_required
+@require_POST
+def change_webhook(request: HttpRequest) -> HttpResponse:
+    """Add, test, switch on or remove a webhook."""
+    person = person_in(request)
+    if "remove" in request.POST:
+        services.remove_webhook(person=person)
+        return redirect("/account/notifications/?done=removed")
+    if "on" in request.POST:
+        services.switch_on(person=person)
+        return redirect("/account/notifications/?done=on")
+    if "test" in request.POST:
+        return _test(request, Way.WEBHOOK)
+    form = WebhookForm(request.POST, auto_id=HOOK_ID)
+    if not form.is_valid():
+        return _page(request, webhook_form=form, status=400)
+    try:
+        spend("webhooks", rate_limits.person(request))
+        secret = services.save_webhook(person=person, address=form.cleaned_data["address"])
+    except TooOften as problem:
+        return rate_limits.refusal(request, problem)
+    except Refused as error:
+        form.add_error("address", str(error))
+        return _page(request, webhook_form=form, status=400)
+    return _page(request, secret=secret, done=DONE["saved"])
+
+
+def _test(request: HttpRequest, way: Way) -> HttpResponse:
+    try:
+        spend("tests of notifications", rate_limits.person(request))
+    except TooOften as problem:
+        return rate_limits.refusal(request, problem)
+    services.send_test(person=person_in(request), way=way)
+    return redirect("/account/notifications/?done=test")
+
+
+@never_cache
+@require_safe
+def for_browser(request: HttpRequest) -> HttpResponse:
+    """What open pages of somebody's show. `wanted` is false where they chose nothing for the browser."""
+    if not request.user.is_authenticated:
+        return JsonResponse({"wanted": False, "notices": []})
+    person = person_in(request)
+    if Way.BROWSER not in {way for _, way in selectors.choices_of(person)}:
+        return JsonResponse({"wanted": False, "notices": []})
+    told = [_told(notice) for notice in outbox.for_browser(person.pk, timezone.now())]
+    return JsonResponse({"wanted": True, "notices": told})
+
+
+def _told(notice: Notice) -> dict[str, Any]:
+    words = words_of(notice.event, title=notice.title, machine=notice.machine)
+    return {"id": notice.pk, "headline": words.headline, "text": words.text, "path": notice.path}
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
+    """The link that was sent to an address. Programs that look at e-mails follow links, so it takes a button."""
+    try:
+        mailbox = services.confirmable(token=token)
+        if request.method == "POST":
+            services.confirm_address(token=token)
+    except Problem as problem:
+        return answer(request, problem.fault)
+    return render(
+        request, "web/accounts/confirm_address.html", {"person": mailbox.person, "is_done": request.method == "POST"}
+    )
+
+
+@csrf_exempt  # mail programs end it by a POST of their own (RFC 8058); the link is signed
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
+    """The link below every e-mail."""
+    try:
+        if request.method == "POST":
+            services.stop_mail(token=token)
+        else:
+            bearer(token, STOP)
+    except Problem as problem:
+        return answer(request, problem.fault)
+    return render(request, "web/accounts/stop_mail.html", {"is_done": request.method == "POST"})
+
+
+def _offered(mailbox: Mailbox | None, webhook: Webhook | None) -> list[Way]:
+    """Ways that something can be sent by."""
+    has_mail = mail.is_offered() and mailbox is not None and mailbox.confirmed_at is not None
+    return [Way.BROWSER, *([Way.EMAIL] if has_mail else []), *([Way.WEBHOOK] if webhook is not None else [])]
+
+
+def _page(
+    request: HttpRequest,
+    *,
+    address_form: AddressForm | None = None,
+    webhook_form: WebhookForm | None = None,
+    secret: str = "",
+    done: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    person = person_in(request)
+    mailbox, webhook = selectors.mailbox_of(person), selectors.webhook_of(person)
+    facts = {
+        "events": _events(person, _offered(mailbox, webhook)),
+        "mailbox": mailbox,
+        "sends_mail": mail.is_offered(),
+        "webhook": webhook,
+        "is_generic": webhook is not None and webhook.service == Webhook.Service.GENERIC,
+        "address_form": address_form or AddressForm(auto_id=MAIL_ID),
+        "webhook_form": webhook_form or WebhookForm(auto_id=HOOK_ID),
+        "secret": secret,
+        "lines": [_line(notice) for notice in selectors.recent(person)],
+        "done": done,
+    }
+    return render(request, "web/accounts/notifications.html", facts, status=status)
+
+
+def _events(person: Person, offered: list[Way]) -> list[dict[str, Any]]:
+    chosen = selectors.choices_of(person)
+    return [
+        {
+            "label": event.label,
+            "ways": [(f"{event}-{way}", way.label, (event, way) in chosen) for way in offered],
+        }
+        for event in CHOSEN
+    ]
+
+
+def _line(notice: Notice) -> Line:
+    words = words_of(notice.event, title=notice.title, machine=notice.machine)
+    state = STATES[Notice.State(notice.state)]
+    if notice.way == Way.BROWSER:
+        state = "shown while a page was open" if notice.due_at <= timezone.now() else STATES[Notice.State.WAITING]
+    return Line(notice, words.headline, Way(notice.way).label, state)
