@@ -1,11 +1,12 @@
 """Who is in a run now: written by its host, read by pages."""
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
 import msgspec
+from django.db import transaction
 from django.utils import timezone
 
 from coordination.models import Presence
@@ -80,6 +81,13 @@ def present(run: Run, *, with_links: bool = False) -> Present:
         return Present(None, [], _outline(row.plan), {})
     step = Step(phase=row.phase, done=row.done, target=row.target, void_rounds=row.void_rounds)
     return Present(step, list(row.members), _outline(row.plan), row.links if with_links else {})
+
+
+class Before(NamedTuple):
+    """What pages showed until now; `at` is when that was written, None where nothing was."""
+
+    members: list[Seen]
+    at: datetime | None
 
 
 def online(run: Run) -> list[Seen]:
@@ -165,8 +173,16 @@ def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
     return step, seen
 
 
-def show(run: Run, shown: Shown) -> None:
+@transaction.atomic
+def show(run: Run, shown: Shown) -> Before:
     """Write who is there, for pages to read. A host that has made no plan yet leaves the last one of another."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
-    row = {**shown.step, "members": shown.members, "links": shown.links, **plan}
-    Presence.objects.update_or_create(run=run, defaults=row)
+    values = {**shown.step, "members": shown.members, "links": shown.links, **plan}
+    row, is_new = Presence.objects.select_for_update().get_or_create(run=run, defaults=values)
+    if is_new:
+        return Before([], None)
+    before = Before(row.members, row.at)
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.save()
+    return before

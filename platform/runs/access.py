@@ -66,6 +66,19 @@ def helped_runs(person: Person) -> QuerySet[Run]:
     return visible_runs(person).exclude(Exists(removed))
 
 
+def participants(run: Run) -> QuerySet[Person]:
+    """Who is in a run: its organizer, its members and, where it is open to all, whoever gave something to it.
+
+    Not those who were removed.
+    """
+    members = Member.objects.filter(run=run, removed_at=None).values("person")
+    removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
+    taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
+    if run.visibility != Run.Visibility.PRIVATE:
+        taking_part |= Q(pk__in=run.totals.order_by().values("person"))
+    return Person.objects.filter(taking_part, is_active=True).exclude(pk__in=removed)
+
+
 def _require_not_removed(run: Run, person: Person) -> None:
     if not helped_runs(person).filter(pk=run.pk).exists():
         raise Problem.of("E324")

@@ -6,8 +6,10 @@ from django.core.exceptions import PermissionDenied
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs.access import access_joinable_run, access_managed_run, access_run, listed_runs
+from runs.access import access_joinable_run, access_managed_run, access_run, listed_runs, participants
+from runs.lifecycle import membership
 from runs.models import Run
+from tests.runs.factories import Owned, committed
 
 NOBODY = AnonymousUser()
 PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.Visibility.PRIVATE
@@ -83,3 +85,28 @@ def test_a_run_that_does_not_take_part_in_rounds_cannot_be_joined(
 def test_a_run_that_takes_part_in_rounds_can_be_joined(run: Run, stranger: Person, state: str) -> None:
     Run.objects.filter(pk=run.pk).update(state=state)
     assert access_joinable_run(slug=run.slug, viewer=stranger) == run
+
+
+@pytest.mark.parametrize(
+    ("visibility", "names"), [(PUBLIC, {"Amina", "Teo"}), (UNLISTED, {"Amina", "Teo"}), (PRIVATE, {"Amina"})]
+)
+def test_who_gave_something_is_in_a_run_that_is_open_to_all(
+    run: Run, laptop: Owned, stranger: Person, visibility: Run.Visibility, names: set[str]
+) -> None:
+    make(run, visibility)
+    run.refresh_from_db()
+    committed(run, (laptop.machine, 4))
+    assert set(participants(run).values_list("username", flat=True)) == names
+
+
+def test_members_are_in_a_run_until_they_are_removed(run: Run, volunteer: Person, laptop: Owned) -> None:
+    committed(run, (laptop.machine, 4))
+    member = membership.add_member(run=run, name="Teo")
+    assert volunteer in participants(run)
+    membership.remove_member(member=member)
+    assert volunteer not in participants(run)
+
+
+def test_whose_account_is_closed_is_in_no_run(run: Run, organizer: Person) -> None:
+    Person.objects.filter(pk=organizer.pk).update(is_active=False)
+    assert not participants(run).exists()

@@ -78,6 +78,8 @@ class Host:
         self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, which a newer look judges
         self.mailbox = self.layer.inbox(holding.owner)
         self.lost_words = LostWords(self.mailbox)
+        self._left: set[PeerId] = set()  # on purpose, since the last look
+        self._needed: bool | None = None  # as the last look had it
         self.writer = Writer(run, holding, self.key, self.mailbox)
         self._tick_at = 0.0
 
@@ -186,6 +188,8 @@ class Host:
         """A socket that was replaced is not heard; one whose hello was lost, and does not wait, is asked for it."""
         known = self.channels.get(said.peer)
         if known == said.channel:
+            if isinstance(body, m.Leave):
+                self._left.add(said.peer)
             await self.handle(e.Received(said.peer, body))
         elif known is None and said.peer not in self._aside:
             rehello = encode(m.Rehello(run=self.state.run, fence=self.holding.fence))
@@ -196,13 +200,15 @@ class Host:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            asked = requests.asked_of(self.state, self.unwanted)
+            asked = requests.asked_of(self.state, self.unwanted, left=self._left, needed=self._needed)
             self._looks += 1
             try:
                 found = await in_thread(requests.look)(self.run, asked)
             except DatabaseError:
                 log.warning("run %s: the database is away", self.run.slug, exc_info=True)
             else:
+                self._left -= asked.left
+                self._needed = asked.needs
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:

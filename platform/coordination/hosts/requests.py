@@ -1,9 +1,11 @@
 """What people and keepers wrote into the database since a host looked last, and what the host shows there."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from coordination import presence, snapshots, store
+from django.db import transaction
+
+from coordination import absences, presence, snapshots, store
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.identifiers import PeerId
@@ -13,11 +15,17 @@ REVOKED, UNINVITED = "E214", "E324"
 
 
 class Asked(NamedTuple):
-    """What a look shows and asks about, taken from a state before a thread has it."""
+    """What a look shows and asks about, taken from a state before a thread has it.
+
+    `left`: who went on purpose. `needs`: whether the run needs volunteers, `needed` whether it did at the last look.
+    """
 
     shown: presence.Shown
     trainers: list[PeerId]
     members: list[PeerId]
+    left: frozenset[PeerId]
+    needs: bool
+    needed: bool | None
 
 
 class Wishes(NamedTuple):
@@ -28,16 +36,29 @@ class Wishes(NamedTuple):
     unwanted: dict[PeerId, str]
 
 
-def asked_of(state: RunState, unwanted: Mapping[PeerId, str]) -> Asked:
+def asked_of(
+    state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
+) -> Asked:
     """Whoever is here, and whoever was cut off: they stay so until people want it otherwise."""
     trainers = {member.peer for member in state.trainers()} | {p for p, code in unwanted.items() if code == UNINVITED}
     members = {*state.members} | {p for p, code in unwanted.items() if code == REVOKED}
-    return Asked(presence.shown_of(state), sorted(trainers), sorted(members))
+    gone = frozenset({*left, *unwanted})
+    needs = absences.is_needed(state)
+    return Asked(presence.shown_of(state), sorted(trainers), sorted(members), gone, needs, needed)
 
 
 def look(run: Run, asked: Asked) -> Wishes:
     """Show, and ask. Raises DatabaseError."""
-    presence.show(run, asked.shown)
+    _show(run, asked)
     unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), UNINVITED)
     unwanted |= dict.fromkeys(store.revoked(asked.members), REVOKED)
     return Wishes(store.directed(run), snapshots.news_of(run), unwanted)
+
+
+@transaction.atomic
+def _show(run: Run, asked: Asked) -> None:
+    """Who is told of what changed is written with it."""
+    before = presence.show(run, asked.shown)
+    absences.tell_stopped(run, before, asked.shown.members, left=asked.left)
+    if asked.needs is not asked.needed:
+        absences.tell_need(run, needed=asked.needs)

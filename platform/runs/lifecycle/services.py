@@ -6,6 +6,7 @@ from django.db import IntegrityError, transaction
 from django.utils.text import slugify
 
 from accounts.models import Person
+from notices import outbox
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import queue, quotas
@@ -114,6 +115,7 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
     if target_steps not in (None, now.parsed_recipe.target_steps) and now.wanted != Run.Wanted.FINISHED:
         return False
     move(run, Why.LAST_STEP, waiting_for="")
+    outbox.withdraw_all(run.run_id)
     release, _ = Release.objects.get_or_create(run=run)
     if release.state != Release.State.READY:
         queue.enqueue_on_commit(TaskName.MAKE_RELEASE, run.pk)

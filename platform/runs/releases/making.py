@@ -10,9 +10,12 @@ import msgspec
 from django.db import transaction
 from django.utils import timezone
 
+from notices import outbox
+from notices.models import Event
 from peer_agent.protocol.errors import Fault
 from peer_agent.publishing.card import CardFacts
 from runs import storage
+from runs.access import participants
 from runs.models import Release, Run, Snapshot
 from runs.processes.child import run_child
 from runs.processes.faults import faults_to
@@ -87,7 +90,10 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
     if before:
         transaction.on_commit(lambda: shutil.rmtree(storage.root() / before, ignore_errors=True))
     if move(release.run, Why.RELEASED, finished_at=timezone.now(), waiting_for=""):
-        add_line(run=release.run, kind="finished", text="The run is finished. The model can be downloaded.")
+        run = release.run
+        add_line(run=run, kind="finished", text="The run is finished. The model can be downloaded.")
+        path = f"/runs/{run.slug}/"
+        outbox.note(Event.FINISHED, participants(run), about=run.run_id, title=run.title, path=path)
     return True
 
 

@@ -9,6 +9,9 @@ import pytest
 from celery.exceptions import Retry
 from django.test import Client
 
+from accounts.models import Person
+from notices import services as notices
+from notices.models import Event, Notice, Way
 from peer_agent.protocol.errors import Problem
 from runs import queue, storage, tasks
 from runs.models import Publication, Release, Run, Snapshot
@@ -58,6 +61,24 @@ def finished(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run
     assert making.make_release(run.pk) == Release.State.READY
     run.refresh_from_db()
     return run
+
+
+@pytest.fixture
+def told(organizer: Person, volunteer: Person, stranger: Person) -> None:
+    """All want to know of runs that are finished."""
+    for person in (organizer, volunteer, stranger):
+        notices.choose(person=person, wanted=[(Event.FINISHED, Way.BROWSER)])
+
+
+def test_whoever_is_in_the_run_is_told_once_that_it_is_finished(told: None, finished: Run) -> None:
+    found = Notice.objects.filter(event=Event.FINISHED)
+    assert set(found.values_list("person__username", "path")) == {
+        (name, f"/runs/{finished.slug}/") for name in ("Amina", "Teo")
+    }
+    found.delete()
+    choosing.release_best(run=finished, best=True)
+    tasks.remake_release(finished.pk.hex)
+    assert not Notice.objects.exists()
 
 
 def test_the_last_step_is_released_first(finished: Run, given: list[tuple[str, dict[str, Any]]]) -> None:
