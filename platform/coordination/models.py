@@ -10,7 +10,8 @@ from runs.models import Run
 class Presence(models.Model):
     """Who is in a run now and how far the step is. Nothing is decided from it; it is written anew every second.
 
-    `plan` is the last one, and outlives its host; `links` is what each machine's carries, for its owner's eyes.
+    `plan` is the last one, and outlives its host; `links` is what each machine's carries, for its owner's eyes; `crowd`
+    is when the number of trainers changed: [seconds of UTC, how many from then on], the newest last.
     """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="presence")
@@ -22,6 +23,7 @@ class Presence(models.Model):
     members = models.JSONField(default=list)
     plan = models.JSONField(null=True, default=None)
     links = models.JSONField(default=dict)
+    crowd = models.JSONField(default=list)
 
     def __str__(self) -> str:
         return f"{len(self.members)} peers"

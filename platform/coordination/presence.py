@@ -1,7 +1,7 @@
 """Who is in a run now: written by its host, read by pages."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
@@ -12,10 +12,12 @@ from django.utils import timezone
 from coordination.models import Presence
 from peer_agent.protocol.bandwidth.flows import Way
 from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Outline
 from runs.models import Run
 
+CHANGES = 50  # of the number of trainers, that are kept
 FRESH = timedelta(seconds=15)  # an older picture is of a host that is gone
 
 
@@ -61,6 +63,13 @@ class Present(NamedTuple):
     members: list[Seen]
     plan: Outline | None
     links: dict[str, Any]
+
+
+class Crowd(NamedTuple):
+    """How many trainers there were from a moment on."""
+
+    since: datetime
+    trainers: int
 
 
 class Shown(NamedTuple):
@@ -131,6 +140,26 @@ def links_in(stored: Mapping[str, Any]) -> dict[PeerId, Link]:
     return msgspec.convert(stored, dict[PeerId, Link])
 
 
+def crowd(run: Run) -> list[Crowd]:
+    """How the number of trainers changed lately, the newest last. Where no host drives the run, nobody is here."""
+    row = Presence.objects.filter(run=run).values_list("crowd", "at").first()
+    if row is None:
+        return []
+    changes, at = row
+    gone = [[at.timestamp(), 0]] if at < timezone.now() - FRESH else []
+    return [
+        Crowd(datetime.fromtimestamp(seconds, UTC), int(trainers)) for seconds, trainers in _with([*changes], *gone)
+    ]
+
+
+def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
+    """Changes of a number, those alone that change it; the newest `CHANGES`."""
+    for seconds, trainers in newer:
+        if not changes or changes[-1][1] != trainers:
+            changes.append([seconds, trainers])
+    return changes[-CHANGES:]
+
+
 def forget_plans(person: str) -> None:
     """Last plans that name somebody who has left for good; of a run that goes on there is another one soon."""
     for row in Presence.objects.exclude(plan=None).only("pk", "plan").iterator():
@@ -177,12 +206,16 @@ def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
 def show(run: Run, shown: Shown) -> Before:
     """Write who is there, for pages to read. A host that has made no plan yet leaves the last one of another."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
+    now = timezone.now()
+    here: list[float] = [round(now.timestamp(), 1), sum(each["role"] == Role.TRAINER for each in shown.members)]
     values = {**shown.step, "members": shown.members, "links": shown.links, **plan}
-    row, is_new = Presence.objects.select_for_update().get_or_create(run=run, defaults=values)
+    new = {**values, "crowd": [here]}
+    row, is_new = Presence.objects.select_for_update().get_or_create(run=run, defaults=new)
     if is_new:
         return Before([], None)
     before = Before(row.members, row.at)
-    for name, value in values.items():
+    gone = [[round(row.at.timestamp(), 1), 0]] if row.at < now - FRESH else []
+    for name, value in {**values, "crowd": _with(row.crowd, *gone, here)}.items():
         setattr(row, name, value)
     row.save()
     return before

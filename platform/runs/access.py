@@ -1,4 +1,8 @@
-"""How each object is reached: who may see a run, who may manage it. Absence and lack of permission look alike."""
+"""How each object is reached: who may see a run, who may manage it. Absence and lack of permission look alike.
+
+Of a run there is one organizer, who made it; co-organizers, who may do all that the organizer may but delete the run or
+choose other co-organizers; and moderators, who let people in and out, and make announcements.
+"""
 
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
@@ -7,11 +11,13 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from accounts.models import Machine, PastOwner, Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
-from runs.models import Member, Run
+from runs.models import Member, Run, RunRole
 from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
 BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")  # what pages read of a run with it
+MANAGING = (Run.Role.ORGANIZER, Run.Role.CO_ORGANIZER)
+RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZER: 2, Run.Role.MODERATOR: 1}
 
 
 def person_of(viewer: Viewer) -> Person | None:
@@ -31,11 +37,12 @@ def visible_runs(viewer: Viewer) -> QuerySet[Run]:
 
 
 def _joined(person: Person | None) -> Q:
-    """One's own runs, and those by invitation of which one is a member."""
+    """Runs in which one has a role, and those by invitation of which one is a member."""
     if person is None:
         return Q(pk__in=[])
     member = Member.objects.filter(run=OuterRef("pk"), person=person, removed_at=None)
-    return Q(organizer=person) | (Q(visibility=Run.Visibility.PRIVATE) & Q(Exists(member)))
+    role = RunRole.objects.filter(run=OuterRef("pk"), person=person).exclude(accepted_at=None)
+    return Q(organizer=person) | Q(Exists(role)) | (Q(visibility=Run.Visibility.PRIVATE) & Q(Exists(member)))
 
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
@@ -107,9 +114,23 @@ def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run to open, pause and change: its organizer's. Raises Problem E305, PermissionDenied."""
+    """A run to open, pause and change: for its organizer and co-organizers. Raises Problem E305, PermissionDenied."""
+    return _access_as(*MANAGING, slug=slug, viewer=viewer)
+
+
+def access_moderated_run(*, slug: str, viewer: Viewer) -> Run:
+    """A run to let people in and out of: for all who have a role in it. Raises Problem E305, PermissionDenied."""
+    return _access_as(*MANAGING, Run.Role.MODERATOR, slug=slug, viewer=viewer)
+
+
+def access_own_run(*, slug: str, viewer: Viewer) -> Run:
+    """A run to delete: its organizer's. Raises Problem E305, PermissionDenied."""
+    return _access_as(Run.Role.ORGANIZER, slug=slug, viewer=viewer)
+
+
+def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
     run = access_run(slug=slug, viewer=viewer)
-    if not may_manage(run, viewer):
+    if role_of(run, viewer) not in roles:
         raise PermissionDenied
     return run
 
@@ -133,11 +154,21 @@ def require_open(run: Run) -> None:
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """A run by invitation is for its organizer and members; the others are open to all who know the address."""
+    """A run by invitation is for members and those with a role; the others are open to all who know the address."""
     return visible_runs(viewer).filter(pk=run.pk).exists()
 
 
 def may_manage(run: Run, viewer: Viewer) -> bool:
-    """Whether this is the organizer."""
+    """Whether this is the organizer or a co-organizer."""
+    return role_of(run, viewer) in MANAGING
+
+
+def role_of(run: Run, viewer: Viewer) -> Run.Role | None:
+    """The viewer's role in the run; None for everybody else, operators too."""
     person = person_of(viewer)
-    return person is not None and run.organizer_id == person.pk
+    return run.role_of(person) if person is not None else None
+
+
+def outranks(role: Run.Role | None, other: Run.Role | None) -> bool:
+    """Whether who has this role may remove somebody with the other one, or give it and take it away."""
+    return RANKS.get(role, 0) > RANKS.get(other, 0)

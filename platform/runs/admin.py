@@ -1,6 +1,6 @@
 """Runs as operators see them. Log and ledger can be read and never changed: they are what credit is."""
 
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin
 from django.core.paginator import Paginator
@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from accounts.admin import Kept
+from accounts.models import Person
 from runs.lifecycle import drafts
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, MachineTotal, Release, Run
 
@@ -70,10 +71,11 @@ class RunAdmin(Kept):
 
     def save_model(self, request: HttpRequest, obj: Run, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
         """As where its organizer does it: it is told, and whoever has helped stays in."""
-        del request, form, change
-        run = Run.objects.get(pk=obj.pk)
-        drafts.change_words(run=run, title=obj.title, purpose=obj.purpose, who="An operator of this site")
-        drafts.change_visibility(run=run, visibility=Run.Visibility(obj.visibility))
+        del form, change
+        run, operator = Run.objects.get(pk=obj.pk), cast("Person", request.user)
+        drafts.change_words(run=run, title=obj.title, purpose=obj.purpose, by=operator, role=Run.Role.OPERATOR)
+        visibility = Run.Visibility(obj.visibility)
+        drafts.change_visibility(run=run, visibility=visibility, by=operator, role=Run.Role.OPERATOR)
 
 
 @admin.register(Dataset)

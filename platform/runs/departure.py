@@ -12,6 +12,7 @@ from notices import services as notices
 from peer_agent.protocol.errors import Problem
 from runs import queue, quotas
 from runs.datasets.resumable_upload import forget_upload
+from runs.lifecycle import roles
 from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, Member, NamedVolunteer, Release, Run
 from runs.queue import TaskName
@@ -20,13 +21,14 @@ NOBODY = "a former volunteer"  # in place of their name, in what happened
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
 # Where timelines have names (runs.timeline, peer_agent.protocol.coordinator): elsewhere the same letters are a word.
 DEEDS = (
-    "accepted|added|announced|brought|changed|chose|created|extended|is|joined|left|let|mixes|paused|removed|reported|resumed|"
-    "returned|took"
+    "accepted|added|announced|brought|changed|chose|created|declined|extended|gave|invited|is|joined|left|let|mixes|"
+    "organizes|paused|published|removed|reported|resumed|returned|revoked|set|took|turned|wants|withdrew"
 )
 PLACES = (  # what comes before the name, and what comes after it
     ("^", rf" (?:{DEEDS})\b| \("),
     (r"\bof ", r"'s samples|$| is| joined| left"),
-    (r" (?:added|removed|let) ", r"\.$| back in\.$"),
+    (r" (?:added|removed|let) ", r"\.$| back in\.$| as (?:co-organizer|moderator)\.$"),
+    (r" (?:invited|withdrew) ", r" to be a (?:co-organizer|moderator)\.$|'s invitation as "),
 )
 
 
@@ -34,12 +36,18 @@ PLACES = (  # what comes before the name, and what comes after it
 def delete_account(*, person: Person) -> str:
     """Delete an account, its drafts, its place on cards and its name in timelines. The name. Raises Problem E329.
 
+    A run with a co-organizer, a draft too, goes to the longest-standing of them.
+
     Whoever was removed from a run stays removed: rows that say so name nobody. Hosts that still know the machines by
     that name may write it for some seconds more: `forget_lines` is to be called again then.
     """
     quotas.held(person)
+    for heir in roles.successors(person):
+        roles.hand_over(to=heir)
     _require_not_needed(person)
     name = person.username
+    for held in roles.roles_of(person):
+        roles.give_up(offered=held, why=" with their account")
     for draft in person.runs.filter(state=Run.State.DRAFT):
         delete_draft(run=draft)
     _remake_cards(person)

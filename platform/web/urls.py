@@ -33,6 +33,7 @@ from web.pages.runs import (
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
+from web.pages.runs.organizing import roles, trail
 from web.pages.site import front, health, help_pages, install, styleguide, theme
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
@@ -53,6 +54,11 @@ urlpatterns = [
     path("runs/<slug:slug>/model/", sources.set_base, name="set_base"),
     path("runs/<slug:slug>/mix/", sources.mix_sources, name="mix"),
     path("runs/<slug:slug>/announce/", manage.announce, name="announce"),
+    path("runs/<slug:slug>/alerts/", manage.set_alerts, name="alerts"),
+    path("runs/<slug:slug>/roles/", roles.invite, name="roles"),
+    path("runs/<slug:slug>/roles/<int:role_id>/", roles.take_back, name="given_role"),
+    path("runs/<slug:slug>/role/", roles.own_role, name="role"),
+    path("runs/<slug:slug>/trail/", trail.trail_page, name="trail"),
     path("runs/<slug:slug>/finish/", manage.end_run, name="finish"),
     path("runs/<slug:slug>/members/", manage.add_member, name="members"),
     path("runs/<slug:slug>/members/<int:member_id>/", manage.remove_member, name="member"),

@@ -108,6 +108,43 @@ def test_a_plan_of_another_version_is_none(state: RunState, plan: object) -> Non
     assert presence.last_plan(run) is None
 
 
+def numbers(run: Run) -> list[int]:
+    return [each.trainers for each in presence.crowd(run)]
+
+
+def test_when_the_number_of_trainers_changed_is_kept(state: RunState) -> None:
+    run, members = shown(state), dict(state.members)
+    (first,) = presence.crowd(run)
+    assert first.trainers == 1
+    assert timezone.now() - first.since < timedelta(seconds=5)
+    shown(state)
+    assert presence.crowd(run) == [first], "nothing has changed"
+    del state.members[TEO]
+    shown(state)
+    state.members = {**members, PeerId("c" * 32): members[TEO]}
+    shown(state)
+    assert numbers(run) == [1, 0, 2]
+
+
+def test_while_no_host_drives_a_run_nobody_is_there(state: RunState) -> None:
+    run = shown(state)
+    gone = timezone.now() - timedelta(hours=1)
+    Presence.objects.update(at=gone)
+    assert numbers(run) == [1, 0]
+    assert presence.crowd(run)[1].since == gone
+    shown(state)
+    assert numbers(run) == [1, 0, 1]
+
+
+def test_of_many_changes_the_newest_are_kept(state: RunState) -> None:
+    members = dict(state.members)
+    for number in range(presence.CHANGES + 3):
+        state.members = members if number % 2 else {}
+        run = shown(state)
+    assert numbers(run) == [(number + 1) % 2 for number in range(presence.CHANGES)]
+    assert Presence.objects.get().at > timezone.now() - timedelta(seconds=5)
+
+
 def test_without_a_host_there_was_no_plan(state: RunState) -> None:
     assert presence.last_plan(Run.objects.get()) is None
 

@@ -17,12 +17,13 @@ from runs import storage
 from runs.datasets.resumable_upload import begin_upload
 from runs.departure import delete_account, without_name
 from runs.ledger import standings
-from runs.lifecycle import membership, services
+from runs.lifecycle import drafts, ending, membership, roles, services
 from runs.models import Dataset, LedgerEntry, Member, NamedVolunteer, Release, Run
 from runs.releases.card_names import set_named
 from runs.releases.choosing import is_stale
-from runs.timeline import add_line
+from runs.timeline import add_line, trail_of
 from tests.runs.factories import RECIPE, Owned, committed, draft, opened
+from tests.web.requesters import given_role
 
 
 @pytest.fixture
@@ -76,6 +77,69 @@ def test_whoever_is_needed_is_told_what_for(run: Run, organizer: Person) -> None
     with pytest.raises(Problem, match=r"E329.*2 runs that are not finished"):
         delete_account(person=organizer)
     assert Person.objects.get(pk=organizer.pk).is_active
+
+
+def test_a_run_with_co_organizers_goes_to_the_longest_standing(
+    run: Run, organizer: Person, volunteer: Person, stranger: Person, operator: Person
+) -> None:
+    draft(organizer, slug="draft")
+    roles.invite(run=run, name="Ines", role=Run.Role.CO_ORGANIZER)  # has not accepted
+    first = given_role(run, stranger, Run.Role.CO_ORGANIZER)
+    given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+    given_role(Run.objects.get(slug="draft"), volunteer, Run.Role.MODERATOR)
+    assert roles.successors(organizer) == [first]
+    delete_account(person=organizer)
+    run.refresh_from_db()
+    assert (run.organizer, run.role_of(volunteer)) == (stranger, Run.Role.CO_ORGANIZER)
+    assert [each.slug for each in Run.objects.all()] == [run.slug], "a moderator inherits nothing"
+    line = run.activity.latest("pk")
+    assert line.text == "Noor organizes the run now: the organizer before deleted their account."
+    assert (line.by_id, line.on, line.is_internal) == (organizer.pk, stranger, False)
+
+
+def test_whose_account_is_closed_inherits_nothing(run: Run, organizer: Person, volunteer: Person) -> None:
+    given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+    Person.objects.filter(pk=volunteer.pk).update(is_active=False)
+    with pytest.raises(Problem, match="E329"):
+        delete_account(person=organizer)
+
+
+def test_a_run_of_an_account_that_cannot_be_deleted_yet_stays(run: Run, organizer: Person, volunteer: Person) -> None:
+    opened(organizer, slug="second")
+    given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+    with pytest.raises(Problem, match=r"E329.*you organize a run that is not finished"):
+        delete_account(person=organizer)
+    assert Run.objects.get(slug=run.slug).organizer == organizer
+
+
+def test_their_role_ends_and_the_trail_names_them_no_more(
+    run: Run, organizer: Person, volunteer: Person, stranger: Person
+) -> None:
+    """Every line that somebody who helps an organizer can leave, of their own deeds and of what was done to them."""
+    given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+    services.pause_run(run=run, by=volunteer)
+    services.resume_run(run=run, by=volunteer)
+    drafts.announce(run=run, text="Teo is here", by=volunteer)
+    drafts.announce(run=run, text="", by=volunteer)
+    drafts.warn_below(run=run, machines=2, by=volunteer)
+    drafts.warn_below(run=run, machines=None, by=volunteer)
+    drafts.change_words(run=run, title="Other", purpose="", by=volunteer)
+    issued = membership.create_invitation(run=run, by=volunteer)
+    membership.revoke_invitation(invitation=issued.invitation, by=volunteer)
+    ending.extend_run(run=run, target_steps=200, by=volunteer)
+    roles.take_back(given=roles.invite(run=run, name="Noor", role=Run.Role.MODERATOR, by=volunteer), by=volunteer)
+    membership.remove_person(run=run, name="Noor", by=volunteer)
+    membership.let_back(member=membership.removed_from(run).get(), by=volunteer)
+    membership.remove_person(run=run, name="Teo")
+    membership.let_back(member=membership.removed_from(run).get())
+    roles.take_back(given=roles.invite(run=run, name="Teo", role=Run.Role.MODERATOR))
+    given_role(run, volunteer, Run.Role.MODERATOR)
+    delete_account(person=volunteer)
+    assert not run.roles.exists()
+    texts = [line.text for line in trail_of(run)]
+    assert texts[0] == "A former volunteer gave up the role of moderator with their account."
+    assert [text for text in texts if "Teo" in text] == ["A former volunteer announced “\u2068Teo is here\u2069”"]
+    assert len(texts) == 24
 
 
 def test_a_site_keeps_an_operator(volunteer: Person, stranger: Person) -> None:

@@ -25,8 +25,8 @@ from peer_agent.protocol.messages import PROTOCOL
 from runs import storage
 from runs.access import may_see
 from runs.datasets.resumable_upload import begin_upload
-from runs.lifecycle import membership
-from runs.models import Dataset, Release, Run
+from runs.lifecycle import membership, roles
+from runs.models import Dataset, Release, Run, RunRole
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
 from web.http.tus import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
@@ -145,12 +145,21 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
     removed, _ = Person.objects.get_or_create(username="Olga")
     membership.remove_person(run=run, name=removed.username)
     gone = str(membership.removed_from(run).get().pk)
+    helper, _ = Person.objects.get_or_create(username="Ravi")
     return {
+        "role_id": str(given_role(run, helper, Run.Role.MODERATOR).pk),
         "member_id": str(known.pk),
         "removed_id": gone,
         "invitation_id": str(invitation.pk),
         "invitation_secret": secret,
     }
+
+
+def given_role(run: Run, person: Person, role: Run.Role) -> RunRole:
+    """A role in the run, accepted."""
+    offered = roles.invite(run=run, name=person.username, role=role)
+    roles.accept(offered=offered)
+    return offered
 
 
 def team_of(leader: Person) -> dict[str, str]:
@@ -404,6 +413,10 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/mix/": posting(weight_0="2"),
     "POST /runs/<slug>/extend/": posting(target_steps="200"),
     "POST /runs/<slug>/announce/": posting(text="Thank you all"),
+    "POST /runs/<slug>/alerts/": posting(machines="3"),
+    "POST /runs/<slug>/roles/": posting(**{"role-name": "Noor", "role-role": "moderator"}),
+    "POST /runs/<slug>/roles/<role_id>/": posting(),
+    "POST /runs/<slug>/role/": posting(answer="give_up"),
     "POST /runs/<slug>/finish/": posting(),
     "POST /runs/<slug>/members/": posting(name="Noor"),
     "POST /runs/<slug>/members/<member_id>/": posting(),

@@ -235,9 +235,7 @@ SIGNED = {"/account/notifications/stop/<token>/"}  # opened by who has the link,
 FORMS = [
     row
     for row in ROWS
-    if row.method not in ("ANY", *READING)
-    and not row.address.startswith(API)
-    and row.address not in HARMLESS | SIGNED
+    if row.method not in ("ANY", *READING) and not row.address.startswith(API) and row.address not in HARMLESS | SIGNED
 ]
 CALLS = [row for row in ROWS if row.method not in ("ANY", *READING) and row.address.startswith(API)]
 

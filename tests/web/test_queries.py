@@ -15,7 +15,7 @@ from coordination.models import Presence
 from notices import services as notices
 from notices.models import Event, Way
 from runs.lifecycle.membership import add_member, create_invitation
-from runs.models import AveragedTotal, NamedVolunteer, Release, Run, Snapshot
+from runs.models import AveragedTotal, NamedVolunteer, Release, Run, RunRole, Snapshot
 from tests.runs.factories import committed, opened, owned
 from tests.web.browsing import as_
 
@@ -30,6 +30,7 @@ PAGES = [
     "/runs/run-0/",
     "/runs/run-0/feed.json",
     "/runs/run-0/manage/",
+    "/runs/run-0/trail/",
     "/runs/run-0/leaderboard/",
     "/runs/run-0/leaderboard/?of=teams",
     "/runs/run-0/leaderboard/?of=machines",
@@ -93,6 +94,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
             add_member(run=first, name=person.username)
             create_invitation(run=first)
             Presence.objects.update(at=timezone.now() + timedelta(days=1))  # it stays fresh, however long this takes
+            RunRole.objects.create(run=first, person=person, role="moderator", invited_by=operator)
             Snapshot.objects.create(
                 run=first, index=place + 1, step=place + 1, state_digest="", file=f"{place}", size=1, heldout_loss=5.0
             )

@@ -1,6 +1,6 @@
-"""4xx: operating a site."""
+"""4xx: operating a site, or a run on it."""
 
-from peer_agent.protocol.errors.entry import NOTHING_BEGUN, STAYS, Entry, Severity
+from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_LOST, STAYS, Entry, Severity
 
 OPERATING: dict[str, Entry] = {
     "E401": Entry(
@@ -50,5 +50,27 @@ OPERATING: dict[str, Entry] = {
         "No relay is connected to this site.",
         "Start one with `manyhands relay SITE`, or see the relay's log.",
         means="No step can be made until there is one; nothing was lost.",
+    ),
+    "E421": Entry(
+        "Step takes too long",
+        Severity.HIGH,
+        "No step was made since {since}, with {machines} here. {usual}",
+        "Look at the run's activity for rounds that failed, and at what these machines say themselves.",
+        means=NOTHING_LOST,
+        depends_on=("E409",),
+    ),
+    "E422": Entry(
+        "Few machines",
+        Severity.MEDIUM,
+        "{machines} been training since {since}; an alert is set for fewer than {least}.",
+        "Share the run's address, or ask volunteers to come back.",
+        means="Steps take longer, or wait, until more are here.",
+    ),
+    "E423": Entry(
+        "Loss jumped",
+        Severity.MEDIUM,
+        "Since step {step} at {since}, training loss is {loss}; it was {usual} before.",
+        "If it does not fall again within some steps, pause the run and look at its dataset and learning rate.",
+        means="A few unusual samples can do this, and the run goes on.",
     ),
 }

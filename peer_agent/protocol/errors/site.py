@@ -151,10 +151,10 @@ SITE: dict[str, Entry] = {
         means="Your credit is kept.",
     ),
     "E325": Entry(
-        "Organizer cannot be removed",
+        "Role protects from removal",
         Severity.MEDIUM,
-        "{name} is the run's organizer and cannot be removed.",
-        "Name somebody else.",
+        "{name} is {role} of the run and cannot be removed by you.",
+        "Name somebody else, or ask the run's organizer.",
         means=NOTHING_CHANGED,
     ),
     "E326": Entry(
@@ -459,6 +459,13 @@ SITE: dict[str, Entry] = {
         "The account cannot be deleted yet: {reason}.",
         "Change that first, then delete the account.",
         means=NOTHING_LOST,
+    ),
+    "E359": Entry(
+        "Role cannot be given",
+        Severity.LOW,
+        "{name} cannot become {role} of this run: {reason}.",
+        "The manage page lists who has which role.",
+        means=NOTHING_CHANGED,
     ),
     "E330": Entry(
         "Invitation link no longer works",

@@ -10,6 +10,7 @@ from django.db import transaction
 from django.db.models import F
 from msgspec.structs import replace
 
+from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
 from runs import quotas, storage
@@ -18,7 +19,7 @@ from runs.datasets.services import preparation_of, prepare_anew
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
 from runs.states import LIVE, Why, move
-from runs.timeline import add_line, quoted
+from runs.timeline import add_action, quoted
 
 VISIBILITY = {
     Run.Visibility.PUBLIC: "public",
@@ -28,39 +29,57 @@ VISIBILITY = {
 
 
 @transaction.atomic
-def change_words(*, run: Run, title: str, purpose: str, who: str = "") -> None:
-    """Another title and purpose; the address stays. `who`: where it is not the organizer."""
+def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None, role: Run.Role | None = None) -> None:
+    """Another title and purpose; the address stays.
+
+    `by`, here and elsewhere: who does it, where it is not the organizer; `role`: as an operator of the site.
+    """
     if (run.title, run.purpose) == (title, purpose):
         return
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     run.title, run.purpose = title, purpose
     run.save(update_fields=["title", "purpose"])
-    add_line(run=run, kind="edited", text=f"{who or run.organizer.username} changed the description.{renamed}")
+    add_action(run=run, kind="edited", deed=f"changed the description.{renamed}", by=by, role=role)
 
 
 @transaction.atomic
-def change_prompts(*, run: Run, prompts: str) -> None:
+def change_prompts(*, run: Run, prompts: str, by: Person | None = None) -> None:
     """Other lines that the model continues, from its next snapshot on."""
     if run.prompts == prompts:
         return
     run.prompts = prompts
     run.save(update_fields=["prompts"])
-    add_line(run=run, kind="edited", text=f"{run.organizer.username} changed the prompts.")
+    add_action(run=run, kind="edited", deed="changed the prompts.", by=by)
 
 
 @transaction.atomic
-def announce(*, run: Run, text: str) -> None:
+def announce(*, run: Run, text: str, by: Person | None = None) -> None:
     """Tell everybody something at the top of the run's page, and in its activity; empty takes it down."""
     if run.announcement == text:
         return
     run.announcement = text
     run.save(update_fields=["announcement"])
-    if text:
-        add_line(run=run, kind="announced", text=f"{run.organizer.username} announced {quoted(text)}")
+    deed = f"announced {quoted(text)}" if text else "removed the announcement."
+    add_action(run=run, kind="announced", deed=deed, by=by, is_internal=not text)
 
 
 @transaction.atomic
-def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
+def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> None:
+    """Alert those who manage the run while fewer machines than these train; None: never."""
+    if run.least_machines == machines:
+        return
+    run.least_machines = machines
+    run.save(update_fields=["least_machines"])
+    deed = (
+        f"set an alert for fewer than {machines:,} machines." if machines else "turned off the alert for few machines."
+    )
+    add_action(run=run, kind="edited", deed=deed, by=by, is_internal=True)
+
+
+@transaction.atomic
+def change_visibility(
+    *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
+) -> None:
     """Who may see it. Whoever has helped stays a member of a run that is by invitation from now on."""
     if run.visibility == visibility:
         return
@@ -68,12 +87,18 @@ def change_visibility(*, run: Run, visibility: Run.Visibility) -> None:
     run.save(update_fields=["visibility"])
     if visibility == Run.Visibility.PRIVATE:
         keep_helpers(run)
-    add_line(run=run, kind="edited", text=f"The run is {VISIBILITY[visibility]} now.")
+    add_action(run=run, kind="edited", text=f"The run is {VISIBILITY[visibility]} now.", by=by, role=role)
 
 
 @transaction.atomic
 def change_draft(
-    *, run: Run, recipe: Recipe, licence: str, dataset: Dataset | None = None, automatic_steps: bool = False
+    *,
+    run: Run,
+    recipe: Recipe,
+    licence: str,
+    dataset: Dataset | None = None,
+    automatic_steps: bool = False,
+    by: Person | None = None,
 ) -> None:
     """Another recipe or licence, and another first text where one is given; further ones stay. Raises Problem.
 
@@ -108,9 +133,7 @@ def change_draft(
     if not is_known:
         prepare_anew(text, recipe)
     if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
-        add_line(
-            run=run, kind="edited", text=f"{run.organizer.username} changed the {'text' if dataset else 'recipe'}."
-        )
+        add_action(run=run, kind="edited", deed=f"changed the {'text' if dataset else 'recipe'}.", by=by)
     run.refresh_from_db()
 
 
@@ -138,7 +161,7 @@ def delete_draft(*, run: Run) -> None:
 
 
 @transaction.atomic
-def take_back(*, run: Run) -> None:
+def take_back(*, run: Run, by: Person | None = None) -> None:
     """Make an open run a draft again, as long as no step was made. Raises Problem E315, E323.
 
     Its host is fenced off here, so that a commit under way finds no head to move, and sends the machines away within
@@ -153,7 +176,7 @@ def take_back(*, run: Run) -> None:
     now.marks.all().delete()
     now.coverage.all().delete()
     move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
-    add_line(run=run, kind="taken back", text=f"{run.organizer.username} returned the run to a draft.")
+    add_action(run=run, kind="taken back", deed="returned the run to a draft.", by=by)
     folder = storage.snapshots_folder(run)
     transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
 

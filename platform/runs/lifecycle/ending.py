@@ -7,11 +7,12 @@ each update is in its record. So a live run may be made longer; its host tells t
 import msgspec
 from django.db import transaction
 
+from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from runs.models import Head, Run
 from runs.states import EXTENDABLE, LIVE, Why, move
-from runs.timeline import add_line
+from runs.timeline import add_action
 
 
 def most_steps() -> int:
@@ -21,7 +22,7 @@ def most_steps() -> int:
 
 
 @transaction.atomic
-def extend_run(*, run: Run, target_steps: int) -> None:
+def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None:
     """More steps; the learning rate falls more slowly from the next one on. Raises Problem E315, E316."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED:
@@ -32,12 +33,12 @@ def extend_run(*, run: Run, target_steps: int) -> None:
     longer = msgspec.structs.replace(recipe, target_steps=target_steps)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode(), automatic_steps=False)
     run.refresh_from_db()
-    text = f"{run.organizer.username} extended the run: {target_steps:,} steps instead of {recipe.target_steps:,}."
-    add_line(run=run, kind="extended", text=text)
+    deed = f"extended the run: {target_steps:,} steps instead of {recipe.target_steps:,}."
+    add_action(run=run, kind="extended", deed=deed, by=by)
 
 
 @transaction.atomic
-def end_run(*, run: Run) -> None:
+def end_run(*, run: Run, by: Person | None = None) -> None:
     """No further round begins; the state of the present step is handed in and released. Raises Problem E315, E320."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
@@ -49,7 +50,7 @@ def end_run(*, run: Run) -> None:
         raise Problem.of("E320")
     move(run, Why.ENDED)
     where = f"at step {step:,}, or after the step under way"
-    add_line(run=run, kind="ending", text=f"{run.organizer.username} is ending the run {where}.")
+    add_action(run=run, kind="ending", deed=f"is ending the run {where}.", by=by)
 
 
 def ending_word(run: Run) -> str:

@@ -4,9 +4,13 @@ Who was removed from a public run still sees its page, as everybody does; their 
 """
 
 import secrets
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
+from uuid import UUID
 
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
@@ -14,8 +18,17 @@ from django.utils import timezone
 from accounts.models import Person
 from accounts.services import digest_of
 from peer_agent.protocol.errors import Problem
+from runs.access import outranks
 from runs.models import Invitation, Member, Run
-from runs.timeline import add_line
+from runs.timeline import MEMBER, ROLE, add_action, add_line
+
+ARTICLE: Mapping[Run.Role, str] = MappingProxyType(
+    {
+        Run.Role.ORGANIZER: "the organizer",
+        Run.Role.CO_ORGANIZER: "a co-organizer",
+        Run.Role.MODERATOR: "a moderator",
+    }
+)
 
 
 class IssuedInvitation(NamedTuple):
@@ -26,8 +39,8 @@ class IssuedInvitation(NamedTuple):
 
 
 def members_of(run: Run) -> QuerySet[Member]:
-    """Those who are in, the first first."""
-    return run.members.filter(removed_at=None).select_related("person")
+    """Those who are in, the first first, but for its organizer."""
+    return run.members.filter(removed_at=None).exclude(person=run.organizer_id).select_related("person")
 
 
 def removed_from(run: Run) -> QuerySet[Member]:
@@ -42,19 +55,29 @@ def open_invitations(run: Run, now: datetime | None = None) -> QuerySet[Invitati
     return run.invitations.filter(is_left & lasts, revoked_at=None)
 
 
-def create_invitation(*, run: Run, most_uses: int | None = None, lifetime: timedelta | None = None) -> IssuedInvitation:
+@transaction.atomic
+def create_invitation(
+    *, run: Run, most_uses: int | None = None, lifetime: timedelta | None = None, by: Person | None = None
+) -> IssuedInvitation:
     """A link of 256 random bits; without bounds it is good until it is taken back."""
     secret = secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     invitation = Invitation.objects.create(
         run=run, digest=digest_of(secret), most_uses=most_uses, expires_at=expires_at
     )
+    uses = "any number of people" if most_uses is None else "one person" if most_uses == 1 else f"{most_uses:,} people"
+    until = f", until {expires_at:%d %b %Y, %H:%M} UTC" if expires_at else ""
+    add_action(run=run, kind=MEMBER, deed=f"created an invitation link for {uses}{until}.", by=by, is_internal=True)
     return IssuedInvitation(invitation, secret)
 
 
-def revoke_invitation(*, invitation: Invitation) -> None:
+@transaction.atomic
+def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> None:
     """From now on the link lets nobody in; who came by it stays."""
-    Invitation.objects.filter(pk=invitation.pk, revoked_at=None).update(revoked_at=timezone.now())
+    if Invitation.objects.filter(pk=invitation.pk, revoked_at=None).update(revoked_at=timezone.now()):
+        made = f"{invitation.created_at:%d %b %Y, %H:%M} UTC"
+        deed = f"revoked the invitation link created {made}."
+        add_action(run=invitation.run, kind=MEMBER, deed=deed, by=by, is_internal=True)
 
 
 def invitation_to(*, slug: str, secret: str) -> Invitation:
@@ -76,24 +99,24 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
     if known is not None or not open_invitations(run).filter(pk=invitation.pk).update(uses=F("uses") + 1):
         raise Problem.of("E313")
     Member.objects.create(run=run, person=person, invitation=invitation)
-    add_line(run=run, kind="member", text=f"{person.username} accepted an invitation.")
+    add_line(run=run, kind=MEMBER, text=f"{person.username} accepted an invitation.")
     return run
 
 
 @transaction.atomic
-def add_member(*, run: Run, name: str) -> Member:
+def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
     """Let somebody in by name, also who was removed. Raises Problem E314."""
-    person = _person_called(name)
+    person = person_called(name)
     known = run.members.filter(person=person, removed_at=None).first()
     if known is not None:
         return known
     facts = {"removed_at": None, "joined_at": timezone.now()}
     member, _ = Member.objects.update_or_create(run=run, person=person, defaults=facts)
-    add_line(run=run, kind="member", text=f"{run.organizer.username} added {person.username}.")
+    add_action(run=run, kind=MEMBER, deed=f"added {person.username}.", by=by, on=person)
     return member
 
 
-def _person_called(name: str) -> Person:
+def person_called(name: str) -> Person:
     """Raises Problem E314."""
     person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
     if person is None:
@@ -102,29 +125,47 @@ def _person_called(name: str) -> Person:
 
 
 @transaction.atomic
-def remove_member(*, member: Member) -> None:
-    """Shut somebody out: the run's host cuts their machines off within about a second. Their credit stays."""
-    if Member.objects.filter(pk=member.pk, removed_at=None).update(removed_at=timezone.now()):
-        run = member.run
-        add_line(run=run, kind="member", text=f"{run.organizer.username} removed {member.person.username}.")
+def remove_member(*, member: Member, by: Person | None = None) -> None:
+    """Shut somebody out: the run's host cuts their machines off within about a second. Their credit stays.
+
+    Their role in the run, or the invitation to one, is gone too. Raises Problem E325 where that is no lesser role than
+    one's own, PermissionDenied where one has none (any more).
+    """
+    run, person = held_run(member.run_id), member.person
+    role, own = run.role_of(person), run.role_of(by or run.organizer)
+    if own is None:
+        raise PermissionDenied
+    if role is not None and not outranks(own, role):
+        raise Problem.of("E325", name=person.username, role=ARTICLE[role])
+    if not Member.objects.filter(pk=member.pk, removed_at=None).update(removed_at=timezone.now()):
+        return
+    add_action(run=run, kind=MEMBER, deed=f"removed {person.username}.", by=by, on=person)
+    if run.roles.filter(person=person).delete()[0] and role is not None:
+        deed = f"removed {person.username} as {role.label}."
+        add_action(run=run, kind=ROLE, deed=deed, by=by, on=person, is_internal=True)
 
 
 @transaction.atomic
-def remove_person(*, run: Run, name: str) -> None:
+def remove_person(*, run: Run, name: str, by: Person | None = None) -> Member:
     """Shut somebody out of a run that is open to all, also before they come. Raises Problem E314, E325."""
-    person = _person_called(name)
-    if person.pk == run.organizer_id:
-        raise Problem.of("E325", name=person.username)
+    person = person_called(name)
     member, _ = Member.objects.get_or_create(run=run, person=person)
-    remove_member(member=member)
+    remove_member(member=member, by=by)
+    member.refresh_from_db()
+    return member
 
 
 @transaction.atomic
-def let_back(*, member: Member) -> None:
+def let_back(*, member: Member, by: Person | None = None) -> None:
     """Take a removal back."""
     if Member.objects.filter(pk=member.pk).exclude(removed_at=None).update(removed_at=None):
-        run = member.run
-        add_line(run=run, kind="member", text=f"{run.organizer.username} let {member.person.username} back in.")
+        deed = f"let {member.person.username} back in."
+        add_action(run=member.run, kind=MEMBER, deed=deed, by=by, on=member.person)
+
+
+def held_run(run: UUID) -> Run:
+    """The run's row, held until the transaction ends: roles are counted, and given to nobody who is being removed."""
+    return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 
 def keep_helpers(run: Run) -> None:

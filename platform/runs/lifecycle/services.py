@@ -15,7 +15,7 @@ from runs.datasets.services import enqueue_preparation, lacks_base, preparation_
 from runs.models import Dataset, Head, Release, Run
 from runs.queue import TaskName
 from runs.states import Why, move
-from runs.timeline import add_line, quoted
+from runs.timeline import add_action, quoted
 
 RESERVED = {"new"}  # /runs/new/ is the form
 TITLE_PART = 43  # characters of an address; seventeen more are random
@@ -60,20 +60,20 @@ def create_run(
     )
     save_with_address(run)
     Head.objects.create(run=run)
-    add_line(run=run, kind="created", text=f"{organizer.username} created this run from {quoted(dataset.filename)}.")
+    add_action(run=run, kind="created", deed=f"created this run from {quoted(dataset.filename)}.")
     enqueue_preparation(dataset)
     return run
 
 
 @transaction.atomic
-def open_run(*, run: Run) -> None:
+def open_run(*, run: Run, by: Person | None = None) -> None:
     """Let people in as soon as the first parameters exist. Does nothing where the run is open or on its way there.
 
     A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, E307,
     E387, or E366 and E367, since bounds may be lower by now.
     """
     if run.state == Run.State.PAUSED:
-        resume_run(run=run)
+        resume_run(run=run, by=by)
     if run.state != Run.State.DRAFT:
         return
     quotas.held(run.organizer)
@@ -88,21 +88,22 @@ def open_run(*, run: Run) -> None:
     if run.dataset.state == Dataset.State.READY:
         require_data(run.parsed_recipe, run.dataset)
     if move(run, Why.WANTED_OPEN, waiting_for=""):
+        add_action(run=run, kind="opened", deed="published the run.", by=by, is_internal=True)
         queue.enqueue_on_commit(TaskName.PREPARE_RUN, run.pk)
 
 
 @transaction.atomic
-def pause_run(*, run: Run) -> None:
+def pause_run(*, run: Run, by: Person | None = None) -> None:
     """No further round begins; one that is under way may still commit."""
     if move(run, Why.PAUSED):
-        add_line(run=run, kind="paused", text=f"{run.organizer.username} paused the run.")
+        add_action(run=run, kind="paused", deed="paused the run.", by=by)
 
 
 @transaction.atomic
-def resume_run(*, run: Run) -> None:
+def resume_run(*, run: Run, by: Person | None = None) -> None:
     """Rounds go on."""
     if move(run, Why.RESUMED):
-        add_line(run=run, kind="resumed", text=f"{run.organizer.username} resumed the run.")
+        add_action(run=run, kind="resumed", deed="resumed the run.", by=by)
 
 
 @transaction.atomic

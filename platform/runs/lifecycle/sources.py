@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db import transaction
 from msgspec.structs import replace
 
+from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import MOST_SOURCES, Material, Recipe, checked, encode_recipe
 from runs.datasets.batches import require_suited
@@ -19,7 +20,7 @@ from runs.lifecycle.drafts import forget_text, require_draft
 from runs.lifecycle.ending import ending_word
 from runs.models import Dataset, Run
 from runs.states import EXTENDABLE
-from runs.timeline import add_line, quoted
+from runs.timeline import add_action, quoted
 
 USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
 
@@ -38,7 +39,7 @@ def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
 
 
 @transaction.atomic
-def set_base(*, run: Run, base: Dataset) -> None:
+def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
     """What a draft adapts, or a tokenizer, in the place of another one; the text is cut by it.
 
     Raises Problem E315, E377, E392.
@@ -47,18 +48,18 @@ def set_base(*, run: Run, base: Dataset) -> None:
     wanted = require_base(draft, base.filename, base.on_hub)
     _put_base(draft, base)
     what = f"the {wanted.name} {quoted(base.filename)}"
-    add_line(run=run, kind="edited", text=f"{run.organizer.username} brought {what}.")
+    add_action(run=run, kind="edited", deed=f"brought {what}.", by=by)
     run.refresh_from_db()
 
 
 @transaction.atomic
-def remove_base(*, run: Run) -> None:
+def remove_base(*, run: Run, by: Person | None = None) -> None:
     """Take what was brought off a draft again: a tokenizer learns from the text then. Raises Problem E315."""
     draft = require_draft(run)
     if (before := draft.dataset.base) is None:
         return
     _put_base(draft, None)
-    add_line(run=run, kind="edited", text=f"{run.organizer.username} took {quoted(before.filename)} off.")
+    add_action(run=run, kind="edited", deed=f"took {quoted(before.filename)} off.", by=by)
     run.refresh_from_db()
 
 
@@ -79,19 +80,19 @@ def require_source(run: Run, filename: str, on_hub: str = "") -> None:
 
 
 @transaction.atomic
-def add_source(*, run: Run, source: Dataset) -> None:
+def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
     """A further text of a draft; all of them are prepared again, with one tokenizer. Raises E315, E377, E385."""
     draft = require_draft(run)
     require_source(draft, source.filename, source.on_hub)
     recipe = draft.parsed_recipe
     Dataset.objects.filter(pk=source.pk).update(first=draft.dataset)
     _change(draft, replace(recipe, mix=(*recipe.mix, USUAL_WEIGHT) if recipe.mix else ()))
-    add_line(run=run, kind="edited", text=f"{run.organizer.username} added {quoted(source.filename)}.")
+    add_action(run=run, kind="edited", deed=f"added {quoted(source.filename)}.", by=by)
     run.refresh_from_db()
 
 
 @transaction.atomic
-def remove_source(*, run: Run, source: UUID) -> None:
+def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
     """Take a further text off a draft again; one that is gone already is nothing. Raises Problem E315."""
     draft = require_draft(run)
     sources, recipe = draft.dataset.sources(), draft.parsed_recipe
@@ -101,7 +102,7 @@ def remove_source(*, run: Run, source: UUID) -> None:
     forget_text(sources[place])
     mix = tuple(weight for at, weight in enumerate(recipe.mix) if at != place)
     _change(draft, replace(recipe, mix=mix if len(mix) > 1 and any(mix) else ()))
-    add_line(run=run, kind="edited", text=f"{run.organizer.username} took {quoted(sources[place].filename)} off.")
+    add_action(run=run, kind="edited", deed=f"took {quoted(sources[place].filename)} off.", by=by)
     run.refresh_from_db()
 
 
@@ -111,7 +112,7 @@ def _change(draft: Run, recipe: Recipe) -> None:
 
 
 @transaction.atomic
-def mix_sources(*, run: Run, weights: Sequence[float]) -> None:
+def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None) -> None:
     """From now on samples are dealt by these weights, a number for each text; of a draft also by size, with none.
 
     The run's host tells the coordinator within a second. Raises Problem E301, E315, E386.
@@ -131,7 +132,7 @@ def mix_sources(*, run: Run, weights: Sequence[float]) -> None:
     run.refresh_from_db()
     named = recipe.material.named(len(sources))
     told = ", ".join(f"{line.percent} of {quoted(line.dataset.filename)}" for line in source_lines(run))
-    add_line(run=run, kind="mixed", text=f"{run.organizer.username} mixes the {named} anew: {told}.")
+    add_action(run=run, kind="mixed", deed=f"mixes the {named} anew: {told}.", by=by)
 
 
 def state_weights(run: Run) -> None:

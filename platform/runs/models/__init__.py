@@ -4,6 +4,7 @@ from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.ledger import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal
 from runs.models.log import Coverage, Head, LeaseMark, LogEntry, SealedRecord
 from runs.models.releases import HubAccount, NamedVolunteer, Publication, Release
+from runs.models.roles import RunRole
 from runs.models.run import ActivityLine, Invitation, Member, Run
 from runs.models.snapshots import Snapshot
 from runs.models.verification import RefusedSnapshot, RelayAddress, ReplayRequest, Verification
@@ -29,6 +30,7 @@ __all__ = [
     "Release",
     "ReplayRequest",
     "Run",
+    "RunRole",
     "SealedRecord",
     "Shard",
     "Snapshot",

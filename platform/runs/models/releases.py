@@ -79,6 +79,9 @@ class Publication(models.Model):
     url = models.CharField(max_length=300, blank=True)  # where it is, once it was published
     fault = models.TextField(blank=True)
     asked_at = models.DateTimeField(default=timezone.now)
+    asked_by = models.ForeignKey(
+        Person, models.PROTECT, null=True, related_name="+"
+    )  # whose token; null: the organizer's
     published_at = models.DateTimeField(null=True, blank=True)
     failing_since = models.DateTimeField(null=True, blank=True)  # nothing has reached the Hub; null: something did
     checkpoint_every = models.IntegerField(default=0)  # steps; 0: the release alone

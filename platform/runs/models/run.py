@@ -1,6 +1,7 @@
 """A run, who belongs to it, and what happened in it, a line at a time."""
 
 import uuid
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -38,6 +39,12 @@ class Run(models.Model):
         UNLISTED = "unlisted"
         PRIVATE = "private", "by invitation"
 
+    class Role(models.TextChoices):
+        ORGANIZER = "organizer", "organizer"
+        CO_ORGANIZER = "co-organizer", "co-organizer"
+        MODERATOR = "moderator", "moderator"
+        OPERATOR = "operator", "operator"  # of the site; nobody is given it in a run
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.SlugField(max_length=60, unique=True)
     title = models.CharField(max_length=120)
@@ -48,6 +55,7 @@ class Run(models.Model):
     announcement = models.CharField(max_length=280, blank=True)  # what its organizer tells everybody now
     prompts = models.TextField(blank=True)  # a line each: what the model continues at each snapshot
     automatic_steps = models.BooleanField(default=False)  # the recipe's steps follow from the size of the data
+    least_machines = models.PositiveIntegerField(null=True, blank=True)  # fewer that train are worth an alert
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
     state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
     wanted = models.CharField(max_length=10, choices=Wanted.choices, default=Wanted.NOTHING, blank=True)
@@ -72,6 +80,13 @@ class Run(models.Model):
     def prompt_lines(self) -> list[str]:
         """What the model continues, where it writes: the organizer's lines, else one from nothing."""
         return self.prompts.splitlines()[:MOST_PROMPTS] or [""]
+
+    def role_of(self, person: Any) -> Role | None:
+        """What somebody is in this run, once they have accepted it."""
+        if person.pk == self.organizer_id:
+            return self.Role.ORGANIZER
+        held = self.roles.filter(person=person).exclude(accepted_at=None).values_list("role", flat=True).first()
+        return self.Role(held) if held else None
 
     @property
     def parsed_recipe(self) -> Recipe:
@@ -115,18 +130,23 @@ class Member(models.Model):
 
 
 class ActivityLine(models.Model):
-    """One line of a run's timeline, in words."""
+    """One line of a run's timeline, in words. Those with `by` are what somebody did by their role: the trail."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="activity")
     at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=20)
     text = models.CharField(max_length=300)
+    by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
+    by_role = models.CharField(max_length=12, choices=Run.Role.choices, blank=True)  # as it was then
+    on = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")  # whom it concerns
+    is_internal = models.BooleanField(default=False)  # in the trail alone
 
     class Meta:
         ordering = ("-at", "-id")
         indexes = (
             models.Index(fields=("run", "-at"), name="happening_by_time"),
             models.Index(fields=("run", "kind", "-at", "-id"), name="happening_by_kind"),
+            models.Index(fields=("run", "-id"), condition=models.Q(by__isnull=False), name="trail_by_run"),
         )
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault, Problem
 from runs import storage
-from runs.hub_access import hub_environment, token_of
+from runs.hub_access import hub_environment
 from runs.models import Publication, Release, Run, Snapshot
 from runs.processes import turns
 from runs.processes.child import ChildStopped, run_child
@@ -74,7 +74,7 @@ def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:
 def _scheduled() -> Any:
     going_on = (Run.State.OPEN, Run.State.PAUSED)
     rows = Publication.objects.filter(checkpoint_every__gt=0, run__state__in=going_on)
-    return rows.select_related("run__organizer", "run__dataset", "run__head")
+    return rows.select_related("run__organizer", "run__dataset", "run__head", "asked_by")
 
 
 def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done"]:
@@ -94,7 +94,7 @@ def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
     """Pack and send it in a child, out of a folder that is gone afterwards."""
-    token = token_of(publication.run.organizer)
+    token = hub.token_for(publication)
     with storage.workspace() as work:
         storage.recipe_file(publication.run, work)
         (work / "facts.json").write_bytes(msgspec.json.encode(checkpoint_facts(publication.run, snapshot)))

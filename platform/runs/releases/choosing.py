@@ -2,13 +2,14 @@
 
 from django.db import transaction
 
+from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import queue
 from runs.models import Release, Run, Snapshot
 from runs.queue import TaskName
 from runs.releases.card_facts import is_card_stale
 from runs.selectors import best_snapshot
-from runs.timeline import add_line
+from runs.timeline import add_action
 
 
 def released_snapshot(release: Release) -> Snapshot:
@@ -33,7 +34,7 @@ def is_stale(release: Release) -> bool:
 
 
 @transaction.atomic
-def release_best(*, run: Run, best: bool) -> None:
+def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
     """Release the best snapshot's model, or again the last one's. Asked twice, it is done once.
 
     Raises Problem E315 of a run that is not finished, or whose best snapshot is its last or is not kept.
@@ -48,7 +49,5 @@ def release_best(*, run: Run, best: bool) -> None:
     release.wanted_index = index
     release.save(update_fields=["wanted_index"])
     step = wanted.step if wanted is not None else run.head.step
-    add_line(
-        run=run, kind="release", text=f"{run.organizer.username} chose the model of step {step:,} for the release."
-    )
+    add_action(run=run, kind="release", deed=f"chose the model of step {step:,} for the release.", by=by)
     queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk)

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault, Problem
 from runs import storage
+from runs.access import MANAGING
 from runs.hub_access import hub_environment, token_of
 from runs.models import Publication, Release, Run
 from runs.processes.child import ChildStopped, run_child
@@ -45,7 +46,7 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 def push_release(run_id: UUID) -> Literal["away", "done"]:
     """Send it. Doing it again sends nothing twice; `AWAY`: the Hub did not answer, and it is worth trying again."""
-    publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release").first()
+    publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return "done"
     Publication.objects.filter(pk=publication.pk).update(state=Publication.State.SENDING)
@@ -63,9 +64,17 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
     return "done"
 
 
+def token_for(publication: Publication) -> str:
+    """The token of who asked for it, as long as they manage the run. Raises Problem E351, E352."""
+    who = publication.asked_by or publication.run.organizer
+    if publication.run.role_of(who) not in MANAGING:
+        raise Problem.of("E351")
+    return token_of(who)
+
+
 def _push(publication: Publication) -> dict[str, Any]:
     run = publication.run
-    token = token_of(run.organizer)
+    token = token_for(publication)
     with storage.workspace() as home:
         return run_child(
             _command(publication, run.release),

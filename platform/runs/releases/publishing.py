@@ -2,6 +2,7 @@
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from accounts.encryption import seal
@@ -13,6 +14,7 @@ from runs.hub_access import account_of, hub_environment
 from runs.models import HubAccount, Publication, Run
 from runs.processes.child import run_child
 from runs.queue import TaskName
+from runs.timeline import add_action, quoted
 
 CHECK_S = 60.0  # a Hub that takes longer to say whose token it is counts as away
 
@@ -35,18 +37,30 @@ def save_token(*, person: Person, token: str) -> HubAccount:
 def remove_token(*, person: Person) -> None:
     """Forget it. What waits for it is not sent; what is on the Hub stays there."""
     HubAccount.objects.filter(person=person).delete()
-    Publication.objects.filter(run__organizer=person, state=Publication.State.WAITING).update(
+    asked = Q(asked_by=person) | Q(asked_by=None, run__organizer=person)
+    Publication.objects.filter(asked, state=Publication.State.WAITING).update(
         state=Publication.State.FAILED, fault=str(Fault.of("E351"))
     )
 
 
 @transaction.atomic
 def ask_to_publish(
-    *, run: Run, repository: str, private: bool, replace: bool, checkpoint_every: int = 0, in_branches: bool = False
+    *,
+    run: Run,
+    repository: str,
+    private: bool,
+    replace: bool,
+    checkpoint_every: int = 0,
+    in_branches: bool = False,
+    by: Person | None = None,
 ) -> None:
-    """Send the release there, now or as soon as it is made, and checkpoints before it. Raises Problem E348, E351."""
+    """Send the release there, now or as soon as it is made, and checkpoints before it. Raises Problem E348, E351.
+
+    `by`: by whose token, where it is not the organizer's.
+    """
     check_name(repository)
-    if account_of(run.organizer) is None:
+    who = by or run.organizer
+    if account_of(who) is None:
         raise Problem.of("E351")
     before = Publication.objects.filter(run=run).first()
     is_elsewhere = before is not None and before.repository != repository
@@ -56,8 +70,20 @@ def ask_to_publish(
     nowhere = {"commit": "", "url": "", "published_at": None, "checkpoint_step": 0, "checkpoint_url": ""}
     moved = nowhere if is_elsewhere else {}
     Publication.objects.update_or_create(
-        run=run, defaults={"repository": repository, "asked_at": timezone.now(), **facts, **schedule, **anew, **moved}
+        run=run,
+        defaults={
+            "repository": repository,
+            "asked_at": timezone.now(),
+            "asked_by": who,
+            **facts,
+            **schedule,
+            **anew,
+            **moved,
+        },
     )
+    often = f", with a checkpoint every {checkpoint_every:,} steps" if checkpoint_every else ""
+    deed = f"wants the model on the Hub as {quoted(repository)}{' (private)' if private else ''}{often}."
+    add_action(run=run, kind="publishing", deed=deed, by=who, is_internal=True)
     queue.enqueue_on_commit(TaskName.PUBLISH_RELEASE, run.pk)
     if checkpoint_every:
         queue.enqueue_on_commit(TaskName.PUBLISH_CHECKPOINT, run.pk)

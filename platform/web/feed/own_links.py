@@ -3,7 +3,7 @@
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
-from runs.access import access_run
+from runs.access import access_run, may_manage
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
@@ -15,4 +15,5 @@ from web.run_picture.own_links import links_shown
 def own_links(request: HttpRequest, slug: str) -> HttpResponse:
     """What the links of the reader's machines carry; to the organizer of all."""
     run = run_or_404(access_run, request, slug)
-    return JsonResponse(links_shown(run, request.user), headers={"Cache-Control": "private, no-store"})
+    links = links_shown(run, request.user, sees_all=may_manage(run, request.user))
+    return JsonResponse(links, headers={"Cache-Control": "private, no-store"})

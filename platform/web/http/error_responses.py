@@ -20,7 +20,7 @@ def nothing_here(request: HttpRequest, exception: Exception | None = None) -> Ht
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """403. A reason is told where there is one."""
-    text = str(exception or "") or "Only the organizer of the run can do this. Nothing was changed."
+    text = str(exception or "") or "This takes a role in the run that you do not have. Nothing was changed."
     return answer(request, Fault("403", text), status=403)
 
 

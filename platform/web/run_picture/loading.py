@@ -1,14 +1,19 @@
 """A run's picture out of the database."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from django.utils import timezone
 
+from peer_agent.protocol.errors import Fault
 from runs import selectors
 from runs.access import BESIDE
-from runs.models import Publication, Run, Verification
+from runs.models import Run
+from runs.timeline import resumed_at
 from web.run_picture import presence
+from web.run_picture.alerts import Watch
 from web.run_picture.picture import LEADERBOARD_LINES, Picture, Seen, picture_of
+from web.run_picture.troubles import run_troubles
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
@@ -34,9 +39,12 @@ def _seen(run: Run, picture: selectors.RunPicture, *, with_links: bool = False) 
     )
 
 
-def troubled_rows(run: Run) -> tuple[Verification | None, Publication | None]:
-    """What else of a run may have failed: its replay, and what was sent to the Hub."""
-    return getattr(run, "verification", None), getattr(run, "publication", None)
+def troubles_of(seen: Seen) -> Sequence[Fault]:
+    """What is wrong with a run now, for those who manage it: two queries beside what was seen."""
+    run = seen.run.run
+    verification, publication = getattr(run, "verification", None), getattr(run, "publication", None)
+    watch = Watch(presence.crowd(run), resumed_at(run)) if run.state == Run.State.OPEN else Watch()
+    return run_troubles(seen, verification, publication, watch)
 
 
 def prepare_looks() -> None:

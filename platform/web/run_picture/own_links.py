@@ -1,4 +1,4 @@
-"""What machines' links were measured to carry: to each machine's owner and to the run's organizer, to nobody else."""
+"""What machines' links were measured to carry: to each machine's owner and to who manages the run, to nobody else."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,10 @@ BITS = 8
 MEGA, GIGA = 1e6, 1e9
 NOT_YET = "not measured yet"
 EVERYBODYS, OWN = "Measured connections", "Your connections, as measured"
-NOTE = "Only a machine's owner and the run's organizer see this. “At least” means that nobody has needed more yet."
+NOTE = (
+    "Only a machine's owner, the run's organizer and co-organizers see this. “At least” means that nobody has needed "
+    "more yet."
+)
 MORE = "The API has those of all machines."
 
 
@@ -30,20 +33,22 @@ class OwnLink(NamedTuple):
     link: Link
 
 
-def links_for(
-    run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, most: int | None = None
-) -> list[OwnLink]:
-    """Of the machines that are in the run now one's own, or to its organizer all; by person and name.
+def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
+    """Of the machines that are in the run now one's own, or to who manages it all; by person and name."""
+    return _links(run, viewer, sees_all=may_manage(run, viewer))
 
-    `stored`: the links, where the caller has read them. `most`: so many of them at most, relays last.
-    """
+
+def _links(
+    run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool, most: int | None = None
+) -> list[OwnLink]:
+    """`stored`: the links, where the caller has read them. `most`: so many of them at most, relays last."""
     person = person_of(viewer)
     if person is None:
         return []
     known = presence.links(run) if stored is None else presence.links_in(stored)
     if not known:
         return []
-    which: dict[str, Any] = {} if may_manage(run, viewer) else {"person": person}
+    which: dict[str, Any] = {} if sees_all else {"person": person}
     machines = Machine.objects.select_related("person").filter(pk__in=list(known), **which)
     relays_last = machines.order_by("kind", "person__username", "name", "pk")  # agents come before relays
     found = [OwnLink(each.peer_id, *_names(each, person), known[each.peer_id]) for each in relays_last[:most]]
@@ -57,12 +62,11 @@ def _names(machine: Machine, person: Person) -> tuple[str, str]:
     return RELAY, machine.name if machine.person == person else ""
 
 
-def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool) -> dict[str, Any]:
     """The same in words, as the page has them; without a row where there is none to be seen."""
-    links = links_for(run, viewer, stored, most=LINES + 1)
-    title = EVERYBODYS if may_manage(run, viewer) else OWN
+    links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
-        "title": title,
+        "title": EVERYBODYS if sees_all else OWN,
         "rows": [_row(each) for each in links[:LINES]],
         "note": NOTE,
         "more": MORE if len(links) > LINES else "",

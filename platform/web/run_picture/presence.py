@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from coordination import presence
-from coordination.presence import Link
+from coordination.presence import Crowd, Link
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Outline
 from runs.models import Run
@@ -60,6 +60,11 @@ def numbers_online(runs: Collection[Run]) -> dict[UUID, int]:
     """How many are connected to each of these runs."""
     members = presence.online_in(run for run in runs if run.state in HOSTED)
     return {run.pk: len(members.get(run.pk, [])) for run in runs}
+
+
+def crowd(run: Run) -> list[Crowd]:
+    """How the number of machines that train changed lately, the newest last."""
+    return presence.crowd(run)
 
 
 def last_plan(run: Run) -> Outline | None:

@@ -28,8 +28,7 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
         case Run.State.OPEN:
             return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER])
         case Run.State.PAUSED:
-            where = f"{picture.run.organizer} at step {picture.step:,}"
-            return f"Paused by {where}. Nothing is lost; training resumes from here."
+            return f"Paused at step {picture.step:,}. Nothing is lost; training resumes from here."
         case Run.State.FINISHING:
             made = f"All {picture.step:,}" if picture.step >= picture.target_steps else f"{picture.step:,}"
             return picture.run.waiting_for or f"{made} steps are done. The model is being checked and packaged."
@@ -91,8 +90,8 @@ def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     """The organizer ended the run before its last step."""
     if trainers:
-        return f"{picture.run.organizer} is ending the run at step {picture.step:,}. The model is being uploaded."
-    ended = f"{picture.run.organizer} ended the run at step {picture.step:,}."
+        return f"The run is ending at step {picture.step:,}. The model is being uploaded."
+    ended = f"The run was ended at step {picture.step:,}."
     return f"{ended} It is waiting for a machine to upload the model."
 
 

@@ -2,18 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import first_causes
 from runs.models import Dataset, Publication, Release, Run, Verification
 from runs.releases.hub import LONG
 from runs.states import LIVE
+from web.run_picture.alerts import Watch, run_alerts, since_words
 from web.run_picture.picture import Seen
 
 
-def run_troubles(seen: Seen, verification: Verification | None, publication: Publication | None) -> Sequence[Fault]:
+def run_troubles(
+    seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
+) -> Sequence[Fault]:
     """What is shown of it; what follows from something else that is shown is left out."""
-    return first_causes(_all(seen, verification, publication))
+    alerts = run_alerts(seen, watch or Watch())
+    return first_causes((*_all(seen, verification, publication), *alerts))
 
 
 def _all(seen: Seen, verification: Verification | None, publication: Publication | None) -> Iterator[Fault]:
@@ -37,10 +43,12 @@ def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
     if seen.run.run.state in LIVE and publication.checkpoint_fault:
         fault = publication.checkpoint_fault
     since = publication.failing_since
-    if fault and since is not None and seen.now - since >= LONG:
-        yield Fault.of("E383", since=f"{since:%H:%M} on {since:%d %b} (UTC)", reason=Fault.read(fault).code)
+    is_long = since is not None and seen.now - since >= LONG
+    if fault and since is not None and is_long:
+        yield Fault.of("E383", since=since_words(since), reason=Fault.read(fault).code)
     if fault:
-        yield Fault.read(fault)
+        told = f"Since {since_words(since)}." if since is not None and not is_long else ""
+        yield replace(Fault.read(fault), remedy=told)
 
 
 def _lacks_relay(seen: Seen) -> bool:

@@ -66,6 +66,7 @@ PAGES = [
     Page("{run}embed/"),
     Page("{run}leaderboard/?of=machines", who="Amina"),
     Page("{run}manage/", who="Amina"),
+    Page("{run}trail/", who="Amina"),
     Page("{run}edit/", who="Amina"),
     Page("{run}finish/", who="Amina"),
     Page("{run}publish/", who="Amina"),

@@ -25,6 +25,7 @@ MEETING = {  # what follows and from what, and the test in which both are found 
     ("E312", "E328"): RELEASE,
     ("E312", "E341"): RELEASE,
     ("E312", "E342"): RELEASE,
+    ("E421", "E409"): "tests/web/run_picture/test_alerts.py::test_a_stalled_step_follows_from_a_missing_relay",
 }
 
 

@@ -12,11 +12,13 @@ from accounts.encryption import Unreadable, seal, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import queue, storage
+from runs.lifecycle import roles
 from runs.models import HubAccount, Publication, Release, Run
 from runs.processes import child
 from runs.releases import hub as hub_room
 from runs.releases import publishing
 from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.web.requesters import given_role
 
 TOKEN = "hf_of_amina"
 FILES = {"README.md": b"---\ntags: []\n---\n# Proverbs\n", "model.safetensors": b"weights" * 2000}
@@ -123,6 +125,38 @@ class TestPush:
     def test_without_a_token_nothing_can_be_asked(self, run: Run, release: Release) -> None:
         with pytest.raises(Problem, match="E351"):
             ask(run)
+
+    def test_a_co_organizer_publishes_by_their_own_token_and_only_while_they_are_one(
+        self, hub: Hub, run: Run, release: Release, volunteer: Person
+    ) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        role = given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+        with pytest.raises(Problem, match="E351"):
+            ask(run, by=volunteer)
+        hub.account("teo", "hf_of_teo")
+        publishing.save_token(person=volunteer, token="hf_of_teo")
+        assert ask(run, by=volunteer, repository="teo/proverbs").asked_by == volunteer
+        assert hub_room.push_release(run.pk) == "done"
+        assert list(hub.repositories) == ["teo/proverbs"]
+        assert run.activity.get(kind="publishing").text.startswith("Teo wants the model on the Hub as")
+        ask(run, by=volunteer, repository="teo/again")
+        roles.give_up(offered=role)
+        assert hub_room.push_release(run.pk) == "done"
+        assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E351")
+        assert list(hub.repositories) == ["teo/proverbs"]
+
+    def test_removing_ones_own_token_does_not_stop_what_goes_by_another(
+        self, hub: Hub, run: Run, volunteer: Person
+    ) -> None:
+        publishing.save_token(person=run.organizer, token=TOKEN)
+        given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+        hub.account("teo", "hf_of_teo")
+        publishing.save_token(person=volunteer, token="hf_of_teo")
+        ask(run, by=volunteer, repository="teo/proverbs")
+        publishing.remove_token(person=run.organizer)
+        assert Publication.objects.get().state == "waiting"
+        publishing.remove_token(person=volunteer)
+        assert Publication.objects.get().state == "failed"
 
     def test_before_there_is_a_release_it_waits(self, hub: Hub, run: Run) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)

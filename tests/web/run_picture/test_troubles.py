@@ -64,6 +64,8 @@ def test_what_has_not_reached_the_hub_for_long_is_told_with_its_time() -> None:
     assert "since 23:00 on 20 Nov (UTC) (E346)" in str(told)
     checkpoint.failing_since = since + timedelta(seconds=1)
     assert codes(seen("open"), None, checkpoint) == ["E346"]
+    (told,) = run_troubles(seen("open"), None, checkpoint)
+    assert str(told).endswith("Since 23:00 on 20 Nov (UTC).")
     assert codes(seen("open"), None, Publication(state="published", failing_since=since)) == []
     assert codes(seen("finished"), None, checkpoint) == [], "the release is there"
 

@@ -13,6 +13,7 @@ from accounts import deactivation, external_logins
 from accounts.selectors import machines_of, open_tokens_of
 from accounts.teams import team_of
 from peer_agent.protocol.errors import Fault, Problem
+from runs.lifecycle.roles import roles_of
 from web.http.faults import answer
 from web.http.requester import person_in
 from web.pages.accounts.external_login import connections, login_providers
@@ -25,6 +26,7 @@ DONE = {
     "connected": "Connected. From now on it lets you in, too.",
     "disconnected": "Disconnected. It does not let anybody in as you any more.",
 }
+ROLES = 50  # that are shown
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -123,6 +125,7 @@ def _page(
         "connections": connections(person),
         "machines": machines_of(person).filter(revoked_at=None).count(),
         "team": team_of(person),
+        "roles": roles_of(person)[:ROLES],
         "tokens": open_tokens_of(person).count(),
     }
     return render(request, "web/accounts/account.html", facts, status=status)

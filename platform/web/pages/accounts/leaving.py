@@ -26,6 +26,7 @@ from coordination.tasks import forget_name
 from notices.selectors import exported as exported_notices
 from peer_agent.protocol.errors import Fault, Problem
 from runs.departure import delete_account as forget
+from runs.lifecycle.roles import successors
 from runs.models import HubAccount, LedgerEntry, NamedVolunteer
 from web.http import rate_limits
 from web.http.requester import person_in
@@ -105,7 +106,8 @@ def _forget_again(name: str) -> None:
 
 def _asked(request: HttpRequest, form: DeleteForm, fault: Fault | None) -> HttpResponse:
     status = 409 if fault else 400 if form.errors else 200
-    return render(request, "web/accounts/delete_account.html", {"form": form, "fault": fault}, status=status)
+    facts = {"form": form, "fault": fault, "heirs": successors(person_in(request))}
+    return render(request, "web/accounts/delete_account.html", facts, status=status)
 
 
 def _exported(person: Person) -> Iterator[str]:
@@ -122,6 +124,7 @@ def _exported(person: Person) -> Iterator[str]:
         ],
         "tokens": list(person.tokens.values("label", "purpose", "created_at", "expires_at", "used_at", "revoked_at")),
         "organized": list(person.runs.values("slug", "title", "created_at")),
+        "roles": list(person.run_roles.values("run__title", "role", "invited_at", "accepted_at")),
         "memberships": list(person.memberships.values("run__title", "joined_at", "removed_at")),
         "totals": list(person.totals.values("run__slug", "machine__name", "samples", "tokens", "credit", "rounds")),
         "teams": list(person.in_teams.values("team__name", "joined_day", "left_day")),

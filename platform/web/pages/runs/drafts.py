@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
+from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import quotas
 from runs.access import access_managed_run
@@ -55,7 +56,7 @@ def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
         return _edit_draft(request, run)
     form = WordsForm(request.POST or None, run=run)
     if request.method == "POST" and form.is_valid():
-        _change_words(run, form)
+        _change_words(person_in(request), run, form)
         return redirect("web:manage", slug=slug)
     return render(request, "web/runs/edit_words.html", {"run": run, "form": form}, status=400 if form.errors else 200)
 
@@ -103,7 +104,7 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
 def _publish(request: HttpRequest, run: Run) -> None:
     """Publish a new run; why that is not possible stands on the page that comes next, where it can be tried again."""
     try:
-        services.open_run(run=run)
+        services.open_run(run=run, by=person_in(request))
     except Problem as problem:
         messages.error(request, problem.fault.titled)
 
@@ -111,15 +112,17 @@ def _publish(request: HttpRequest, run: Run) -> None:
 @transaction.atomic
 def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
     """All of it or nothing. Raises Problem."""
-    recipe = form.recipe()
-    dataset = stored_text(person_in(request), form, found)
+    recipe, person = form.recipe(), person_in(request)
+    dataset = stored_text(person, form, found)
     licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence
-    drafts.change_draft(run=run, recipe=recipe, licence=licence, dataset=dataset, automatic_steps=form.automatic_steps)
-    _change_words(run, form)
+    drafts.change_draft(
+        run=run, recipe=recipe, licence=licence, dataset=dataset, automatic_steps=form.automatic_steps, by=person
+    )
+    _change_words(person, run, form)
 
 
-def _change_words(run: Run, form: WordsForm | DraftForm) -> None:
+def _change_words(person: Person, run: Run, form: WordsForm | DraftForm) -> None:
     given = form.cleaned_data
-    drafts.change_words(run=run, title=given["title"], purpose=given["purpose"])
-    drafts.change_prompts(run=run, prompts=given.get("prompts", run.prompts))
-    drafts.change_visibility(run=run, visibility=Run.Visibility(given["visibility"]))
+    drafts.change_words(run=run, title=given["title"], purpose=given["purpose"], by=person)
+    drafts.change_prompts(run=run, prompts=given.get("prompts", run.prompts), by=person)
+    drafts.change_visibility(run=run, visibility=Run.Visibility(given["visibility"]), by=person)

@@ -1,6 +1,7 @@
 """Where everybody stands. The feed is the same for all who watch, so a page asks for its reader's own line here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -8,14 +9,16 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from accounts.selectors import names_with_page
-from runs.access import access_run, may_manage
+from runs.access import access_run, outranks, role_of
 from runs.ledger import standings
 from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine
 from runs.ledger.team_standings import TeamLine, team_board
+from runs.lifecycle import membership
 from runs.models import Run
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
+from web.pages.runs.manage import just_removed
 from web.run_picture import card_sentences
 from web.run_picture.own_place import Own, own_words
 from web.run_picture.step_bars import tint_of
@@ -46,7 +49,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
     facts = {
         "run": run,
         "of": of,
-        "removes": of == "people" and run.state != Run.State.FINISHED and may_manage(run, request.user),
+        **_removal(request, run, of, {row.name for row in rows[:PAGE]}),
         "period": "" if period == Period.ALL else period,
         "choices": _choices(of, period),
         "asked": f"of={of}&period={period}",
@@ -74,6 +77,22 @@ def own_place(request: HttpRequest, slug: str) -> HttpResponse:
     """The reader's own line of the leaderboard."""
     you = own_words(Own(run_or_404(access_run, request, slug), request.user), ())
     return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
+
+
+def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:
+    """Whether the reader may remove people here; of those who are named, whom not; and whom they have just removed."""
+    role = role_of(run, request.user)
+    if of != "people" or run.state == Run.State.FINISHED or role is None:
+        return {"removes": False}
+    held = run.roles.exclude(accepted_at=None).values_list("person__username", "role")
+    kept = {name for name, other in held if not outranks(role, Run.Role(other))}
+    kept |= {each.person.username for each in membership.removed_from(run).filter(person__username__in=names)}
+    return {
+        "removes": True,
+        "kept": kept | {run.organizer.username, request.user.get_username()},
+        "just_removed": just_removed(request, run),
+        "back": "leaderboard",
+    }
 
 
 def _rows(run: Run, of: str, period: Period, *, offset: int) -> Sequence[Row]:

@@ -1,4 +1,7 @@
-"""What an organizer does to a run: who sees it, its length, its people. Drafts are changed in `drafts`."""
+"""What those who manage a run do to it: who sees it, its length, its people. Drafts are changed in `drafts`.
+
+A moderator has the same page with less on it, and is let in by `access_moderated_run`.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,23 +16,31 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
-from runs.access import access_managed_run
+from runs.access import MANAGING, access_managed_run, access_moderated_run, access_own_run, outranks, role_of
 from runs.datasets.hub_sources import arrived
 from runs.datasets.services import lacks_base
 from runs.datasets.sources import SourceLine
-from runs.lifecycle import drafts, ending, membership, services
-from runs.models import Dataset, Run
+from runs.lifecycle import drafts, ending, membership, roles, services
+from runs.models import Dataset, Member, Run
 from runs.states import LIVE
 from web.http.access import run_or_404
-from web.http.parts import part_of
-from web.pages.runs.forms.organizer import AnnouncementForm, ExtendForm, InvitationForm, MemberForm
+from web.http.parts import Part, part_of
+from web.http.requester import person_in
+from web.pages.runs.forms.organizer import (
+    AlertForm,
+    AnnouncementForm,
+    ExtendForm,
+    InvitationForm,
+    MemberForm,
+    RoleForm,
+)
 from web.pages.runs.forms.sources import WeightsForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
-from web.run_picture.loading import head_of, troubled_rows
+from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own_place import Own
 from web.run_picture.presence import RELAY
-from web.run_picture.troubles import run_troubles
 
+MOST_DIGITS = 18  # of a row's number in an address
 ACTIONS = {
     "open": services.open_run,
     "pause": services.pause_run,
@@ -42,13 +53,13 @@ ACTIONS = {
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
     """The page; POST opens, pauses, resumes, and takes back to a draft."""
-    run = run_or_404(access_managed_run, request, slug)
     if request.method != "POST":
-        return manage_page(request, run)
+        return manage_page(request, run_or_404(access_moderated_run, request, slug))
+    run = run_or_404(access_managed_run, request, slug)
     action = ACTIONS.get(request.POST.get("action", ""))
     if action is None:
         raise Http404
-    return managed(request, run, lambda: action(run=run))
+    return managed(request, run, lambda: action(run=run, by=person_in(request)))
 
 
 @login_required
@@ -58,7 +69,8 @@ def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
     run, form = run_or_404(access_managed_run, request, slug), ExtendForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"extend_form": form})
-    return managed(request, run, lambda: ending.extend_run(run=run, target_steps=form.cleaned_data["target_steps"]))
+    steps = form.cleaned_data["target_steps"]
+    return managed(request, run, lambda: ending.extend_run(run=run, target_steps=steps, by=person_in(request)))
 
 
 @login_required
@@ -67,14 +79,15 @@ def end_run(request: HttpRequest, slug: str) -> HttpResponse:
     """Ask once more, then end the run where it is."""
     run = run_or_404(access_managed_run, request, slug)
     answer = redirect("web:manage", slug=slug)
-    return asked_once_more(request, run, "web/runs/end_run.html", lambda: ending.end_run(run=run), answer)
+    person = person_in(request)
+    return asked_once_more(request, run, "web/runs/end_run.html", lambda: ending.end_run(run=run, by=person), answer)
 
 
 @login_required
 @require_http_methods(["GET", "POST"])
 def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
     """Ask once more, then forget a draft."""
-    run = run_or_404(access_managed_run, request, slug)
+    run = run_or_404(access_own_run, request, slug)
     return asked_once_more(
         request, run, "web/runs/delete_run.html", lambda: drafts.delete_draft(run=run), redirect("web:runs")
     )
@@ -84,10 +97,22 @@ def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
 @require_POST
 def announce(request: HttpRequest, slug: str) -> HttpResponse:
     """Tell everybody something."""
-    run, form = run_or_404(access_managed_run, request, slug), AnnouncementForm(request.POST)
+    run, form = run_or_404(access_moderated_run, request, slug), AnnouncementForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"announcement_form": form})
-    return managed(request, run, lambda: drafts.announce(run=run, text=form.cleaned_data["text"]))
+    text = form.cleaned_data["text"]
+    return managed(request, run, lambda: drafts.announce(run=run, text=text, by=person_in(request)))
+
+
+@login_required
+@require_POST
+def set_alerts(request: HttpRequest, slug: str) -> HttpResponse:
+    """Under how many machines there is an alert."""
+    run, form = run_or_404(access_managed_run, request, slug), AlertForm(request.POST)
+    if not form.is_valid():
+        return manage_page(request, run, wrong={"alert_form": form})
+    drafts.warn_below(run=run, machines=form.cleaned_data["machines"], by=person_in(request))
+    return redirect("web:manage", slug=slug)
 
 
 # People
@@ -104,17 +129,21 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def remove_member(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
-    """Shut a member out."""
-    run = run_or_404(access_managed_run, request, slug)
-    membership.remove_member(member=get_object_or_404(membership.members_of(run), pk=member_id))
-    return redirect("web:manage", slug=slug)
+    """Shut a member out; the page that follows offers to undo it."""
+    run = run_or_404(access_moderated_run, request, slug)
+    member = get_object_or_404(membership.members_of(run), pk=member_id)
+    try:
+        membership.remove_member(member=member, by=person_in(request))
+    except Problem as problem:
+        return manage_page(request, run, fault=problem.fault)
+    return redirect(_place(request, run, member))
 
 
 @login_required
 @require_POST
 def remove_person(request: HttpRequest, slug: str) -> HttpResponse:
-    """Shut somebody out by name."""
-    run, form = run_or_404(access_managed_run, request, slug), MemberForm(request.POST, prefix="remove")
+    """Shut somebody out by name, here or where they stand on the leaderboard."""
+    run, form = run_or_404(access_moderated_run, request, slug), MemberForm(request.POST, prefix="remove")
     return named(request, run, form, membership.remove_person, wrong="removal_form")
 
 
@@ -122,9 +151,23 @@ def remove_person(request: HttpRequest, slug: str) -> HttpResponse:
 @require_POST
 def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
     """Let somebody back in who was removed."""
-    run = run_or_404(access_managed_run, request, slug)
-    membership.let_back(member=get_object_or_404(membership.removed_from(run), pk=member_id))
-    return redirect("web:manage", slug=slug)
+    run = run_or_404(access_moderated_run, request, slug)
+    member = get_object_or_404(membership.removed_from(run), pk=member_id)
+    membership.let_back(member=member, by=person_in(request))
+    return redirect(_place(request, run))
+
+
+def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
+    """The page on which somebody was removed or let back in, with the way to undo it."""
+    name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
+    return reverse(name, args=[run.slug]) + (f"?removed={removed.pk}" if removed is not None else "")
+
+
+def just_removed(request: HttpRequest, run: Run) -> Member | None:
+    """Whom the page before removed, as long as they are: for the message that offers to undo it."""
+    said = request.GET.get("removed", "")
+    is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
+    return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None
 
 
 @never_cache
@@ -135,7 +178,7 @@ def create_invitation(request: HttpRequest, slug: str) -> HttpResponse:
     run, form = run_or_404(access_managed_run, request, slug), InvitationForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"invitation_form": form})
-    secret = membership.create_invitation(run=run, **form.cleaned_data).secret
+    secret = membership.create_invitation(run=run, **form.cleaned_data, by=person_in(request)).secret
     link = request.build_absolute_uri(f"/runs/{run.slug}/join/{secret}/")
     return manage_page(request, run, link=link)
 
@@ -145,7 +188,8 @@ def create_invitation(request: HttpRequest, slug: str) -> HttpResponse:
 def revoke_invitation(request: HttpRequest, slug: str, invitation_id: int) -> HttpResponse:
     """Take a link back."""
     run = run_or_404(access_managed_run, request, slug)
-    membership.revoke_invitation(invitation=get_object_or_404(run.invitations, pk=invitation_id))
+    invitation = get_object_or_404(run.invitations, pk=invitation_id)
+    membership.revoke_invitation(invitation=invitation, by=person_in(request))
     return redirect("web:manage", slug=slug)
 
 
@@ -161,15 +205,17 @@ def managed(request: HttpRequest, run: Run, deed: Callable[[], object]) -> HttpR
     return redirect("web:manage", slug=run.slug)
 
 
-def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., object], *, wrong: str) -> HttpResponse:
+def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., Member], *, wrong: str) -> HttpResponse:
     """Do it to whom the form names; what went wrong stands beside the name, in the page's form called `wrong`."""
     if form.is_valid():
         try:
-            deed(run=run, name=form.cleaned_data["name"])
+            member = deed(run=run, name=form.cleaned_data["name"], by=person_in(request))
         except Problem as problem:
+            if wrong == "removal_form" and run.visibility == Run.Visibility.PRIVATE:  # asked for on the leaderboard
+                return manage_page(request, run, fault=problem.fault)
             form.add_error("name", problem.fault.titled)
         else:
-            return redirect("web:manage", slug=run.slug)
+            return redirect(_place(request, run, member if member.removed_at else None))
     return manage_page(request, run, wrong={wrong: form})
 
 
@@ -198,20 +244,25 @@ def manage_page(
 ) -> HttpResponse:
     """The page with what went wrong (`wrong`: forms that were filled in), or with a link that is shown once."""
     facts, page = head_facts(request, run, head_of(run), Own(run, request.user)), reverse("web:manage", args=[run.slug])
+    own = role_of(run, request.user)
     facts |= {
         "fault": fault,
-        "troubles": [trouble for trouble in run_troubles(facts["seen"], *troubled_rows(run)) if trouble != fault],
+        "role": own,
+        "manages": own in MANAGING,
+        "just_removed": just_removed(request, run),
+        "troubles": [trouble for trouble in troubles_of(facts["seen"]) if trouble != fault],
         **standing_facts(facts["live"], (*STANDING_ON, "waiting_for")),
         "extend_form": ExtendForm(initial={"target_steps": run.parsed_recipe.target_steps}),
         "announcement_form": AnnouncementForm(initial={"text": run.announcement}),
+        "alert_form": AlertForm(initial={"machines": run.least_machines}),
         "member_form": MemberForm(),
         "removal_form": MemberForm(prefix="remove"),
         "invitation_form": InvitationForm(),
         "link": link,
-        "members": part_of(membership.members_of(run), request, "members", page),
+        **people_facts(run, own, part_of(membership.members_of(run), request, "members", page)),
         "online_names": {peer.name for peer in facts["seen"].peers if peer.role != RELAY},
         "removed": part_of(membership.removed_from(run), request, "removed", page),
-        "invitations": part_of(membership.open_invitations(run), request, "links", page),
+        "invitations": part_of(membership.open_invitations(run), request, "links", page) if own in MANAGING else (),
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
         **source_facts(run, facts["sources"]),
         "use": quotas.use_of(run.organizer),
@@ -219,6 +270,20 @@ def manage_page(
         **(wrong or {}),
     }
     return render(request, "web/runs/manage.html", facts, status=400 if fault or wrong else 200)
+
+
+def people_facts(run: Run, own: Run.Role | None, members: Part) -> dict[str, Any]:
+    """Members, who has a role, and what somebody with the role `own` may do to each of them."""
+    given = list(roles.roles_in(run))
+    held = {each.person_id: Run.Role(each.role) for each in given if each.accepted_at}
+    return {
+        "roles": [(each, outranks(own, Run.Role(each.role))) for each in given],
+        "role_form": RoleForm(own=own),
+        "members": members,
+        "people": [
+            (member, held.get(member.person_id), outranks(own, held.get(member.person_id))) for member in members.rows
+        ],
+    }
 
 
 def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def choose_release(request: HttpRequest, slug: str) -> HttpResponse:
     """Release the best snapshot's model, or the last one's."""
     run = run_or_404(access_managed_run, request, slug)
     try:
-        choosing.release_best(run=run, best=request.POST.get("snapshot") == "best")
+        choosing.release_best(run=run, best=request.POST.get("snapshot") == "best", by=person_in(request))
     except Problem as problem:
         return answer(request, problem.fault, status=409)
     return redirect(f"/runs/{slug}/#home")
@@ -123,7 +123,7 @@ def _publish(request: HttpRequest, run: Run) -> PublishForm | None:
     form = PublishForm(request.POST, is_made=_is_made(run))
     if not form.is_valid():
         return form
-    publishing.ask_to_publish(run=run, **form.cleaned_data)
+    publishing.ask_to_publish(run=run, **form.cleaned_data, by=person_in(request))
     return None
 
 

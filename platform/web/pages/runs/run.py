@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.recipe import Recipe
-from runs.access import access_run, may_manage
+from runs.access import MANAGING, access_run, person_of, role_of
 from runs.datasets.sources import source_lines
 from runs.models import Run
 from runs.selectors import written_at
@@ -23,7 +23,7 @@ from web.pages.runs.model_download import home_facts
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
-from web.run_picture.loading import seen_of
+from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_machine_words, own_words
 from web.run_picture.picture import Picture, Seen, picture_of
@@ -38,7 +38,12 @@ STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: w
 def run_page(request: HttpRequest, slug: str) -> HttpResponse:
     """What everybody sees of a run."""
     run = run_or_404(access_run, request, slug)
-    return render(request, "web/runs/run.html", run_facts(request, run))
+    facts, person = run_facts(request, run), person_of(request.user)
+    if facts["role"] is not None:
+        facts["troubles"] = troubles_of(facts["seen"])
+    elif person is not None:
+        facts["offered"] = run.roles.select_related("invited_by").filter(person=person, accepted_at=None).first()
+    return render(request, "web/runs/run.html", facts)
 
 
 @require_safe
@@ -55,7 +60,9 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     facts = head_facts(request, run, seen, own)
     picture, live, entropy = seen.run, facts["live"], run.dataset.unigram_entropy
     unit, _ = run.parsed_recipe.loss_unit
-    links, is_organizer = links_shown(run, request.user, seen.links), may_manage(run, request.user)
+    role = role_of(run, request.user)
+    manages = role in MANAGING
+    links = links_shown(run, request.user, seen.links, sees_all=manages)
     return {
         **facts,
         "recipe": run.parsed_recipe,
@@ -68,8 +75,10 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "links": links,
         "links_drawn": linked(live["plan"]) if live["plan"] else (),
-        "is_organizer": is_organizer,
-        "asks_links": is_organizer or bool(links["rows"]),
+        "role": role,
+        "manages": manages,
+        "asks_links": manages or bool(links["rows"]),
+        "can_join": run.state in LIVE,
         "preview": PREVIEW,
         "site": site_of(request),
         **home_facts(request, run, own, picture.samples),

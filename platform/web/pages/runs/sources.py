@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST
 
+from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
 from runs.access import Viewer, access_managed_run
@@ -34,7 +35,7 @@ class Beside(NamedTuple):
     legend: str
     material: Material
     require: Callable[[Run, str, str], object]
-    add: Callable[[Run, Dataset], None]
+    add: Callable[[Run, Dataset, Person], None]
     releases: Sequence[Release] = ()  # of runs here, of which one may be taken instead of a file
 
 
@@ -48,7 +49,7 @@ def text_of(run: Run) -> Beside:
         legend="What it also learns from",
         material=material,
         require=sources.require_source,
-        add=lambda run, file: sources.add_source(run=run, source=file),
+        add=lambda run, file, person: sources.add_source(run=run, source=file, by=person),
     )
 
 
@@ -64,7 +65,7 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
             legend="The tokenizer",
             material=own.takes or own,
             require=sources.require_base,
-            add=lambda run, file: sources.set_base(run=run, base=file),
+            add=lambda run, file, person: sources.set_base(run=run, base=file, by=person),
         )
     return Beside(
         title="Bring the model",
@@ -73,7 +74,7 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
         legend="What it adapts",
         material=own.adapts,
         require=sources.require_base,
-        add=lambda run, file: sources.set_base(run=run, base=file),
+        add=lambda run, file, person: sources.set_base(run=run, base=file, by=person),
         releases=adaptable_releases(recipe, viewer),
     )
 
@@ -92,7 +93,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
     """A form for the model that a draft adapts, or a tokenizer; of the latter, also for having it off again."""
     run = run_or_404(access_managed_run, request, slug)
     if request.POST.get("action") == "remove":
-        return managed(request, run, lambda: sources.remove_base(run=run))
+        return managed(request, run, lambda: sources.remove_base(run=run, by=person_in(request)))
     return bring(request, run, base_of(run, request.user))
 
 
@@ -123,7 +124,7 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found
         licence = form.cleaned_data["licence"]
         file = bring_release(release, organizer=person, title=run.title, licence=licence)
     with whole_or_gone(file):
-        beside.add(run, file)
+        beside.add(run, file, person)
 
 
 @login_required
@@ -131,7 +132,7 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found
 def remove_source(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
     """Take a further text off a draft."""
     run = run_or_404(access_managed_run, request, slug)
-    return managed(request, run, lambda: sources.remove_source(run=run, source=source))
+    return managed(request, run, lambda: sources.remove_source(run=run, source=source, by=person_in(request)))
 
 
 @login_required
@@ -142,4 +143,4 @@ def mix_sources(request: HttpRequest, slug: str) -> HttpResponse:
     form = WeightsForm(request.POST, lines=source_lines(run), mix=run.parsed_recipe.mix)
     if not form.is_valid():
         return manage_page(request, run, wrong={"weights_form": form})
-    return managed(request, run, lambda: sources.mix_sources(run=run, weights=form.weights))
+    return managed(request, run, lambda: sources.mix_sources(run=run, weights=form.weights, by=person_in(request)))

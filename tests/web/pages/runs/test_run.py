@@ -392,7 +392,7 @@ class TestManaging:
         for person in (stranger, operator):
             answer = as_(person).post("/runs/proverbs/manage/", {"action": "pause"})
             assert answer.status_code == 403
-            assert "Only the organizer" in page(answer)
+            assert "a role in the run that you do not have" in page(answer)
         assert Client().get("/runs/proverbs/manage/")["Location"] == "/login/?next=/runs/proverbs/manage/"
         run.refresh_from_db()
         assert run.state == "open"

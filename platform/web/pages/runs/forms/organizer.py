@@ -1,4 +1,4 @@
-"""Forms of the organizer's pages: words and visibility of a run, a draft, members and invitations."""
+"""Forms of the organizer's pages: words and visibility of a run, a draft, members, roles and invitations."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -6,10 +6,12 @@ from typing import Any
 
 from django import forms
 
+from runs.access import outranks
 from runs.models import Run
 from web.pages.runs.forms.new_run import NewRunForm, short_lines
 
 DAY = 24 * 3600
+MOST_MACHINES = 100_000  # that an alert may ask for
 
 
 def words_of(run: Run) -> dict[str, str]:
@@ -75,6 +77,28 @@ class MemberForm(forms.Form):
     """Somebody who has a name here."""
 
     name = forms.CharField(max_length=30, label="Username")
+
+
+class RoleForm(MemberForm):
+    """Whom to invite to which role; those alone that whoever asks may give."""
+
+    role = forms.ChoiceField(label="Role")
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, own: Run.Role | None) -> None:
+        super().__init__(data, prefix="role")
+        given = [role for role in (Run.Role.MODERATOR, Run.Role.CO_ORGANIZER) if outranks(own, role)]
+        self.fields["role"].choices = [(role.value, role.label.capitalize()) for role in given]  # type: ignore[attr-defined]
+
+
+class AlertForm(forms.Form):
+    """When those who manage the run are warned."""
+
+    machines = forms.IntegerField(
+        min_value=1,
+        max_value=MOST_MACHINES,
+        required=False,
+        label="Minimum of machines",
+    )
 
 
 class InvitationForm(forms.Form):

@@ -1,0 +1,142 @@
+"""Co-organizers and moderators: invited by name, and accepted or refused by who was invited.
+
+Who accepts is a member of the run from then on, and stays one where the role ends. Whoever is removed has no role.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from uuid import UUID
+
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Problem
+from runs.access import outranks
+from runs.lifecycle.membership import ARTICLE, held_run, person_called
+from runs.models import Member, Run, RunRole
+from runs.timeline import ROLE, add_action
+
+MOST: Mapping[Run.Role, int] = MappingProxyType({Run.Role.CO_ORGANIZER: 10, Run.Role.MODERATOR: 30})  # of a run
+
+
+def roles_in(run: Run) -> QuerySet[RunRole]:
+    """Who has a role or was invited to one: by role, and the longest-standing first."""
+    return run.roles.select_related("person").order_by("role", "accepted_at", "pk")
+
+
+def roles_of(person: Person) -> QuerySet[RunRole]:
+    """The roles of somebody, and those they were invited to."""
+    return person.run_roles.select_related("run", "invited_by").order_by("-invited_at")
+
+
+def role_offered(*, slug: str, person: Person) -> RunRole:
+    """What somebody was invited to in a run, or holds there. Raises Problem E305, also where the run is not there."""
+    offered = RunRole.objects.select_related("run__organizer", "invited_by").filter(run__slug=slug, person=person)
+    found = offered.first()
+    if found is None:
+        raise Problem.of("E305", address=slug)
+    return found
+
+
+@transaction.atomic
+def invite(*, run: Run, name: str, role: Run.Role, by: Person | None = None) -> RunRole:
+    """Ask somebody to be co-organizer or moderator. Raises Problem E314, E359; PermissionDenied above one's own."""
+    now = held_run(run.pk)
+    who, person = by or now.organizer, person_called(name)
+    if role not in MOST or not outranks(now.role_of(who), role):
+        raise PermissionDenied
+    if (reason := _why_not(now, person, role)) is not None:
+        raise Problem.of("E359", name=person.username, role=ARTICLE[role], reason=reason)
+    offered = RunRole.objects.create(run=now, person=person, role=role, invited_by=who)
+    deed = f"invited {person.username} to be {ARTICLE[role]}."
+    add_action(run=now, kind=ROLE, deed=deed, by=who, on=person, is_internal=True)
+    return offered
+
+
+def _why_not(run: Run, person: Person, role: Run.Role) -> str | None:
+    if person.pk == run.organizer_id:
+        return "they organize it"
+    known = run.roles.filter(person=person).first()
+    if known is not None:
+        is_there = "they are" if known.accepted_at else "they were invited to be"
+        return f"{is_there} {ARTICLE[Run.Role(known.role)]} already"
+    if run.members.filter(person=person).exclude(removed_at=None).exists():
+        return "they were removed from it, so restore their access first"
+    if run.roles.filter(role=role).count() >= MOST[role]:
+        return f"it has {MOST[role]} of them, those invited counted, and no more are possible"
+    return None
+
+
+@transaction.atomic
+def accept(*, offered: RunRole) -> None:
+    """Take on a role, and become a member of the run. Saying it twice does it once.
+
+    Raises Problem E305 where it was taken back meanwhile.
+    """
+    run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
+    if not RunRole.objects.filter(pk=offered.pk, role=role).exists():
+        raise Problem.of("E305", address=run.slug)
+    if RunRole.objects.filter(pk=offered.pk, accepted_at=None).update(accepted_at=timezone.now()):
+        Member.objects.get_or_create(run=run, person=person)
+        deed = f"accepted to be {ARTICLE[role]}."
+        add_action(run=run, kind=ROLE, deed=deed, by=person, is_internal=True)
+
+
+@transaction.atomic
+def give_up(*, offered: RunRole, why: str = "") -> None:
+    """Refuse a role, or lay it down. `why`: where it was for something else."""
+    run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
+    held = RunRole.objects.filter(pk=offered.pk).first()
+    if held is None:
+        return
+    held.delete()
+    what = "gave up the role of" if held.accepted_at else "declined the role of"
+    deed = f"{what} {role.label}{why}."
+    add_action(run=run, kind=ROLE, deed=deed, by=person, role=role, is_internal=True)
+
+
+@transaction.atomic
+def take_back(*, given: RunRole, by: Person | None = None) -> None:
+    """End somebody's role, or withdraw the invitation to one. Raises PermissionDenied above one's own role."""
+    run, person, role = held_run(given.run_id), given.person, Run.Role(given.role)
+    if not outranks(run.role_of(by or run.organizer), role):
+        raise PermissionDenied
+    held = RunRole.objects.filter(pk=given.pk).first()
+    if held is None:
+        return
+    held.delete()
+    name = person.username
+    deed = f"removed {name} as {role.label}." if held.accepted_at else f"withdrew {name}'s invitation as {role.label}."
+    add_action(run=run, kind=ROLE, deed=deed, by=by, on=person, is_internal=True)
+
+
+def successors(person: Person) -> list[RunRole]:
+    """Who organizes each of somebody's runs once they leave: its longest-standing co-organizer who can still log in."""
+    standing = RunRole.objects.filter(
+        run__organizer=person, role=Run.Role.CO_ORGANIZER, accepted_at__isnull=False, person__is_active=True
+    ).select_related("run", "person")
+    found: dict[UUID, RunRole] = {}
+    for each in standing.order_by("accepted_at", "pk"):
+        found.setdefault(each.run_id, each)
+    return list(found.values())
+
+
+@transaction.atomic
+def hand_over(*, to: RunRole) -> None:
+    """Make a co-organizer the organizer, as the one before deletes their account."""
+    now = held_run(to.run_id)
+    heir = (
+        now.roles.select_related("person")
+        .filter(pk=to.pk, role=Run.Role.CO_ORGANIZER)
+        .exclude(accepted_at=None)
+        .first()
+    )
+    if heir is None:
+        return
+    Run.objects.filter(pk=now.pk).update(organizer=heir.person)
+    heir.delete()
+    text = f"{heir.person.username} organizes the run now: the organizer before deleted their account."
+    add_action(run=now, kind="handed over", text=text, by=now.organizer, role=Run.Role.ORGANIZER, on=heir.person)

@@ -1,0 +1,164 @@
+"""What those who manage a run are warned of: each alone, what does not count, and since when."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from coordination.presence import Crowd
+from runs.selectors import Point
+from tests.web.run_picture.test_status_sentence import RELAY, TEO, ending, picture
+from web.run_picture.alerts import BEFORE, FEW_S, FIRST_S, STALLED_S, STALLED_TIMES, Watch, run_alerts
+from web.run_picture.picture import Seen
+from web.run_picture.troubles import run_troubles
+
+NOON = datetime(2026, 12, 3, 12, 4, tzinfo=UTC)
+LONG_AGO = NOON - timedelta(days=1)
+
+
+def seen(now: datetime, state: str = "open", **changes: Any) -> Seen:
+    facts: dict[str, Any] = {"points": [Point(1, 5.0, NOON)], "pace_s": 200.0, **changes}
+    least, opened_at = facts.pop("least", None), facts.pop("opened_at", LONG_AGO)
+    shown = picture(state, **facts)
+    shown.run.least_machines, shown.run.opened_at = least, opened_at
+    return Seen(shown, (TEO, RELAY), "accumulate", 0, now)
+
+
+def codes(of: Seen, watch: Watch) -> list[str]:
+    return [fault.code for fault in run_alerts(of, watch)]
+
+
+HERE = Watch((Crowd(LONG_AGO, 1),))
+
+
+class TestAStepThatTakesTooLong:
+    @pytest.mark.parametrize(("pace_s", "bound_s"), [(200.0, STALLED_TIMES * 200.0), (1.0, STALLED_S), (None, FIRST_S)])
+    def test_is_told_after_several_usual_ones_and_never_at_once(self, pace_s: float | None, bound_s: float) -> None:
+        at_most = NOON + timedelta(seconds=bound_s)
+        assert codes(seen(at_most, pace_s=pace_s), HERE) == []
+        (told,) = run_alerts(seen(at_most + timedelta(seconds=1), pace_s=pace_s), HERE)
+        assert told.code == "E421"
+        assert "since 12:04 on 3 Dec (UTC), with 1 machine here." in told.text
+        assert ("A step usually takes about" in told.text) is (pace_s is not None)
+        assert told.remedy
+
+    @pytest.mark.parametrize(
+        ("of", "watch"),
+        [
+            ({"points": []}, Watch((Crowd(NOON, 1),))),
+            (
+                {"points": [Point(1, 5.0, LONG_AGO)]},
+                Watch((Crowd(LONG_AGO, 2), Crowd(NOON - timedelta(hours=1), 0), Crowd(NOON, 1))),
+            ),
+            ({"points": [Point(1, 5.0, LONG_AGO)]}, Watch((Crowd(LONG_AGO, 1),), resumed_at=NOON)),
+            ({"points": [], "opened_at": NOON}, HERE),
+        ],
+    )
+    def test_counts_from_when_somebody_trains_and_the_run_goes(self, of: dict[str, Any], watch: Watch) -> None:
+        last = NOON + timedelta(seconds=1000)
+        assert codes(seen(last, **of), watch) == []
+        assert codes(seen(last + timedelta(seconds=1), **of), watch) == ["E421"]
+
+    def test_machines_that_come_and_go_are_no_pause_while_one_is_there(self) -> None:
+        watch = Watch((Crowd(LONG_AGO, 1), Crowd(NOON + timedelta(minutes=10), 3), Crowd(NOON + timedelta(hours=1), 2)))
+        (told,) = run_alerts(seen(NOON + timedelta(hours=1)), watch)
+        assert "with 2 machines here" in told.text
+
+    @pytest.mark.parametrize(
+        ("of", "watch"),
+        [
+            (seen(NOON + timedelta(days=1)), Watch()),
+            (seen(NOON + timedelta(days=1)), Watch((Crowd(LONG_AGO, 3), Crowd(NOON, 0)))),
+            (seen(NOON + timedelta(days=1), "paused"), HERE),
+            (seen(NOON + timedelta(days=1), "finished"), HERE),
+            (seen(NOON + timedelta(days=1), step=100), HERE),
+        ],
+    )
+    def test_needs_machines_and_a_run_that_goes(self, of: Seen, watch: Watch) -> None:
+        assert codes(of, watch) == []
+
+    def test_is_not_told_of_a_run_that_is_ending(self) -> None:
+        of = seen(NOON + timedelta(days=1))
+        assert codes(of._replace(run=ending(of.run)), HERE) == []
+
+
+def test_a_stalled_step_follows_from_a_missing_relay() -> None:
+    of = seen(NOON + timedelta(days=1))
+    assert [fault.code for fault in run_troubles(of, None, None, HERE)] == ["E421"]
+    without = of._replace(peers=(TEO,))
+    assert [fault.code for fault in run_troubles(without, None, None, HERE)] == ["E409"]
+
+
+class TestFewMachines:
+    def test_fewer_than_wanted_since_when(self) -> None:
+        begun = NOON + timedelta(minutes=3)
+        watch = Watch((Crowd(LONG_AGO, 5), Crowd(begun, 2), Crowd(begun + timedelta(minutes=1), 1)))
+        late = begun + timedelta(seconds=FEW_S + 61)
+        (told,) = run_alerts(seen(late, least=5), watch)
+        assert told.code == "E422"
+        assert "1 machine has been training since 12:07 on 3 Dec (UTC)" in told.text
+        assert "fewer than 5" in told.text
+
+    @pytest.mark.parametrize(("least", "told"), [(None, []), (1, []), (2, []), (3, ["E422"])])
+    def test_only_below_the_number_and_only_where_there_is_one(self, least: int | None, told: list[str]) -> None:
+        assert codes(seen(NOON + timedelta(minutes=5), least=least), Watch((Crowd(NOON, 2),))) == told
+
+    def test_not_while_a_machine_connects_again(self) -> None:
+        watch = Watch((Crowd(LONG_AGO, 2), Crowd(NOON, 1)))
+        assert codes(seen(NOON + timedelta(seconds=FEW_S), least=2), watch) == []
+        assert codes(seen(NOON + timedelta(seconds=FEW_S + 1), least=2), watch) == ["E422"]
+
+    def test_nobody_is_few(self) -> None:
+        (told,) = run_alerts(seen(NOON + timedelta(hours=9), least=1), Watch((Crowd(NOON, 0),)))
+        assert "No machine has been training since" in told.text
+
+    @pytest.mark.parametrize("state", ["paused", "finishing", "preparing"])
+    def test_not_while_the_run_does_not_go(self, state: str) -> None:
+        assert codes(seen(NOON + timedelta(hours=9), state, least=1), Watch((Crowd(NOON, 0),))) == []
+
+
+def curve(*losses: float) -> list[Point]:
+    return [Point(step, loss, NOON + timedelta(seconds=step)) for step, loss in enumerate(losses, 1)]
+
+
+STEADY = [3.0 + 0.02 * (-1) ** step for step in range(40)]
+
+
+class TestALossThatJumped:
+    def jumped(self, *losses: float) -> list[str]:
+        return [fault.text for fault in run_alerts(seen(NOON, points=curve(*losses)), Watch())]
+
+    @pytest.mark.parametrize("last", [3.8, 9.0, math.inf, math.nan])
+    def test_the_last_step_far_above_the_median(self, last: float) -> None:
+        (told,) = self.jumped(*STEADY, last)
+        assert "Since step 41 at 12:04 on 3 Dec (UTC)" in told
+        assert "about 3." in told
+        assert ("not a finite number" in told) is not math.isfinite(last)
+
+    @pytest.mark.parametrize("last", [3.0, 3.7, 0.5])
+    def test_not_a_little_and_not_below(self, last: float) -> None:
+        assert self.jumped(*STEADY, last) == []
+
+    def test_it_began_with_the_first_of_the_steps_that_jumped(self) -> None:
+        (told,) = self.jumped(*STEADY, 8.0, 9.0, 8.5)
+        assert "Since step 41 at" in told
+        assert "training loss is 8.50" in told
+
+    def test_it_is_over_when_the_loss_has_fallen_again(self) -> None:
+        assert self.jumped(*STEADY, 9.0, 3.0) == []
+
+    def test_a_loss_that_swings_widely_anyway_has_not_jumped(self) -> None:
+        wide = [3.0 + 0.6 * (-1) ** step for step in range(40)]
+        assert self.jumped(*wide, 5.0) == []
+
+    def test_a_few_odd_steps_before_do_not_hide_it(self) -> None:
+        (told,) = self.jumped(*STEADY[:20], 50.0, math.nan, *STEADY[:20], 9.0)
+        assert "about 3." in told
+
+    @pytest.mark.parametrize("losses", [[], [3.0], [3.0, 9.0], [3.0] * 7 + [9.0]])
+    def test_the_first_steps_say_nothing(self, losses: list[float]) -> None:
+        assert self.jumped(*losses) == []
+
+    def test_what_was_long_before_does_not_count(self) -> None:
+        assert self.jumped(*[3.0] * 100, *[9.0] * (BEFORE + 1)) == []

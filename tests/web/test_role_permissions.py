@@ -1,0 +1,76 @@
+"""The table of co-organizers and moderators against the site, and what their pages offer them."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from accounts.models import Person
+from runs.lifecycle import roles
+from runs.models import Run
+from tests.runs.factories import PASSWORD, Owned, committed
+from tests.web.browsing import as_, page
+from tests.web.requesters import given_role, logged_in, make_world
+from tests.web.role_table import HELPERS, Answer, answers
+from tests.web.test_permissions import asked, visibility_of, word
+
+FORMS = ("extend/", "finish/", "edit/", "alerts/", "roles/", "publish/", "invitations/", "trail/", "mix/", "texts/")
+
+
+@pytest.fixture
+def helper(db: None) -> Person:
+    """Whoever has the role."""
+    return Person.objects.create_user("Zoe", PASSWORD)
+
+
+@pytest.mark.usefixtures("stranger", "operator")
+@pytest.mark.parametrize("cell", answers(), ids=str)
+def test_who_helps_gets_the_answer_of_the_table(
+    cell: Answer, helper: Person, organizer: Person, volunteer: Person, tmp_path: Path
+) -> None:
+    world = make_world(organizer, volunteer, tmp_path, visibility_of(cell.row))
+    for run in (world.run, Run.objects.get(slug="draft")):
+        given_role(run, helper, Run.Role(cell.role))
+    assert word(asked(cell.row, partial(logged_in, helper), world)) == cell.expected
+
+
+@pytest.mark.parametrize("role", HELPERS)
+def test_whoever_was_only_invited_or_gave_it_up_may_nothing_yet(run: Run, helper: Person, role: str) -> None:
+    offered = roles.invite(run=run, name="Zoe", role=Run.Role(role))
+    for path in ("manage/", "trail/", "edit/"):
+        assert as_(helper).get(f"/runs/proverbs/{path}").status_code == 403
+    assert as_(helper).post("/runs/proverbs/removed/", {"remove-name": "Amina"}).status_code == 403
+    roles.accept(offered=offered)
+    assert as_(helper).get("/runs/proverbs/manage/").status_code == 200
+    roles.give_up(offered=offered)
+    assert as_(helper).get("/runs/proverbs/manage/").status_code == 403
+
+
+def offered_forms(client_page: str) -> set[str]:
+    """The addresses below the run that a page links or posts to."""
+    return {place for place in FORMS if f"/runs/proverbs/{place}" in client_page}
+
+
+@pytest.mark.usefixtures("laptop")
+def test_a_page_offers_what_its_reader_may_do_and_nothing_else(run: Run, helper: Person, laptop: Owned) -> None:
+    committed(run, (laptop.machine, 4))
+    as_organizer = offered_forms(page(as_("Amina").get("/runs/proverbs/manage/")))
+    offered = given_role(run, helper, Run.Role.MODERATOR)
+    text = page(as_(helper).get("/runs/proverbs/manage/"))
+    assert offered_forms(text) == set()
+    assert 'action="/runs/proverbs/announce/"' in text
+    assert 'action="/runs/proverbs/removed/"' in text
+    assert 'name="action"' not in text
+    assert "Danger zone" not in text
+    roles.give_up(offered=offered)
+    given_role(run, helper, Run.Role.CO_ORGANIZER)
+    text = page(as_(helper).get("/runs/proverbs/manage/"))
+    assert offered_forms(text) == as_organizer > set()
+    assert "Co-organizer</option>" not in text, "the organizer alone chooses co-organizers"
+
+
+@pytest.mark.parametrize(("name", "sees"), [("Amina", True), ("Zoe", False)])
+def test_the_organizer_alone_is_offered_to_delete_a_draft(run: Run, helper: Person, name: str, sees: bool) -> None:
+    Run.objects.update(state=Run.State.DRAFT)
+    given_role(run, helper, Run.Role.CO_ORGANIZER)
+    assert ("/runs/proverbs/delete/" in page(as_(name).get("/runs/proverbs/manage/"))) is sees
