@@ -94,8 +94,8 @@ class Taken(NamedTuple):
     at: datetime
 
 
-def take_report(*, machine_id: str, report: MachineReport) -> Taken:
-    """Keep what a machine said.
+def take_report(*, machine_id: str, report: MachineReport, is_first: bool = False) -> Taken:
+    """Keep what a machine said; `is_first` on its link: then the same words of an older link are not these.
 
     What is to be done once is done by the process that has heard it, and is not asked of the next one.
     """
@@ -103,7 +103,7 @@ def take_report(*, machine_id: str, report: MachineReport) -> Taken:
     if row is None:
         row, _ = MachineControl.objects.get_or_create(machine_id=UUID(machine_id))
     wanted, now, packed = wanted_in(row), timezone.now(), msgspec.json.encode(report).decode()
-    if packed == row.report and row.reported_at is not None and now - row.reported_at < SPARED:
+    if not is_first and packed == row.report and row.reported_at is not None and now - row.reported_at < SPARED:
         return Taken(wanted, row.reported_at)
     own = MachineControl.objects.filter(machine=UUID(machine_id))
     own.update(report=packed, reported_at=now)

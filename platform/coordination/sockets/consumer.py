@@ -246,7 +246,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         if not self.reports.spend(0, time.monotonic()):
             return
         try:
-            wanted, self.reported_at = await in_thread(take_report)(machine_id=known.machine, report=report)
+            take, is_first = in_thread(take_report), self.reported_at is None
+            wanted, self.reported_at = await take(machine_id=known.machine, report=report, is_first=is_first)
         except DatabaseError:
             log.warning("the database is away", exc_info=True)
             return
