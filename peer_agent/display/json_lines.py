@@ -17,7 +17,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.site.device_login import Code
 
 FIGURES = (
-    *("doing", "step", "target_steps", "loss", "samples", "quota", "samples_per_s"),
+    *("doing", "step", "target_steps", "loss", "heldout_loss", "warning", "samples", "quota", "samples_per_s"),
     *("up_mbps", "down_mbps", "accepted", "rank", "people", "averaged_bytes"),
 )
 

@@ -72,6 +72,12 @@ class View:
         self.events = [*self.events, event][-EVENTS:]
         self.show(str(event))
 
+    def warn(self, text: str) -> None:
+        """What the site says of how the run learns; told when that begins, since it is said anew with each figure."""
+        begins, self.now.warning = text and not self.now.warning, text
+        if begins:
+            self.tell("warning", text)
+
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:

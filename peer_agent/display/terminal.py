@@ -42,6 +42,13 @@ class LiveView(View):
         else:
             self.refresh()
 
+    def warn(self, text: str) -> None:
+        if self._live is None:
+            super().warn(text)
+        else:  # it stands on the page for as long as it is so
+            self.now.warning = text
+            self.refresh()
+
     def progress(self, step: int, samples: int, speed: float) -> None:
         """Move the bar of a step that is being computed."""
 

@@ -42,6 +42,8 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     best_heldout_loss: float | None = None  # of all snapshots that were measured up to this one
     best_heldout_step: int | None = None
     is_overfitting: bool = False  # held-out loss rose since the best one, while training loss fell
+    later_heldout_loss: float | None = None  # of the run's newest snapshot, where the run overfitted after this model
+    later_heldout_step: int | None = None
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
@@ -173,7 +175,13 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
 
 
 def _warning(facts: CardFacts) -> str:
-    """Where an earlier snapshot knows more of what it has not seen."""
+    """Where an earlier snapshot knows more of what it has not seen, or a later one less."""
+    if facts.later_heldout_loss is not None and facts.heldout_loss is not None:
+        return (
+            f"**The run overfitted after this model.** Held-out loss rose from {facts.heldout_loss:.3f} at step "
+            f"{facts.steps:,} to {facts.later_heldout_loss:.3f} at step {facts.later_heldout_step:,} while training "
+            "loss fell: of the run's snapshots, this one is the best on data it has not seen."
+        )
     if not facts.is_overfitting:
         return ""
     return (

@@ -147,7 +147,7 @@ class Observer:
 
     def _take_learning(self, told: Learning) -> None:
         self.now.heldout_loss = told.heldout.loss if told.heldout is not None else None
-        self.now.warning = sanitize(told.warning)
+        self.view.warn(sanitize(told.warning))
 
     def _take(self, lines: list[LeaderboardLine]) -> None:
         mine = next((line for line in lines if line.name == self.now.person), None)

@@ -10,7 +10,7 @@ from runs.lifecycle import preparation
 from runs.models import Dataset, Release, Run
 from runs.queue import TaskName
 from runs.releases import checkpoints, hub, making
-from runs.releases.choosing import is_stale
+from runs.releases.choosing import choose_by_default, is_stale
 from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
@@ -107,7 +107,7 @@ def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
 @shared_task(bind=True, max_retries=None)
 def measure_heldout(self: "Task[..., None]", run_id: str) -> None:
     """Measure what a run's newest snapshot makes of held-out text; asks again later where other work comes first."""
-    if heldout.measure_newest(UUID(run_id)) == heldout.Outcome.BUSY:
+    if heldout.measure_newest(UUID(run_id), choose_by_default) == heldout.Outcome.BUSY:
         raise self.retry(countdown=BUSY_S)
 
 

@@ -32,6 +32,7 @@ def everything() -> list[dict[str, Any]]:
     view.ask_for_approval(Code("x", "BCDF-GHJK", "https://a/device/", "https://a/device/?code=BCDF-GHJK", 900, 2))
     view.preflight(Preflight(device="CPU"))
     view.say("Loading")
+    view.warn("The model is overfitting.")
     view.tell("listening", "Listening at port 4000.", port=4000)
     view.state("running", "")
     view.refresh()

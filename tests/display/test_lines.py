@@ -83,3 +83,11 @@ def test_somebody_elses_words_act_no_more(view: View) -> None:
     assert clock.at(3.0) == ["E374"]
     (trouble,) = view.now.troubles
     assert trouble.text == "busy[2J very"
+
+
+def test_a_warning_is_told_when_it_begins(view: View) -> None:
+    """Its figures change with each snapshot; what it says does not."""
+    for text in ("", "It rose to 3.40.", "It rose to 3.50.", "", "It rose to 3.60."):
+        view.warn(text)
+        assert view.now.warning == text
+    assert lines(view) == ["It rose to 3.40.", "It rose to 3.60."]

@@ -231,6 +231,21 @@ def test_without_a_terminal_there_are_lines() -> None:
     assert view.events[-1].text == "one"
 
 
+def test_a_warning_stands_on_the_page_and_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    view = LiveView(stream)
+    view.console = Console(file=stream, width=80, height=24, force_terminal=True, legacy_windows=False)
+    with view.live(tmp_path / "agent.log"):
+        before = stream.tell()
+        view.warn("The model is overfitting.")
+        assert "The model is overfitting." in stream.getvalue()[before:]
+        view.warn("")
+    assert view.events == []
+    view.warn("The model is overfitting.")
+    assert stream.getvalue().endswith("  The model is overfitting.\n"), "there is no page any more"
+
+
 def test_the_last_page_says_that_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nobody looks at the agent any more once it has heard so."""
     stream = io.StringIO()

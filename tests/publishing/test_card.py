@@ -43,6 +43,17 @@ def test_a_held_out_loss_of_an_earlier_step_says_so() -> None:
     assert "| Held-out loss | 3.400 nats per token |" in card(heldout_step=1200)
 
 
+def test_overfitting_is_said_of_the_model_and_of_what_came_after_the_best_one() -> None:
+    best = {"best_heldout_loss": 3.1, "best_heldout_step": 800}
+    said = card(heldout_step=1200, is_overfitting=True, **best)
+    assert "**This model is overfitting.** Its held-out loss rose after step 800 while" in said
+    later = card(heldout_step=1200, later_heldout_loss=4.25, later_heldout_step=2000)
+    assert (
+        "**The run overfitted after this model.** Held-out loss rose from 3.400 at step 1,200 to 4.250 at step" in later
+    )
+    assert "overfit" not in card()
+
+
 def test_what_else_was_measured_is_said_beside_the_loss() -> None:
     text = card(heldout_figures={"masked accuracy": 0.51234, "perplexity": 1234.5})
     assert "| Held-out masked accuracy | 51.2 % |\n| Held-out perplexity | 1,234.5 |" in text

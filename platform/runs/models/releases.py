@@ -23,6 +23,7 @@ class Release(models.Model):
     files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
     archive = models.CharField(max_length=200, blank=True)  # name of the file that holds all others
     wanted_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot that is wanted; null: the newest
+    is_chosen = models.BooleanField(default=False)  # … because the organizer said so
     index = models.BigIntegerField(null=True, blank=True)  # … and of the one that is
     step = models.BigIntegerField(null=True, blank=True)  # after which it was made
     sample = models.TextField(blank=True)  # what the model writes

@@ -17,7 +17,8 @@ from runs.selectors import LONG, Measured, Point, heldout_points, loss_points
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
     """Facts of a snapshot, with its digests: what was given up to its step; all of it, where it is the newest."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
-    return _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
+    known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
+    return msgspec.structs.replace(known, **_later_facts(run, snapshot))
 
 
 def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
@@ -113,6 +114,14 @@ def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
     figures = run.snapshots.get(index=newest.place).heldout_figures
     of_best = {"best_heldout_loss": best.loss, "best_heldout_step": best.step}
     return {"heldout_loss": newest.loss, "heldout_step": newest.step, "heldout_figures": figures, **of_best}
+
+
+def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
+    """Of the newest snapshot, where this one is the best and the run has overfitted since."""
+    found = overfitting(loss_points(run), heldout_points(run))
+    if found is None or found.best.place != snapshot.index:
+        return {}
+    return {"later_heldout_loss": found.newest.loss, "later_heldout_step": found.newest.step}
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:

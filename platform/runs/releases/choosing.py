@@ -1,4 +1,7 @@
-"""Which snapshot's model is released: the last step's, or the best by held-out loss where the organizer prefers it."""
+"""Which snapshot's model is released: the last step's, or the best by held-out loss where the run has overfitted.
+
+Its organizer may decide otherwise.
+"""
 
 from django.db import transaction
 
@@ -6,10 +9,11 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import queue
 from runs.models import Release, Run, Snapshot
+from runs.progress import overfitting
 from runs.queue import TaskName
 from runs.releases.card_facts import is_card_stale
-from runs.selectors import best_snapshot
-from runs.timeline import add_action
+from runs.selectors import best_snapshot, heldout_points, loss_points
+from runs.timeline import add_action, add_line
 
 
 def released_snapshot(release: Release) -> Snapshot:
@@ -24,13 +28,36 @@ def better_snapshot(run: Run) -> Snapshot | None:
     newest, best = run.snapshots.order_by("-index").first(), best_snapshot(run)
     if newest is None or newest.heldout_loss is None or best is None or best == newest:
         return None
-    return best if best.is_stored and best.state in Snapshot.TRUSTED and best.step else None
+    return best if _can_be_released(best) else None
+
+
+def _can_be_released(snapshot: Snapshot) -> bool:
+    return snapshot.is_stored and snapshot.state in Snapshot.TRUSTED and snapshot.step > 0
 
 
 def is_stale(release: Release) -> bool:
     """Whether its card names others than agree now, or another snapshot's model is wanted than it holds."""
     is_other = release.index is not None and release.index != released_snapshot(release).index
     return is_other or is_card_stale(release)
+
+
+@transaction.atomic
+def choose_by_default(*, run: Run) -> None:
+    """Want the best snapshot's model where the run has overfitted, else the last one's; what was chosen stays."""
+    release = Release.objects.select_for_update().filter(run=run, is_chosen=False).first()
+    if release is None:
+        return
+    best = best_snapshot(run) if overfitting(loss_points(run), heldout_points(run)) else None
+    wanted = best if best is not None and _can_be_released(best) else None
+    index = wanted.index if wanted is not None else None
+    if release.wanted_index == index:
+        return
+    release.wanted_index = index
+    release.save(update_fields=["wanted_index"])
+    step = wanted.step if wanted is not None else run.head.step
+    add_line(run=run, kind="release", text=f"The model of step {step:,} is released: it is the best on held-out data.")
+    if release.state == Release.State.READY:
+        queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk)
 
 
 @transaction.atomic
@@ -43,11 +70,13 @@ def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
     wanted = better_snapshot(run) if best else None
     if release is None or (best and wanted is None):
         raise Problem.of("E315", state=run.state)
-    index = wanted.index if wanted is not None else None
-    if release.wanted_index == index:
+    index, was_chosen = wanted.index if wanted is not None else None, release.is_chosen
+    if release.wanted_index == index and was_chosen:
         return
-    release.wanted_index = index
-    release.save(update_fields=["wanted_index"])
+    is_other, release.wanted_index, release.is_chosen = release.wanted_index != index, index, True
+    release.save(update_fields=["wanted_index", "is_chosen"])
+    if not is_other:
+        return
     step = wanted.step if wanted is not None else run.head.step
     add_action(run=run, kind="release", deed=f"chose the model of step {step:,} for the release.", by=by)
     queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk)

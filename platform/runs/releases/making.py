@@ -20,7 +20,7 @@ from runs.models import Release, Run, Snapshot
 from runs.processes.child import run_child
 from runs.processes.faults import faults_to
 from runs.releases.card_facts import release_facts
-from runs.releases.choosing import released_snapshot
+from runs.releases.choosing import choose_by_default, released_snapshot
 from runs.states import Why, move
 from runs.storage import recipe_file
 from runs.timeline import add_line, add_line_once
@@ -39,6 +39,9 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
     if release.state == Release.State.READY and not anew:
         return Release.State.READY
     run = release.run
+    if not anew:
+        choose_by_default(run=run)
+        release.refresh_from_db(fields=["wanted_index"])
     snapshot = released_snapshot(release)
     if snapshot.state == Snapshot.State.ADMITTED:
         return Release.State.PREPARING

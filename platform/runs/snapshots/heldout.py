@@ -4,9 +4,11 @@ Nothing waits for it. A snapshot that a newer one has overtaken is never measure
 """
 
 import logging
+from collections.abc import Callable
 from enum import StrEnum
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from peer_agent.protocol.errors import Fault
@@ -39,8 +41,11 @@ def unmeasured() -> QuerySet[Snapshot]:
     return waiting.filter(run__dataset__heldout__isnull=False)
 
 
-def measure_newest(run_id: UUID) -> Outcome:
-    """Measure a run's newest snapshot where that is not done yet. A release comes first, and so does another run."""
+def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Outcome:
+    """Measure a run's newest snapshot where that is not done yet. A release comes first, and so does another run.
+
+    `then`: what follows for the run from the figure, in the transaction that writes it.
+    """
     if not unmeasured().filter(run=run_id).exists():
         return Outcome.DONE
     packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())
@@ -49,13 +54,13 @@ def measure_newest(run_id: UUID) -> Outcome:
     try:
         snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
         if snapshot is not None:
-            _measure(snapshot)
+            _measure(snapshot, then)
     finally:
         turns.measuring.release()
     return Outcome.DONE
 
 
-def _measure(snapshot: Snapshot) -> None:
+def _measure(snapshot: Snapshot, then: Callable[..., object] | None) -> None:
     run = snapshot.run
     with faults_to(lambda fault: _log(run, snapshot, fault), "E360"), storage.workspace() as work:
         made = run_child(
@@ -72,7 +77,10 @@ def _measure(snapshot: Snapshot) -> None:
         )
         written = [list(pair) for pair in zip(run.prompt_lines, map(_kept, made["written"]), strict=False)]
         facts = {"heldout_loss": made["loss"], "heldout_figures": made["figures"], "written": written}
-        Snapshot.objects.filter(pk=snapshot.pk, heldout_loss=None).update(**facts)
+        with transaction.atomic():
+            Snapshot.objects.filter(pk=snapshot.pk, heldout_loss=None).update(**facts)
+            if then is not None:
+                then(run=run)
 
 
 def _kept(text: str) -> str:

@@ -58,6 +58,8 @@ def run(request: HttpRequest, slug: str) -> dict[str, Any]:
     facts = _run_facts(found, selectors.last_loss(found), len(presence.online(found)))
     progress = selectors.run_progress(found)
     told = {"heldout": _heldout_facts(progress), "passes": progress.passes, "warning": overfitting_sentence(progress)}
+    release = Release.objects.filter(run=found, state=Release.State.READY).first()
+    told["released_step"] = release.step if release is not None else None
     return facts | {"sources": [_source_facts(line) for line in source_lines(found)], **told}
 
 

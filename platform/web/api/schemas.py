@@ -77,13 +77,15 @@ class RunDetailOut(RunOut):
     """A run, the files that it learns from, and how well it learns.
 
     `heldout` is null until a snapshot is measured; `passes` says how often the average sample was trained on, null
-    where that differs between files; `warning` is a sentence where held-out loss rises while training loss falls.
+    where that differs between files; `warning` is a sentence where held-out loss rises while training loss falls;
+    `released_step` is the step whose model can be downloaded, null until it can.
     """
 
     sources: list[SourceOut]
     heldout: HeldoutOut | None
     passes: float | None
     warning: str
+    released_step: int | None
 
 
 class StepOut(Schema):
@@ -234,6 +236,9 @@ class FactsOut(Schema):
     heldout_loss: float | None
     heldout_step: int | None
     heldout_figures: dict[str, float]
+    best_heldout_loss: float | None
+    best_heldout_step: int | None
+    is_overfitting: bool
     unigram_entropy: float | None
     samples: int
     tokens: int

@@ -219,6 +219,8 @@ def overfitting_sentence(seen: RunProgress) -> str:
         return ""
     best, newest = found
     return (
-        f"The model is overfitting: held-out loss rose from {best.loss:.2f} at step {best.step:,} to {newest.loss:.2f} "
-        f"at step {newest.step:,} while training loss fell. The snapshot of step {best.step:,} is the best so far."
+        f"The model {'overfitted' if is_over else 'is overfitting'}: held-out loss rose from {best.loss:.2f} at step "
+        f"{best.step:,} to {newest.loss:.2f} at step {newest.step:,} while training loss fell. The snapshot of step "
+        f"{best.step:,} is the best{'' if is_over else ' so far'}."
     )
+    is_over = seen.run.state == Run.State.FINISHED

@@ -121,7 +121,7 @@ async def test_a_machine_that_says_more_than_it_may_writes_no_more_rows(example:
 
 
 async def test_what_a_newer_link_said_outlives_the_older_one(example: Example, layer: Any) -> None:
-    """The same words, soon after one another: a machine that goes on after a rest opens a link before the old one ends."""
+    """The same words soon after one another: whoever goes on after a rest has a new link before the old one ends."""
     async with link_of(example) as older:
         await says(older, example, 0)
         while (await shown(example)).report is None:  # noqa: ASYNC110 (another task writes a row)

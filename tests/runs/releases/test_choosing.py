@@ -1,4 +1,4 @@
-"""The organizer releases the best snapshot's model instead of the last one's, and takes that back."""
+"""Which snapshot's model is released: the best where the run overfitted, else the last, or as its organizer says."""
 
 import time
 from pathlib import Path
@@ -21,6 +21,7 @@ from runs.snapshots import retention
 from tests.runs.factories import Owned, committed, owned
 from tests.web.browsing import as_
 
+NEAR = 3.33  # too little more than 3.3 to say that a run overfits
 FILE = {"name": "model.safetensors", "size": 3, "sha256": "0" * 64}
 
 
@@ -47,8 +48,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def finished(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run:
-    """Four snapshots with held-out losses, of which that of step 2 is best, and a release of the last."""
-    for loss, heldout in ((5.0, 4.0), (4.0, 3.3), (3.0, 3.6), (2.0, 4.3)):
+    """Four snapshots with held-out losses, of which that of step 2 is a little better than the last, and a release."""
+    return finish(run, laptop, 4.0, 3.3, 3.6, NEAR)
+
+
+@pytest.fixture
+def overfitted(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run:
+    """The same where the last is much worse."""
+    return finish(run, laptop, 4.0, 3.3, 3.6, 4.3)
+
+
+def finish(run: Run, laptop: Owned, *measured: float | None) -> Run:
+    """A run with a snapshot after each step, of which these are the held-out losses, and its release."""
+    for loss, heldout in zip((5.0, 4.0, 3.0, 2.0), measured, strict=True):
         entry = committed(run, (laptop.machine, 4), loss=loss)
         storage.snapshot_path(run, f"{entry.step:064d}").write_bytes(b"state")
         facts = {"digest": entry.digest, "state_digest": "5" * 16, "file": f"{entry.step:064d}", "size": 5}
@@ -84,8 +96,56 @@ def test_whoever_is_in_the_run_is_told_once_that_it_is_finished(told: None, fini
 def test_the_last_step_is_released_first(finished: Run, given: list[tuple[str, dict[str, Any]]]) -> None:
     assert (finished.state, finished.release.step, finished.release.index) == (Run.State.FINISHED, 4, 4)
     ((file, facts),) = given
-    assert (int(file), facts["steps"], facts["is_overfitting"]) == (4, 4, True)
-    assert (facts["heldout_loss"], facts["best_heldout_loss"], facts["best_heldout_step"]) == (4.3, 3.3, 2)
+    assert (int(file), facts["steps"], facts["is_overfitting"]) == (4, 4, False)
+    assert (facts["heldout_loss"], facts["best_heldout_loss"], facts["best_heldout_step"]) == (NEAR, 3.3, 2)
+    assert facts["later_heldout_loss"] is None
+
+
+def test_an_overfitted_run_releases_its_best(overfitted: Run, given: list[tuple[str, dict[str, Any]]]) -> None:
+    ((file, facts),) = given
+    assert (int(file), facts["steps"], facts["heldout_loss"], facts["is_overfitting"]) == (2, 2, 3.3, False)
+    assert (facts["later_heldout_loss"], facts["later_heldout_step"]) == (4.3, 4)
+    release = Release.objects.select_related("run__head").get(run=overfitted)
+    assert (release.step, release.is_chosen, choosing.is_stale(release)) == (2, False, False)
+    said = overfitted.activity.filter(kind="release").values_list("text", flat=True)
+    assert list(said) == ["The model of step 2 is released: it is the best on held-out data."]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("given")
+@pytest.mark.parametrize(("last", "step"), [(4.3, 2), (NEAR, 4), (2.0, 4)])
+def test_a_last_snapshot_that_is_measured_later_decides_again(
+    run: Run, laptop: Owned, asked: list[str], last: float, step: int
+) -> None:
+    """Nothing waits for it: the last one's model is offered meanwhile, as what is known so far says."""
+    finish(run, laptop, 4.0, 3.3, 3.6, None)
+    assert Release.objects.get(run=run).step == 4
+    run.snapshots.filter(step=4).update(heldout_loss=last)
+    for _ in range(2):
+        choosing.choose_by_default(run=run)
+    assert asked.count("remake_release") == (1 if step == 2 else 0)
+    tasks.remake_release(run.pk.hex)
+    assert Release.objects.get(run=run).step == step
+
+
+def test_what_the_organizer_chose_stays(overfitted: Run) -> None:
+    choosing.release_best(run=overfitted, best=False)
+    choosing.choose_by_default(run=overfitted)
+    release = Release.objects.get(run=overfitted)
+    assert (release.is_chosen, release.wanted_index) == (True, None)
+
+
+def test_that_what_is_offered_by_itself_is_what_is_wanted_is_a_choice_too(overfitted: Run, asked: list[str]) -> None:
+    choosing.release_best(run=overfitted, best=True)
+    assert Release.objects.get(run=overfitted).is_chosen
+    assert "remake_release" not in asked
+
+
+def test_an_overfitted_run_whose_best_cannot_be_released_releases_its_last(
+    run: Run, laptop: Owned, given: list[Any], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Snapshot, "TRUSTED", ())
+    assert finish(run, laptop, 4.0, 3.3, 3.6, 4.3).release.step == 4
 
 
 @pytest.mark.django_db(transaction=True)
@@ -226,10 +286,20 @@ class TestPage:
         assert "The files are being made again" in text
         tasks.remake_release(finished.pk.hex)
         text = organizer.get("/runs/proverbs/").content.decode()
-        assert "This is the model of step 2." in text
+        assert "This is the model of step 2, the best of this run on held-out data." in text
         assert "Release the last step instead" in text
         assert organizer.post("/runs/proverbs/release/", {"snapshot": "last"}).status_code == 302
         assert Release.objects.get(run=finished).wanted_index is None
+
+    def test_what_an_overfitted_run_offers_is_told(self, overfitted: Run, client: Client) -> None:
+        text = client.get("/runs/proverbs/").content.decode()
+        assert "This is the model of step 2, the best of this run on held-out data." in text
+        assert "The last one, of step 4, has a held-out loss of 4.30" in text
+        assert "The model overfitted: held-out loss rose from 3.30 at step 2 to 4.30 at step 4" in text
+        assert "The snapshot of step 2 is the best." in text
+        facts = client.get("/api/v1/runs/proverbs").json()
+        assert (facts["released_step"], facts["heldout"]["best_step"], facts["heldout"]["step"]) == (2, 2, 4)
+        assert "Release the last step instead" in as_(overfitted.organizer).get("/runs/proverbs/").content.decode()
 
     def test_what_cannot_be_released_is_told(self, run: Run) -> None:
         answer = as_(run.organizer).post("/runs/proverbs/release/", {"snapshot": "best"})

@@ -70,6 +70,14 @@ def test_the_newest_snapshot_is_measured_and_those_before_it_are_not(with_text: 
     assert command[2:4] == [str(path) for path in paths]
 
 
+def test_what_follows_is_asked_once_the_figure_is_there(with_text: Run, children: list[list[str]]) -> None:
+    snapshot(with_text, 10)
+    seen: list[list[float | None]] = []
+    for _ in range(2):
+        measure_newest(with_text.pk, lambda run: seen.append(losses(run)))
+    assert seen == [[None, 5.25]]
+
+
 @pytest.mark.parametrize(
     ("prompts", "written"),
     [

@@ -43,7 +43,7 @@ class TestReading:
         committed(run, (laptop.machine, 4), loss=5.5)
         facts = get("runs/proverbs").json()
         (source,) = facts.pop("sources")
-        assert {facts.pop(name) for name in ("heldout", "warning")} == {None, ""}
+        assert {facts.pop(name) for name in ("heldout", "warning", "released_step")} == {None, ""}
         assert facts.pop("passes") == pytest.approx(4 / run.parsed_recipe.samples_in(1000))
         assert source == {
             "filename": "proverbs.txt",
@@ -112,6 +112,16 @@ class TestReading:
         assert facts["people"] == [{"name": "Teo", "share": 1.0, "samples": 8}]
         assert facts["data_licence"] == "CC0"
         assert parse_facts(json.dumps(facts).encode()).contributors == 1
+
+    def test_a_card_by_an_agent_says_that_the_run_overfits(self, run: Run, laptop: Owned) -> None:
+        """It is made of these facts alone."""
+        for loss, heldout in ((5.0, 4.0), (4.0, 3.3), (3.0, 3.6), (2.0, 4.3)):
+            entry = committed(run, (laptop.machine, 4), loss=loss)
+            measured = {"heldout_loss": heldout, "state_digest": "5" * 16, "file": "f" * 64, "size": 5}
+            run.snapshots.create(index=entry.index, step=entry.step, **measured)
+        facts = parse_facts(get("runs/proverbs/facts").content)
+        assert (facts.is_overfitting, facts.heldout_loss) == (True, 4.3)
+        assert (facts.best_heldout_loss, facts.best_heldout_step) == (3.3, 2)
 
     def test_the_agent_that_is_offered(self, db: None, settings: Any) -> None:
         bare = get("agent").json()

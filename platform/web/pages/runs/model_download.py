@@ -30,14 +30,19 @@ def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[s
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """How it was checked, the best snapshot where another one is released, and whether files are being made again."""
+    """How it was checked, the best snapshot where another one is released, the last where the best one is.
+
+    And whether files are being made again.
+    """
     release = getattr(run, "release", None)
     if release is None or release.state != Release.State.READY:
-        return {"checked": "", "better": None, "is_remade": False}
+        return {"checked": "", "better": None, "last": None, "is_remade": False}
     better = better_snapshot(run)
+    is_best = better is not None and better.index == release.index
     return {
         "checked": how_checked(run),
-        "better": better if better is not None and better.index != release.index else None,
+        "better": None if is_best else better,
+        "last": run.snapshots.order_by("-index").first() if is_best else None,
         "is_remade": is_stale(release),
     }
 
