@@ -6,6 +6,7 @@ import type { Measured, Point } from "./picture";
 const [MARGIN, MARGIN_FOR_NOTE] = [0.05, 0.15];
 
 const LEAST = 1e-3; // nats per token, of a logarithmic axis
+const MOST_NATS = 20; // of a loss whose perplexity is told
 
 export type Axis = "step" | "time";
 
@@ -40,6 +41,14 @@ export function levelTexts(levels: readonly number[]): string[] {
   const step = levels.length > 1 ? (levels[1] ?? 0) - (levels[0] ?? 0) : 1;
   const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   return levels.map((level) => level.toFixed(decimals));
+}
+
+/** e to the power of a loss, in two or three digits. */
+export function perplexityText(loss: number): string {
+  const value = Math.exp(Math.min(loss, MOST_NATS));
+  if (value < 1e3) return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0);
+  const [part, unit] = value < 1e6 ? [value / 1e3, "k"] as const : [value / 1e6, "M"] as const;
+  return part.toFixed(part < 10 ? 1 : 0) + unit;
 }
 
 /** Exponential mean, corrected for its beginning so that it starts at the first value. */

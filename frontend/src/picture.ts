@@ -118,6 +118,9 @@ export interface Values {
   /** The step of the newest snapshot that wrote something; empty for none. */
   readonly written: string;
   readonly heldout_note: string;
+  /** The same as a perplexity, in figures; empty for a model that is not judged by it. */
+  readonly perplexity: string;
+  readonly perplexity_note: string;
   readonly passes: string;
   /** A sentence where held-out loss rises while training loss falls. */
   readonly warning: string;

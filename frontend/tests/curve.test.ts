@@ -3,7 +3,7 @@
 import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
-import { bounds, circles, columns, levelTexts, noteSide, smoothed } from "../src/curve";
+import { bounds, circles, columns, levelTexts, noteSide, perplexityText, smoothed } from "../src/curve";
 
 it("smoothing begins at the first value and keeps a constant", () => {
   expect(smoothed([5, 5, 5], 0.9)).toEqual([5, 5, 5].map((value) => expect.closeTo(value)));
@@ -23,6 +23,10 @@ it.each(golden.bounds.map((one) => [one.why, one] as const))("the axis: %s", (_,
 
 it("labels of one axis have equally many decimals", () => {
   for (const { levels, texts } of golden.level_texts) expect(levelTexts(levels)).toEqual(texts);
+});
+
+it("perplexities have two or three digits", () => {
+  for (const { loss, text } of golden.perplexity_text) expect(perplexityText(loss)).toBe(text);
 });
 
 it("a logarithmic axis never reaches zero, and otherwise is the same", () => {

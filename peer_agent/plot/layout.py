@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from peer_agent.plot.scales import Loss, Scale, bounds, level_texts, note_side, thinned, ticks
+from peer_agent.plot.scales import Loss, Scale, bounds, level_texts, note_side, perplexity_text, thinned, ticks
 
 LETTER_WIDTH = 0.58  # of its height, about
 
@@ -58,9 +58,18 @@ class Layout(NamedTuple):
 
 
 def lay_out(
-    points: Sequence[Loss], unigram: float | None, frame: Frame, *, heldout: Sequence[Loss] = (), note: str = "unigram"
+    points: Sequence[Loss],
+    unigram: float | None,
+    frame: Frame,
+    *,
+    heldout: Sequence[Loss] = (),
+    note: str = "unigram",
+    as_perplexity: bool = False,
 ) -> Layout | None:
-    """The places of a curve, whose `points` are in the order of their steps; None where it has no finite one."""
+    """The places of a curve, whose `points` are in the order of their steps; None where it has no finite one.
+
+    `as_perplexity`: the same drawing, whose texts are of that. It rises by the same factor from line to line.
+    """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
         return None
@@ -68,14 +77,16 @@ def lay_out(
     x = Scale(min(shown[0][0], 1), max(shown[-1][0], 2), frame.left, frame.end)
     y = Scale(*bounds([loss for _, loss in (*shown, *held)], unigram), frame.foot, frame.top)
     levels, curve = ticks(y.low, y.high), [(x(step), y(loss)) for step, loss in shown]
-    level = None if unigram is None else y(unigram)
+    texts = [*map(perplexity_text, levels)] if as_perplexity else level_texts(levels)
+    level, value = None if unigram is None else y(unigram), unigram or 0.0
+    note = f"{note} {perplexity_text(value) if as_perplexity else f'{value:.2f}'}"
     return Layout(
         frame=frame,
         points=shown,
         levels=[y(value) for value in levels],
-        labels=[*_level_labels(levels, y, frame), *_step_labels(x, frame)],
+        labels=[*_level_labels(levels, texts, y, frame), *_step_labels(x, frame)],
         unigram=level,
-        note=None if level is None else _note(f"{note} {unigram:.2f}", level, curve, frame),
+        note=None if level is None else _note(note, level, curve, frame),
         curve=curve,
         heldout=[(x(step), y(loss)) for step, loss in held],
         legend=_legend(level, frame) if held else None,
@@ -87,9 +98,8 @@ def width_of(text: str, frame: Frame) -> float:
     return LETTER_WIDTH * frame.letter * len(text) + frame.letter / 2
 
 
-def _level_labels(levels: Sequence[float], y: Scale, frame: Frame) -> list[Words]:
+def _level_labels(levels: Sequence[float], texts: Sequence[str], y: Scale, frame: Frame) -> list[Words]:
     left, down = frame.left - frame.letter / 2, frame.letter / 3
-    texts = level_texts(levels)
     return [Words(text, left, y(value) + down, "end") for value, text in zip(levels, texts, strict=True)]
 
 

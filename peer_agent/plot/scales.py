@@ -12,6 +12,7 @@ MOST_POINTS = 300
 TICKS = 5
 MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: beyond them, and below a dotted line that is lowest
 LEAST_MARGIN = 0.05  # nats per token
+MOST_NATS = 20.0  # of a loss whose perplexity is told: beyond them it says nothing
 
 Loss = tuple[int, float]  # step, nats per token
 
@@ -71,6 +72,15 @@ def level_texts(levels: Sequence[float]) -> list[str]:
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{level:.{decimals}f}" for level in levels]
+
+
+def perplexity_text(loss: float) -> str:
+    """e to the power of a loss, in two or three digits: 7.39, 24.5, 403, 1.1k."""
+    value = math.exp(min(loss, MOST_NATS))
+    if value < 1e3:
+        return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    part, unit = (value / 1e3, "k") if value < 1e6 else (value / 1e6, "M")
+    return f"{part:.{1 if part < 10 else 0}f}{unit}"
 
 
 def note_side(near: Sequence[float], level: float, room: float) -> Literal["above", "below"]:

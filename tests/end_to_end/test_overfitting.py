@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from demo.processes import bare_environment
 from demo.visitor import Visitor
+from peer_agent.plot.scales import perplexity_text
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium
 from tests.end_to_end.rig.reference import weights_of
 from tests.end_to_end.rig.swarm import ENDLESS, MANYHANDS, Swarm
@@ -51,6 +52,7 @@ def test_a_run_that_overfits_says_so_everywhere_and_offers_its_best(tmp_path: Pa
         swarm.wait_finished(300)
         swarm.wait(lambda: is_settled(swarm.facts()), 300, "the last snapshot is measured, the best one released")
         says_so_when_it_is_over(swarm, reader)
+        says_it_as_a_perplexity_too(swarm, reader)
         the_best_is_downloaded(swarm, tmp_path / "release")
         assert reader.faults == []
 
@@ -93,6 +95,20 @@ def says_so_when_it_is_over(swarm: Swarm, reader: Reader) -> None:
     assert (
         f"This is the model of step {best}, the best of this run on held-out data. The last one, of step {last}" in text
     )
+
+
+def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
+    """By a link, which a reader without scripts follows as well; a page that is kept up stays so."""
+    loss = swarm.facts()["heldout"]["loss"]
+    reader.page.click("text=Show perplexity")
+    reader.page.wait_for_selector(LIVE, state="attached")
+    shown = reader.page.inner_text("h2#loss").split()
+    assert shown[:3] == ["Held-out", "perplexity", perplexity_text(loss)]
+    plain = Visitor(swarm.url).read(f"/runs/{swarm.slug}/?as=perplexity")
+    assert f'Held-out perplexity <span class="big figure">{perplexity_text(loss)}</span>' in plain
+    reader.page.click("text=Show loss")
+    reader.page.wait_for_selector(LIVE, state="attached")
+    assert reader.page.inner_text("h2#loss").startswith("Held-out loss")
 
 
 def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:

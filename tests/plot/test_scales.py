@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer_agent.plot.scales import MOST_POINTS, Loss, bounds, level_texts, note_side, thinned, ticks
+from peer_agent.plot.scales import MOST_POINTS, Loss, bounds, level_texts, note_side, perplexity_text, thinned, ticks
 from tests.golden import golden
 
 CASES: dict[str, list[dict[str, Any]]] = golden("curve")
@@ -21,6 +21,8 @@ def test_the_range_of_the_axis(case: dict[str, Any]) -> None:
 
 
 def test_labels_of_one_axis_have_equally_many_decimals() -> None:
+    for case in CASES["perplexity_text"]:
+        assert perplexity_text(case["loss"]) == case["text"]
     assert [level_texts(case["levels"]) for case in CASES["level_texts"]] == [
         case["texts"] for case in CASES["level_texts"]
     ]

@@ -5,7 +5,7 @@ import { ref } from "lit/directives/ref.js";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
-import { type Axis, bounds, circles, columns, levelTexts, noteSide } from "../curve";
+import { type Axis, bounds, circles, columns, levelTexts, noteSide, perplexityText } from "../curve";
 import { fill } from "../page";
 import type { Picture } from "../picture";
 import { clock, grouped, label } from "../words";
@@ -36,11 +36,26 @@ export function showLoss(picture: Picture): void {
   draw();
 }
 
+/** Whether this reader has asked for perplexities: the page was fetched so. */
+function asPerplexity(): boolean {
+  return document.querySelector("[data-as=perplexity]") !== null;
+}
+
+/** A loss in figures. */
+function said(loss: number, digits: number): string {
+  return asPerplexity() ? perplexityText(loss) : loss.toFixed(digits);
+}
+
 /** The newest snapshot's loss leads: training loss says how well a model knows what it has seen. */
 function heldOut(picture: Picture, loss: number): TemplateResult {
   const notes = picture.passes ? ` · ${picture.passes}` : "";
-  return html`<h2 id="loss">Held-out loss ${big(loss)} <span class="quiet">${picture.heldout_note}</span></h2>
-    <p class="quiet">Training loss <span class="figure">${picture.loss?.toFixed(2)}</span> ${picture.trend}${notes}</p>`;
+  const isOther = asPerplexity();
+  const figure = isOther
+    ? html`<h2 id="loss">Held-out perplexity <span class="big figure">${picture.perplexity}</span> <span class="quiet">${picture.perplexity_note}</span></h2>`
+    : html`<h2 id="loss">Held-out loss ${big(loss)} <span class="quiet">${picture.heldout_note}</span></h2>`;
+  const link = isOther ? html` · <a href="?as=loss#loss">Show loss</a>` : html` · <a href="?as=perplexity#loss">Show perplexity</a>`;
+  return html`${figure}
+    <p class="quiet">Training loss <span class="figure">${picture.loss?.toFixed(2)}</span> ${picture.trend}${notes}${picture.perplexity ? link : nothing}</p>`;
 }
 
 function training(picture: Picture): TemplateResult {
@@ -65,7 +80,7 @@ function choices() {
   return html`<p class="choices">
     <label>along <select @change=${chooseAxis}><option value="step">steps</option><option value="time">time</option></select></label>
     <label>smooth <select @change=${chooseSmoothing}><option value="none">not</option><option value="some">some</option><option value="much">much</option></select></label>
-    <label><input type="checkbox" @change=${chooseLog}> log</label>
+    ${asPerplexity() ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> log</label>`}
     <button class="plain reset" type="button" ?hidden=${!zoom} @click=${wholeAgain}>Reset zoom</button>
     <span class="readout" aria-hidden="true"></span><span class="hidden told" aria-live="polite"></span></p>`;
 }
@@ -173,7 +188,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     },
     axes: [
       { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE } : { values: times }) },
-      { ...quiet, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => levelTexts(levels), filter: (_, levels) => levels },
+      { ...quiet, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (asPerplexity() ? levels.map(perplexityText) : levelTexts(levels)), filter: (_, levels) => levels },
     ],
     series: [
       {},
@@ -268,7 +283,7 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   if (entropy === null) return;
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;
-  const text = `unigram ${entropy.toFixed(2)}`;
+  const text = `unigram ${said(entropy, 2)}`;
   const [level, right] = [plot.valToPos(entropy, "y", true), bbox.left + bbox.width];
   const hasRoom = level + 20 * ratio <= bbox.top + bbox.height;
   ctx.save();
@@ -295,6 +310,6 @@ function read(plot: uPlot): void {
   const point = latest?.points[plot.cursor.idx ?? -1];
   if (!readout) return;
   const held = latest?.heldout.find((row) => row.step === point?.[0]);
-  const more = held ? `, held-out ${held.loss.toFixed(3)}` : "";
-  readout.textContent = point ? `step ${grouped(point[0])}, ${clock(new Date(point[2] * 1000))}: ${point[1].toFixed(3)}${more}` : "";
+  const more = held ? `, held-out ${said(held.loss, 3)}` : "";
+  readout.textContent = point ? `step ${grouped(point[0])}, ${clock(new Date(point[2] * 1000))}: ${said(point[1], 3)}${more}` : "";
 }

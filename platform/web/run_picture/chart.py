@@ -12,11 +12,17 @@ NARROW = Frame(340, 210)
 
 
 def laid_out(
-    points: Sequence[Point], entropy: float | None, frame: Frame, heldout: Sequence[Measured] = ()
+    points: Sequence[Point],
+    entropy: float | None,
+    frame: Frame,
+    heldout: Sequence[Measured] = (),
+    *,
+    as_perplexity: bool = False,
 ) -> Layout | None:
     """Where a run's curve stands; None before it has one. Losses in nats per token."""
     held = [(point.step, point.loss) for point in heldout]
-    return lay_out([(point.step, point.loss) for point in points], entropy, frame, heldout=held)
+    losses = [(point.step, point.loss) for point in points]
+    return lay_out(losses, entropy, frame, heldout=held, as_perplexity=as_perplexity)
 
 
 def loss_chart(
@@ -26,9 +32,10 @@ def loss_chart(
     heldout: Sequence[Measured] = (),
     *,
     unit: str = "token",
+    as_perplexity: bool = False,
 ) -> str:
     """An `<svg>` of the curve, empty without points. The unigram entropy is dotted, held-out losses are circles."""
-    layout = laid_out(points, entropy, frame, heldout)
+    layout = laid_out(points, entropy, frame, heldout, as_perplexity=as_perplexity)
     return chart_svg(layout, summary(points, entropy, heldout, unit=unit)) if layout else ""
 
 

@@ -87,6 +87,7 @@ def _cards(seen: Seen) -> Picture:
 
 def _loss(seen: Seen) -> Picture:
     points, entropy, heldout = seen.run.points, seen.run.dataset.unigram_entropy, seen.run.heldout
+    perplexity, perplexity_note = status_sentence.perplexity_words(heldout)
     return {
         "step": seen.run.step,
         "target_steps": seen.run.target_steps,
@@ -95,6 +96,8 @@ def _loss(seen: Seen) -> Picture:
         "heldout_loss": heldout[-1].loss if heldout else None,
         "written": str(seen.run.written[0].step) if seen.run.written else "",
         "heldout_note": status_sentence.held_out_note(heldout),
+        "perplexity": perplexity,
+        "perplexity_note": perplexity_note,
         "passes": status_sentence.passes_note(seen.run.passes),
         "warning": status_sentence.overfitting_sentence(seen.run),
         "summary": summary(points, entropy, seen.run.heldout, unit=seen.run.run.parsed_recipe.loss_unit[0]),

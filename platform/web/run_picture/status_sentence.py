@@ -1,9 +1,10 @@
 """The one sentence at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from peer_agent.plot.scales import perplexity_text
 from runs import progress
 from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place
@@ -15,6 +16,7 @@ RUNNING = "running"  # the state of a run that makes steps
 WITHOUT_PACE_S = 3600.0
 SOON_S = 3.0  # the page is a second old
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
+PERPLEXITY = "perplexity"  # as recipes call it among the figures of a snapshot
 FEW = 5  # steps in an hour that say nothing of it yet
 
 
@@ -194,14 +196,21 @@ def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
     return "Waiting for volunteers" if word == "waiting" and not trainers else word.capitalize()
 
 
-def held_out_note(measured: Sequence[Measured]) -> str:
-    """“best 3.30 at step 400”, beside the newest held-out loss."""
+def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "{:.2f}".format) -> str:
+    """“best 3.30 at step 400”, beside the newest held-out loss. `said`: a loss in figures."""
     if len(measured) < 2:
         return f"at step {measured[-1].step:,}" if measured else ""
     best = min(measured, key=lambda point: point.loss)
     if best is measured[-1]:
         return f"best so far, at step {best.step:,}"
-    return f"at step {measured[-1].step:,} · best {best.loss:.2f} at step {best.step:,}"
+    return f"at step {measured[-1].step:,} · best {said(best.loss)} at step {best.step:,}"
+
+
+def perplexity_words(measured: Sequence[Measured]) -> tuple[str, str]:
+    """The newest one's perplexity, and what stands beside it; empty for a model that is not judged by that."""
+    if not measured or PERPLEXITY not in measured[-1].figures:
+        return "", ""
+    return perplexity_text(measured[-1].loss), held_out_note(measured, perplexity_text)
 
 
 def passes_note(passes: float | None) -> str:
@@ -218,9 +227,9 @@ def overfitting_sentence(seen: RunProgress) -> str:
     if found is None:
         return ""
     best, newest = found
+    is_over = seen.run.state == Run.State.FINISHED
     return (
         f"The model {'overfitted' if is_over else 'is overfitting'}: held-out loss rose from {best.loss:.2f} at step "
         f"{best.step:,} to {newest.loss:.2f} at step {newest.step:,} while training loss fell. The snapshot of step "
         f"{best.step:,} is the best{'' if is_over else ' so far'}."
     )
-    is_over = seen.run.state == Run.State.FINISHED

@@ -42,3 +42,14 @@ def test_the_summary_says_what_the_curve_says() -> None:
     )
     assert summary(CURVE[:1], None) == "Loss is 7.99 nats per token at step 1."
     assert summary(CURVE[:1], None, unit="masked word") == "Loss is 7.99 nats per masked word at step 1."
+
+
+def test_a_chart_of_perplexities_is_the_same_with_other_words() -> None:
+    loss, perplexity = (loss_chart(CURVE, 6.1, as_perplexity=as_perplexity) for as_perplexity in (False, True))
+    assert polyline_of(loss) == polyline_of(perplexity)
+    assert (">unigram 6.10<" in loss, ">unigram 446<" in perplexity) == (True, True)
+    assert (">5<" in loss, ">148<" in perplexity, ">5<" in perplexity) == (True, True, False)
+
+
+def polyline_of(chart: str) -> str:
+    return chart.partition("<polyline")[2].partition("/>")[0]

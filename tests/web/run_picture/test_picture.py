@@ -74,6 +74,21 @@ def test_held_out_loss_leads_with_the_best_and_its_step() -> None:
     )
 
 
+def test_perplexity_is_told_of_models_that_are_judged_by_it() -> None:
+    judged = [
+        Measured(place, 50 * place, loss, NOON, {"perplexity": 9.0}) for place, loss in enumerate((4.0, 3.3, 6), 1)
+    ]
+    told = {
+        "none is measured": ([], ("", "")),
+        "as of a masked language model": (measured(4.0, 3.3), ("", "")),
+        "the newest is not the best": (judged, ("403", "at step 150 · best 27.1 at step 100")),
+        "the newest is": (judged[:2], ("27.1", "best so far, at step 100")),
+    }
+    for why, (points, words) in told.items():
+        shown = picture_of(Seen(with_recipe(picture("open", heldout=points)), (), "", 0, NOON))
+        assert (shown["perplexity"], shown["perplexity_note"]) == words, why
+
+
 @pytest.mark.parametrize(
     ("passes", "words"),
     [(None, ""), (0.0, ""), (0.03, "less than 0.1 passes over the dataset"), (1.0, "1.0 pass over the dataset"),

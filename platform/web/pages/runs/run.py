@@ -28,7 +28,7 @@ from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_machine_words, own_words
 from web.run_picture.picture import Picture, Seen, picture_of
 from web.run_picture.presence import TRAINER, OnlinePeer
-from web.run_picture.status_sentence import counted
+from web.run_picture.status_sentence import PERPLEXITY, counted
 
 REFRESH_S = 5
 STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: what decides what the page has
@@ -63,14 +63,17 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     role = role_of(run, request.user)
     manages = role in MANAGING
     links = links_shown(run, request.user, seen.links, sees_all=manages)
+    as_perplexity = request.GET.get("as") == PERPLEXITY and bool(live["perplexity"])
+    drawn: dict[str, Any] = {"unit": unit, "as_perplexity": as_perplexity}
     return {
         **facts,
         "recipe": run.parsed_recipe,
         **{name: live[name] for name in ("trend", "summary")},
         **standing_facts(live, STANDING_ON),
         # The chart is made of numbers and fixed words alone.
-        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout, unit=unit)),  # noqa: S308
-        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout, unit=unit)),  # noqa: S308
+        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout, **drawn)),  # noqa: S308
+        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout, **drawn)),  # noqa: S308
+        "as_perplexity": as_perplexity,
         "you": own_words(own, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "links": links,

@@ -324,6 +324,21 @@ class TestRunPage:
         assert 'Teo <span class="now">● now</span>' in text
         assert "2 / 4</span> samples · gathering samples" in text
         assert "step 2 of 100" in text
+    def test_a_loss_is_told_as_a_perplexity_where_that_is_asked_and_can_be(
+        self, client: Client, run: Run, laptop: Owned
+    ) -> None:
+        committed(run, (laptop.machine, 4))
+        known = {"index": 1, "step": 1, "state_digest": "1" * 16, "file": "f" * 64, "size": 5, "heldout_loss": 3.3}
+        snapshot = run.snapshots.create(**known)
+        assert "Show perplexity" not in page(client.get("/runs/proverbs/")), "its recipe does not say so"
+        snapshot.heldout_figures = {"perplexity": 27.1}
+        snapshot.save()
+        assert '<a href="?as=perplexity#loss">Show perplexity</a>' in page(client.get("/runs/proverbs/"))
+        text = page(client.get("/runs/proverbs/?as=perplexity"))
+        assert 'Held-out perplexity <span class="big figure">27.1</span>' in text
+        assert "Held-out loss" not in text
+        assert '<a href="?as=loss#loss">Show loss</a>' in text
+
 
     def test_whoever_trains_sees_their_machine_instead_of_an_invitation(self, run: Run, laptop: Owned) -> None:
         path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
