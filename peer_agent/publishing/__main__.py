@@ -1,4 +1,5 @@
-"""The site's long work, a command each: prepares texts, makes models and releases, replays logs, sends to the Hub.
+"""The site's long work, a command each: prepares texts, makes models and releases, replays logs, sends to the Hub,
+writes.
 
 The last line of the output is a JSON object of facts; with status 1 the last line of the errors is a numbered error.
 """
@@ -36,6 +37,7 @@ ONLINE = {
 UNEXPECTED = {
     "prepare": "E309",
     "evaluate": "E360",
+    "write": "E327",
     "hub-check": "E347",
     "hub-push": "E347",
     "hub-snapshot": "E347",
@@ -112,6 +114,17 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
     torch.set_num_threads(1)
     paths = {name: getattr(given, name) for name in ("snapshot", "heldout", "files", "data")}
     return evaluate(recipe=_recipe(given.recipe), prompts=given.prompt, **paths)
+
+
+def run_write(given: argparse.Namespace) -> msgspec.Struct:
+    """The prompt is on standard input: no list of processes shows it."""
+    if hasattr(os, "nice"):
+        os.nice(LOW)
+
+    from peer_agent.publishing.writing import write
+
+    bounds = {name: getattr(given, name) for name in ("tokens", "seconds", "seed", "memory")}
+    return write(given.folder, sys.stdin.buffer.read().decode("utf-8", "replace"), **bounds)
 
 
 def run_hub_check(given: argparse.Namespace) -> msgspec.Struct:
@@ -196,6 +209,11 @@ def parser() -> argparse.ArgumentParser:
         "--data", type=Path, default=Path(), help="what was prepared, whose tokenizer reads the prompts"
     )
     evaluate.add_argument("--prompt", action="append", default=[], help="what the model continues")
+    write = _command(commands, "write", run_write, "folder")
+    write.add_argument("--tokens", type=int, required=True)
+    write.add_argument("--seconds", type=float, required=True)
+    write.add_argument("--seed", type=int, required=True)
+    write.add_argument("--memory", type=int, default=0, help="bytes")
     replay = _command(commands, "replay", run_replay, "recipe", "snapshot", "records", "out")
     replay.add_argument("--log", type=Path, action="append", default=[])
     replay.add_argument("--site-key", type=bytes.fromhex, required=True)

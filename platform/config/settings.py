@@ -25,6 +25,8 @@ MAIL_FROM = environment.text("MANYHANDS_MAIL_FROM")
 MAIL_SERVER = environment.mail_server("MANYHANDS_SMTP_URL", sender=MAIL_FROM)
 SENDS_MAIL = bool(MAIL_SERVER)  # else it is not offered
 globals().update(MAIL_SERVER)
+# Parameters of the largest model that visitors may try on its run's page (runs.releases.trials); 0: none
+TRY_PARAMETERS = environment.number("MANYHANDS_TRY_PARAMETERS", 200_000_000, least=0, most=2**31)
 REDIS_URL = environment.broker("REDIS_URL")  # without it one process holds channel layer and task queue
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
 DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # the wheel that setup has built
@@ -163,6 +165,8 @@ RATES = {
     "webhooks": (20, 86_400),  # per person, as they are saved
     "tests of notifications": (10, 3600),  # per person
     "exports": (10, 3600),  # per person: of all that the site has of them
+    "texts to write": (30, 600),  # per person, by released models that are tried
+    "texts to write for one address": (30, 600),  # the same before anybody has logged in
     "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
 }
 # What one person may take of the site; operators have no bounds (runs.quotas)

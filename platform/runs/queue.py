@@ -8,7 +8,7 @@ from django.db import transaction
 
 
 class TaskName(StrEnum):
-    """Every task of a run, as the queue knows it."""
+    """Every task, as the queue knows it."""
 
     PREPARE_DATASET = "runs.tasks.prepare_dataset"
     PREPARE_RUN = "runs.tasks.prepare_run"
@@ -19,6 +19,7 @@ class TaskName(StrEnum):
     VERIFY_SNAPSHOTS = "runs.tasks.verify_snapshots"
     MEASURE_HELDOUT = "runs.tasks.measure_heldout"
     THIN_SNAPSHOTS = "runs.tasks.thin_snapshots"
+    WRITE_TRIAL = "runs.tasks.write_trial"
 
 
 def enqueue(task: TaskName, row_id: UUID, *, after_s: float = 0) -> None:

@@ -9,12 +9,13 @@ from runs.datasets.resumable_upload import forget_stale
 from runs.lifecycle import preparation
 from runs.models import Dataset, Release, Run
 from runs.queue import TaskName
-from runs.releases import checkpoints, hub, making
+from runs.releases import checkpoints, hub, making, trials
 from runs.releases.choosing import choose_by_default, is_stale
 from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
 BUSY_S = 5
+TRIAL_BUSY_S = 1  # somebody watches
 AFTER_VERIFYING = (
     TaskName.VERIFY_SNAPSHOTS,
     TaskName.MEASURE_HELDOUT,
@@ -111,6 +112,13 @@ def measure_heldout(self: "Task[..., None]", run_id: str) -> None:
         raise self.retry(countdown=BUSY_S)
 
 
+@shared_task(bind=True, max_retries=None)
+def write_trial(self: "Task[..., None]", trial_id: str) -> None:  # noqa: ARG001 (it takes what has waited longest)
+    """Have a released model write what a visitor has asked for; there is a task for each text that waits."""
+    if trials.write_next() == trials.Outcome.BUSY:
+        raise self.retry(countdown=TRIAL_BUSY_S)
+
+
 @shared_task
 def thin_snapshots(run_id: str) -> None:
     """Remove the files of snapshots that nobody needs any more."""
@@ -136,6 +144,7 @@ def requeue_unfinished() -> int:
         *((TaskName.VERIFY_SNAPSHOTS, pk) for pk in verification.unverified().values_list("pk", flat=True)),
         *((TaskName.MEASURE_HELDOUT, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),
         *((TaskName.THIN_SNAPSHOTS, pk) for pk in retention.crowded()),
+        *((TaskName.WRITE_TRIAL, pk) for pk in trials.waiting().values_list("pk", flat=True)),
     ]
     for task, row_id in waiting:
         queue.enqueue(task, row_id)

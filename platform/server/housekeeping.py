@@ -13,6 +13,7 @@ from coordination.threads import in_thread
 from notices import outbox
 from notices.services import forget_unconfirmed
 from notices.tasks import deliver
+from runs.releases import trials
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ def _clear() -> None:
     clear_expired(now)
     outbox.forget_old(now)
     forget_unconfirmed(now)
+    trials.forget_old(now)
 
 
 async def ask_for_delivery(stop: asyncio.Event) -> None:

@@ -14,7 +14,7 @@ from django.conf import settings
 from config.celery import app
 from runs.processes.child import stop_children
 
-THREADS = 3  # a replay, a measurement, and one for everything else
+THREADS = 4  # a replay, a measurement, a text for a visitor, and one for everything else
 PATIENCE_S = 2.0
 
 

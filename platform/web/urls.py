@@ -29,6 +29,7 @@ from web.pages.runs import (
     publish,
     share,
     sources,
+    trials,
     uploads,
 )
 from web.pages.runs import run as runs_pages
@@ -71,6 +72,8 @@ urlpatterns = [
     path("uploads/<uuid:upload_id>/", uploads.go_on, name="upload"),
     path("runs/<slug:slug>/publish/", publish.publish_run, name="publish"),
     path("runs/<slug:slug>/release/", publish.choose_release, name="release"),
+    path("runs/<slug:slug>/try/", trials.try_model, name="try"),
+    path("runs/<slug:slug>/try/<uuid:trial_id>/", trials.trial_page, name="trial"),
     path("runs/<slug:slug>/named/", publish.name_me, name="named"),
     path("runs/<slug:slug>/notebook.ipynb", notebook.notebook, name="notebook"),
     path("approve/", approve_machine.approve, name="approve"),

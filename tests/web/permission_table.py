@@ -117,6 +117,15 @@ GET   /runs/<slug>/links.json                        private   404    404      2
 GET   /runs/<slug>/notebook.ipynb                    public    200    200      200    200       200      200
 GET   /runs/<slug>/notebook.ipynb                    unlisted  200    200      200    200       200      200
 GET   /runs/<slug>/notebook.ipynb                    private   404    404      200    200       404      404
+GET   /runs/<slug>/try/                              public    200    200      200    200        200      200
+GET   /runs/<slug>/try/                              unlisted  200    200      200    200        200      200
+GET   /runs/<slug>/try/                              private   404    404      200    200        404      404
+POST  /runs/<slug>/try/                              public    done   done     done   done       done     done
+POST  /runs/<slug>/try/                              unlisted  done   done     done   done       done     done
+POST  /runs/<slug>/try/                              private   404    404      done   done       404      404
+GET   /runs/<slug>/try/<trial_id>/                   public    200    200      200    200        200      200
+GET   /runs/<slug>/try/<trial_id>/                   unlisted  200    200      200    200        200      200
+GET   /runs/<slug>/try/<trial_id>/                   private   404    404      200    200        404      404
 POST  /runs/<slug>/release/                          public    login  403      403    done       403      login
 POST  /runs/<slug>/release/                          unlisted  login  403      403    done       403      login
 POST  /runs/<slug>/release/                          private   login  404      403    done       404      login

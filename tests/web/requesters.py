@@ -26,7 +26,7 @@ from runs import storage
 from runs.access import may_see
 from runs.datasets.resumable_upload import begin_upload
 from runs.lifecycle import membership, roles
-from runs.models import Dataset, Release, Run, RunRole
+from runs.models import Dataset, Release, Run, RunRole, Trial
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
 from web.http.tus import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
@@ -130,6 +130,7 @@ def make_world(organizer: Person, member: Person, folder: Path, visibility: str)
         "wheel": wheel(),
         "tokenizer_file": tokenizer_of(run.dataset),
         "person": member.username,
+        "trial_id": str(Trial.objects.create(run=run, asker="somebody", prompt="Many", text=" hands").pk),
         **team_of(member),
         **addresses_of(run, member),
     }
@@ -403,6 +404,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/new/": post_new_run,
     "POST /runs/<slug>/manage/": posting(action="pause"),
     "POST /runs/<slug>/release/": posting(snapshot="last"),
+    "POST /runs/<slug>/try/": posting(prompt="Many hands"),
     "POST /runs/<slug>/named/": posting(agreed="on"),
     "POST /runs/<slug>/join/<secret>/": posting(),
     "POST /runs/<slug>/edit/": posting(title="Another title", purpose="", visibility="unlisted"),

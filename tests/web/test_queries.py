@@ -15,7 +15,7 @@ from coordination.models import Presence
 from notices import services as notices
 from notices.models import Event, Way
 from runs.lifecycle.membership import add_member, create_invitation
-from runs.models import AveragedTotal, NamedVolunteer, Release, Run, RunRole, Snapshot
+from runs.models import AveragedTotal, NamedVolunteer, Release, Run, RunRole, Snapshot, Trial
 from tests.runs.factories import committed, opened, owned
 from tests.web.browsing import as_
 
@@ -31,6 +31,7 @@ PAGES = [
     "/runs/run-0/feed.json",
     "/runs/run-0/manage/",
     "/runs/run-0/trail/",
+    "/runs/run-0/try/",
     "/runs/run-0/leaderboard/",
     "/runs/run-0/leaderboard/?of=teams",
     "/runs/run-0/leaderboard/?of=machines",
@@ -78,6 +79,9 @@ def grow(operator: Person) -> Callable[[int, int], None]:
         notices.choose(person=operator, wanted=[(Event.FINISHED, Way.BROWSER)])
         for place in range(begin, end):
             run = opened(operator, slug=f"run-{place}", visibility=Run.Visibility.PRIVATE)
+            if place != 1:  # which is finished, and has one by that
+                Release.objects.create(run=run, state=Release.State.READY, step=1, index=place)
+            Trial.objects.create(run=run, asker=str(place), prompt="")
             Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[])
             if place == 0:
                 train_in(run, operator)

@@ -16,6 +16,7 @@ from peer_agent.recipes.training import Batch
 
 SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
 WRITTEN_TOKENS, WRITING_S = 48, 120.0  # after a prompt, and for all of them
+SAFELY = {"local_files_only": True, "trust_remote_code": False}
 LARGEST_LOSS = 700.0  # above it, a perplexity is no number
 
 
@@ -68,16 +69,38 @@ def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list
     return texts
 
 
+def continuation(folder: Path, prompt: str, *, most: int, seconds: float, seed: int) -> tuple[str, bool]:
+    """What a released model writes after a prompt, and whether it has read all of that: of a long one, the end.
+
+    At most so many tokens, in about so many seconds.
+    """
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, **SAFELY, use_safetensors=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, **SAFELY)
+    context = model.config.max_position_embeddings
+    ids = tokenizer(prompt, add_special_tokens=False).input_ids
+    read = ids[-(context // 2) :] or [_start(tokenizer)]
+    text = _continued(model, tokenizer, read, min(most, context - len(read)), seed=seed, max_time=seconds)
+    return text, len(read) >= len(ids)
+
+
 def _start(tokenizer: Any) -> int:
     """The token that a text begins with."""
     return next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id_ is not None), 0)
 
 
-def _continued(model: Any, tokenizer: Any, ids: Sequence[int], most: int) -> str:
+def _continued(
+    model: Any,
+    tokenizer: Any,
+    ids: Sequence[int],
+    most: int,
+    *,
+    seed: int = SAMPLE_SEED,
+    max_time: float | None = None,
+) -> str:
     """The text of so many tokens at most that come after these, all of them within the model's context."""
     begins = torch.tensor([list(ids)])
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(SAMPLE_SEED)
+        torch.manual_seed(seed)
         length = min(len(ids) + most, model.config.max_position_embeddings)
         tokens = model.generate(
             input_ids=begins,
@@ -86,6 +109,7 @@ def _continued(model: Any, tokenizer: Any, ids: Sequence[int], most: int) -> str
             temperature=0.8,
             top_k=50,
             max_length=length,
+            max_time=max_time,
         )
     text: str = tokenizer.decode(tokens[0][len(ids) :], skip_special_tokens=True)
     return text

@@ -7,6 +7,7 @@ from runs.models.releases import HubAccount, NamedVolunteer, Publication, Releas
 from runs.models.roles import RunRole
 from runs.models.run import ActivityLine, Invitation, Member, Run
 from runs.models.snapshots import Snapshot
+from runs.models.trials import Trial
 from runs.models.verification import RefusedSnapshot, RelayAddress, ReplayRequest, Verification
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "SealedRecord",
     "Shard",
     "Snapshot",
+    "Trial",
     "Upload",
     "Verification",
 ]

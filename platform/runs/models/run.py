@@ -54,6 +54,7 @@ class Run(models.Model):
     recipe = models.TextField()  # canonical JSON
     announcement = models.CharField(max_length=280, blank=True)  # what its organizer tells everybody now
     prompts = models.TextField(blank=True)  # a line each: what the model continues at each snapshot
+    can_be_tried = models.BooleanField(null=True, blank=True)  # by visitors, once released; null: where it is small
     automatic_steps = models.BooleanField(default=False)  # the recipe's steps follow from the size of the data
     least_machines = models.PositiveIntegerField(null=True, blank=True)  # fewer that train are worth an alert
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)

@@ -7,4 +7,5 @@ import threading
 replaying = threading.Lock()
 measuring = threading.Lock()
 fetching = threading.Lock()  # of texts and models from the Hub
+trying = threading.Lock()  # of released models, by visitors
 packing = threading.Lock()  # of checkpoints for the Hub

@@ -5,6 +5,7 @@ Their arguments are Django's, wanted or not.
 
 import sys
 
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 
 from peer_agent.protocol.errors import Fault
@@ -24,8 +25,10 @@ def not_allowed(request: HttpRequest, exception: Exception | None = None) -> Htt
     return answer(request, Fault("403", text), status=403)
 
 
-def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:  # noqa: ARG001
-    """The page for a request that is not understood (400)."""
+def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """The page for a request that is not understood (400), or is longer than is read of one (413)."""
+    if isinstance(exception, RequestDataTooBig):
+        return answer(request, Fault("413", "The request is too long. Nothing was changed."), status=413)
     return answer(request, Fault("400", "The request was malformed. Nothing was changed."), status=400)
 
 

@@ -75,6 +75,7 @@ HEADLINES = {
     401: "This needs a proof of who asks",
     403: "This is not yours to see",
     404: "There is nothing at this address",
+    413: "This is too long",
     500: "Something here broke",
 }
 

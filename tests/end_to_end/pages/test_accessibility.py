@@ -57,6 +57,7 @@ PAGES = [
     Page("/login/name/", who="newcomer"),
     Page("{done}", wait="text=Load it"),
     Page("{done}manage/", who="Amina"),
+    Page("{done}try/"),
     Page("{done}publish/", who="Amina"),
     Page("{run}", wait=LIVE),
     Page("{run}", who="Amina", wait=LIVE),

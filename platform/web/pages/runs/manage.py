@@ -4,6 +4,7 @@ A moderator has the same page with less on it, and is let in by `access_moderate
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -22,6 +23,7 @@ from runs.datasets.services import lacks_base
 from runs.datasets.sources import SourceLine
 from runs.lifecycle import drafts, ending, membership, roles, services
 from runs.models import Dataset, Member, Run
+from runs.releases.trials import set_allowed
 from runs.states import LIVE
 from web.http.access import run_or_404
 from web.http.parts import Part, part_of
@@ -36,23 +38,26 @@ from web.pages.runs.forms.organizer import (
 )
 from web.pages.runs.forms.sources import WeightsForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
+from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own_place import Own
 from web.run_picture.presence import RELAY
 
 MOST_DIGITS = 18  # of a row's number in an address
-ACTIONS = {
+ACTIONS: dict[str, Callable[..., object]] = {
     "open": services.open_run,
     "pause": services.pause_run,
     "resume": services.resume_run,
     "take_back": drafts.take_back,
+    "allow_trials": partial(set_allowed, allowed=True),
+    "forbid_trials": partial(set_allowed, allowed=False),
 }
 
 
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """The page; POST opens, pauses, resumes, and takes back to a draft."""
+    """The page; POST opens, pauses, resumes, takes back to a draft, and lets visitors try the model or not."""
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -266,6 +271,7 @@ def manage_page(
         "refresh_s": REFRESH_S if not link and is_getting_ready(run) else None,
         **source_facts(run, facts["sources"]),
         "use": quotas.use_of(run.organizer),
+        **switch_facts(run),
         **possible(run),
         **(wrong or {}),
     }

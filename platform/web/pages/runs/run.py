@@ -20,6 +20,7 @@ from web.http.access import run_or_404
 from web.http.requester import site_of
 from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.model_download import home_facts
+from web.pages.runs.trials import trial_facts
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
@@ -85,6 +86,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "preview": PREVIEW,
         "site": site_of(request),
         **home_facts(request, run, own, picture.samples),
+        **trial_facts(run, picture.release),
         "install": install_lines(request),
         "is_near": is_near(request),
         "needs": needs_words(run.parsed_recipe),

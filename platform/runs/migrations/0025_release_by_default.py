@@ -9,7 +9,7 @@ def keep(apps: Any, _: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = (("runs", "0023_announcement"),)
+    dependencies = (("runs", "0024_roles_and_trail"),)
 
     operations = (
         migrations.AddField(

@@ -1,0 +1,160 @@
+"""Visitors try a released model: a prompt each, which a child process continues. One after another, and not many.
+
+Rows hold what waits and what was written, for a while; a task takes whatever has waited longest.
+"""
+
+import secrets
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Fault
+from runs import queue, storage
+from runs.models import Release, Run, Trial
+from runs.processes import turns
+from runs.processes.child import run_child
+from runs.processes.faults import faults_to
+from runs.queue import TaskName
+from runs.timeline import add_action
+
+LONGEST_PROMPT = 500  # characters
+MOST_TOKENS, LONGEST_TEXT = 64, 2000  # that are written; characters that are kept of them
+WRITING_S, TIMEOUT_S = 20.0, 90.0  # of writing; of the whole child, which also loads torch and the model
+MOST_WAITING = 20  # of the whole site
+KEPT = timedelta(minutes=30)
+SMALL = 50_000_000  # parameters of a model that can be tried unless its organizer says otherwise
+BYTES_BESIDE, BYTES_EACH = 2_000_000_000, 12  # memory of a child, without a model and for each of its parameters
+MOST_SEED = 2**31
+
+IS_ASKING = "One text at a time: your last prompt, or one from your address, is still waiting."
+IS_FULL = "The queue is full: no more than {most} texts can wait at a time. Try again in a few minutes."
+WAS_FASTER = "Somebody was faster. Try again."
+
+
+class NotNow(Exception):
+    """No text is written for this visitor now; the text says why."""
+
+
+class Outcome(StrEnum):
+    """What came of looking for work."""
+
+    DONE = "done"  # or there is nothing to do
+    BUSY = "busy"  # ask again later
+
+
+def is_allowed(run: Run) -> bool:
+    """Whether visitors may try the model, once it is released: by the site's limit, its organizer's word, its size."""
+    if not may_be_allowed(run):
+        return False
+    return size_of(run) <= SMALL if run.can_be_tried is None else run.can_be_tried
+
+
+def may_be_allowed(run: Run) -> bool:
+    """Whether its organizer has a choice at all."""
+    return run.parsed_recipe.writes and size_of(run) <= settings.TRY_PARAMETERS
+
+
+def size_of(run: Run) -> int:
+    """About how many parameters its model has, also those that do not learn."""
+    recipe = run.parsed_recipe
+    return recipe.parameters() + recipe.fixed_parameters()
+
+
+@transaction.atomic
+def set_allowed(*, run: Run, allowed: bool, by: Person | None = None) -> None:
+    """What those say who manage it."""
+    Run.objects.filter(pk=run.pk).update(can_be_tried=allowed)
+    deed = "let visitors try the model." if allowed else "let nobody try the model any more."
+    add_action(run=run, kind="trial", deed=deed, by=by, is_internal=True)
+
+
+def release_to_try(run: Run) -> Release | None:
+    """What is tried; None where nothing can be."""
+    return Release.objects.filter(run=run, state=Release.State.READY).first() if is_allowed(run) else None
+
+
+def asker_digest(who: str) -> str:
+    """A person or an address, as rows have them for a while."""
+    return salted_hmac("runs.trials", who, algorithm="sha256").hexdigest()
+
+
+def waiting() -> QuerySet[Trial]:
+    """What is not written yet, in the order in which it was asked for."""
+    return Trial.objects.filter(slot__isnull=False).order_by("asked_at", "pk")
+
+
+def before(trial: Trial) -> int:
+    """How many texts are written before this one."""
+    return waiting().filter(asked_at__lt=trial.asked_at).count()
+
+
+@transaction.atomic
+def ask(*, run: Run, asker: str, prompt: str) -> Trial:
+    """Have a prompt continued. Raises NotNow where this asker's last one still waits, or too many do."""
+    forget_old(timezone.now())
+    taken = dict(waiting().values_list("slot", "asker"))
+    if asker in taken.values():
+        raise NotNow(IS_ASKING)
+    free = [slot for slot in range(MOST_WAITING) if slot not in taken]
+    if not free:
+        raise NotNow(IS_FULL.format(most=MOST_WAITING))
+    try:
+        with transaction.atomic():  # the constraints know what another process has written meanwhile
+            trial = Trial.objects.create(run=run, asker=asker, prompt=prompt, slot=secrets.choice(free))
+    except IntegrityError as error:
+        raise NotNow(WAS_FASTER) from error
+    queue.enqueue_on_commit(TaskName.WRITE_TRIAL, trial.pk)
+    return trial
+
+
+def forget_old(now: datetime) -> None:
+    """Delete what was asked for a while ago, also where nothing came of it."""
+    Trial.objects.filter(asked_at__lt=now - KEPT).delete()
+
+
+def write_next() -> Outcome:
+    """Write what has waited longest; one text at a time."""
+    if not waiting().exists():
+        return Outcome.DONE
+    if not turns.trying.acquire(blocking=False):
+        return Outcome.BUSY
+    try:
+        trial = waiting().select_related("run").first()
+        if trial is not None:
+            _write(trial)
+    finally:
+        turns.trying.release()
+    return Outcome.DONE
+
+
+def _write(trial: Trial) -> None:
+    with faults_to(lambda fault: _end(trial, fault=str(fault)), "E327"):
+        release = release_to_try(trial.run)
+        if release is None:
+            _end(trial, fault=str(Fault.of("E315", state="no longer one whose model can be tried")))
+            return
+        made = run_child(
+            [
+                "write",
+                str(storage.root() / release.folder),
+                f"--tokens={MOST_TOKENS}",
+                f"--seconds={WRITING_S}",
+                f"--seed={secrets.randbelow(MOST_SEED)}",
+                f"--memory={BYTES_BESIDE + BYTES_EACH * size_of(trial.run)}",
+            ],
+            timeout_s=TIMEOUT_S,
+            secret=trial.prompt,
+            more={"OMP_NUM_THREADS": "1"},
+        )
+        text = made["text"].replace("\0", "\ufffd")[:LONGEST_TEXT]  # PostgreSQL has no place for NUL
+        _end(trial, text=text, is_whole=made["is_whole"])
+
+
+def _end(trial: Trial, **values: str | bool) -> None:
+    Trial.objects.filter(pk=trial.pk).update(slot=None, **values)
