@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import get_args
 
@@ -23,6 +24,7 @@ from peer_agent.protocol.errors.operating import OPERATING
 from peer_agent.protocol.errors.site import SITE
 from peer_agent.protocol.log import records
 from peer_agent.protocol.log.records import Included, Unit
+from peer_agent.protocol.messages import machine
 from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE
 from peer_agent.protocol.wire import HEADER, Kind
@@ -39,10 +41,13 @@ GROUPS = {
     "To a relay": m.TO_RELAY,
     "From a relay": m.FROM_RELAY,
     "To a relay that forwards, and its answer": m.TO_FORWARD,
+    "From a machine to its site, about itself": m.OF_MACHINE,
+    "From a machine's owner, by its site": m.TO_MACHINE,
 }
 PARTS = (
     *(m.DoneUnit, m.InDoubt, m.Weight, m.Shard, m.Snapshot, m.Listener),
     *(m.Plan, m.Slot, m.PlannedSpan, Unit, Included, Signed, m.Arrival, m.Departure),
+    *(machine.OwnerLimits, machine.Hours),
     *(records.Entry, records.RecordHead, records.SpanEntry, records.Scalars, records.Contribution, records.ChunkRange),
 )
 
@@ -173,7 +178,8 @@ def default_of(field: inspect.Field) -> str:
     """What an absent field means; nothing where it must be there."""
     if field.required:
         return ""
-    return "empty" if field.default is NODEFAULT else f"`{field.default!r}`"
+    default = field.default.value if isinstance(field.default, Enum) else field.default
+    return "empty" if default is NODEFAULT else f"`{default!r}`"
 
 
 def type_name(kind: inspect.Type) -> str:
@@ -191,8 +197,9 @@ def type_name(kind: inspect.Type) -> str:
             return "true or false"
         case inspect.NoneType():
             return "nothing"
-        case inspect.LiteralType():
-            return " or ".join(f"`{value}`" for value in kind.values)
+        case inspect.LiteralType() | inspect.EnumType():
+            values = kind.values if isinstance(kind, inspect.LiteralType) else [each.value for each in kind.cls]
+            return " or ".join(f"`{value}`" if value else "empty" for value in values)
         case inspect.VarTupleType():
             return f"list of {type_name(kind.item_type)}" + limits(None, kind.max_length)
         case inspect.TupleType():
@@ -217,7 +224,7 @@ def message_entries() -> str:
     text, seen = "", set()
     for title, union in GROUPS.items():
         text += f"### {title}\n\n"
-        for cls in get_args(union):
+        for cls in get_args(union) or (union,):
             text += struct_entry(cls, "####") + "\n" if cls not in seen else f"`{cls.__name__}`, as above.\n\n"
             seen.add(cls)
     return text

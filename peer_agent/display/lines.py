@@ -175,7 +175,7 @@ class View:
         """This machine is there and does nothing, for a reason in whole words."""
         self.is_leaving = False
         now = self.now
-        now.doing, now.reason, now.samples, now.quota = "on hold", reason, 0, 0
+        now.doing, now.reason, now.samples, now.quota = "on hold", reason.rstrip("."), 0, 0
         now.samples_per_s = now.up_mbps = now.down_mbps = 0.0
         self.refresh()
 

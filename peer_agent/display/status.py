@@ -76,7 +76,7 @@ SENTENCES = {
     "paused": "The organizer has paused the run.",
     "away": "Waiting for the site.",
     "leaving": "Finishing step {step}; then this machine leaves.",
-    "on hold": "On hold. {reason}",
+    "on hold": "On hold: {reason}.",
     "finished": "The run is finished. Thank you! Your work is in the model.",
 }
 

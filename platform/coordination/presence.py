@@ -56,20 +56,24 @@ class Link(msgspec.Struct, frozen=True):
     down: Carried | None
 
 
-class Present(NamedTuple):
-    """What is known of a run now. `links` are as they were stored: see `links_in`."""
-
-    step: Step | None
-    members: list[Seen]
-    plan: Outline | None
-    links: dict[str, Any]
-
-
 class Crowd(NamedTuple):
     """How many trainers there were from a moment on."""
 
     since: datetime
     trainers: int
+
+
+class Present(NamedTuple):
+    """What is known of a run now. `links` are as they were stored: see `links_in`.
+
+    `crowd`: how the number of trainers changed lately, the newest last; where no host drives the run, nobody is here.
+    """
+
+    step: Step | None
+    members: list[Seen]
+    plan: Outline | None
+    links: dict[str, Any]
+    crowd: list[Crowd]
 
 
 class Shown(NamedTuple):
@@ -85,11 +89,12 @@ def present(run: Run, *, with_links: bool = False) -> Present:
     """All of it, in one query; where no host drives the run, the last plan alone. Without links where nobody asks."""
     row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
     if row is None:
-        return Present(None, [], None, {})
+        return Present(None, [], None, {}, [])
+    crowd = _crowd_in(row)
     if row.at < timezone.now() - FRESH:
-        return Present(None, [], _outline(row.plan), {})
+        return Present(None, [], _outline(row.plan), {}, crowd)
     step = Step(phase=row.phase, done=row.done, target=row.target, void_rounds=row.void_rounds)
-    return Present(step, list(row.members), _outline(row.plan), row.links if with_links else {})
+    return Present(step, list(row.members), _outline(row.plan), row.links if with_links else {}, crowd)
 
 
 class Before(NamedTuple):
@@ -140,16 +145,10 @@ def links_in(stored: Mapping[str, Any]) -> dict[PeerId, Link]:
     return msgspec.convert(stored, dict[PeerId, Link])
 
 
-def crowd(run: Run) -> list[Crowd]:
-    """How the number of trainers changed lately, the newest last. Where no host drives the run, nobody is here."""
-    row = Presence.objects.filter(run=run).values_list("crowd", "at").first()
-    if row is None:
-        return []
-    changes, at = row
-    gone = [[at.timestamp(), 0]] if at < timezone.now() - FRESH else []
-    return [
-        Crowd(datetime.fromtimestamp(seconds, UTC), int(trainers)) for seconds, trainers in _with([*changes], *gone)
-    ]
+def _crowd_in(row: Presence) -> list[Crowd]:
+    gone = [[row.at.timestamp(), 0]] if row.at < timezone.now() - FRESH else []
+    changes = _with([*row.crowd], *gone)
+    return [Crowd(datetime.fromtimestamp(seconds, UTC), int(trainers)) for seconds, trainers in changes]
 
 
 def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:

@@ -19,7 +19,7 @@ GROUPS = {
     ),
     "organizer": (
         *("created", "edited", "mixed", "prepared", "opened", "paused", "resumed", "extended", "ending", "taken back"),
-        *("announced", "publishing", "handed over", "finished", "replayed", "release", "published"),
+        *("announced", "publishing", "handed over", "trial", "finished", "replayed", "release", "published"),
     ),
 }  # kinds, as people look for them
 ROLE = "role"  # the kind of a line about who may do what in a run

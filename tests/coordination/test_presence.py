@@ -109,16 +109,16 @@ def test_a_plan_of_another_version_is_none(state: RunState, plan: object) -> Non
 
 
 def numbers(run: Run) -> list[int]:
-    return [each.trainers for each in presence.crowd(run)]
+    return [each.trainers for each in presence.present(run).crowd]
 
 
 def test_when_the_number_of_trainers_changed_is_kept(state: RunState) -> None:
     run, members = shown(state), dict(state.members)
-    (first,) = presence.crowd(run)
+    (first,) = presence.present(run).crowd
     assert first.trainers == 1
     assert timezone.now() - first.since < timedelta(seconds=5)
     shown(state)
-    assert presence.crowd(run) == [first], "nothing has changed"
+    assert presence.present(run).crowd == [first], "nothing has changed"
     del state.members[TEO]
     shown(state)
     state.members = {**members, PeerId("c" * 32): members[TEO]}
@@ -131,7 +131,7 @@ def test_while_no_host_drives_a_run_nobody_is_there(state: RunState) -> None:
     gone = timezone.now() - timedelta(hours=1)
     Presence.objects.update(at=gone)
     assert numbers(run) == [1, 0]
-    assert presence.crowd(run)[1].since == gone
+    assert presence.present(run).crowd[1].since == gone
     shown(state)
     assert numbers(run) == [1, 0, 1]
 
@@ -159,13 +159,16 @@ def test_all_of_it_is_read_in_one_query(state: RunState, django_assert_num_queri
         presence.online(run),
         presence.last_plan(run),
         Presence.objects.get().links,
+        known.crowd,
     )
     assert presence.links_in(known.links) == presence.links(run)
     assert presence.present(run) == known._replace(links={})
     Presence.objects.update(at=timezone.now() - timedelta(minutes=5))
-    assert presence.present(run, with_links=True) == (None, [], outline(TEO, RELAY), {})
+    gone = presence.present(run, with_links=True)
+    assert gone == presence.Present(None, [], outline(TEO, RELAY), {}, gone.crowd)
+    assert gone.crowd[-1].trainers == 0
     Presence.objects.all().delete()
-    assert presence.present(run) == (None, [], None, {})
+    assert presence.present(run) == presence.Present(None, [], None, {}, [])
 
 
 def test_what_pages_are_shown_does_not_change_behind_the_thread_that_writes_it(state: RunState) -> None:

@@ -36,6 +36,6 @@ def test_what_a_restart_has_interrupted_is_done_once(environment: dict[str, str]
         "state": "finished",
         "shards": 1,
         "snapshots": 1,
-        "told": ["created", "finished", "opened", "prepared"],
+        "told": ["created", "finished", "opened", "opened", "prepared"],
         "left": 0,
     }

@@ -40,6 +40,8 @@ def everything() -> list[dict[str, Any]]:
     view.began(Fault.of("E138", free="1 GB", path="/a"))
     view.ended("E138")
     view.fault(Fault.of("E109", step=3))
+    for event in ("on_hold", "resumed", "moving"):  # as `MachineControl` and `join_run` tell them
+        view.tell(event, "in a sentence")
     view.leaves(3)
     view.farewell()
     return read(stream)

@@ -229,7 +229,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "bytes stay of a model that came too late",
         "platform/web/pages/runs/sources.py",
-        "    with whole_or_gone(file):\n        beside.add(run, file)",
+        "    with whole_or_gone(file):\n        beside.add(run, file, person)",
         "    beside.add(run, file)",
         PAGES,
     ),

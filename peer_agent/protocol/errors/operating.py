@@ -54,7 +54,7 @@ OPERATING: dict[str, Entry] = {
     "E421": Entry(
         "Step takes too long",
         Severity.HIGH,
-        "No step was made since {since}, with {machines} here. {usual}",
+        "{usual}No step was made since {since}, with {machines} here.",
         "Look at the run's activity for rounds that failed, and at what these machines say themselves.",
         means=NOTHING_LOST,
         depends_on=("E409",),

@@ -29,7 +29,7 @@ class Watch(NamedTuple):
     """What alerts need beside the picture: how many trained since when, and when the run was last resumed."""
 
     crowd: Sequence[Crowd] = ()
-    resumed_at: datetime | None = None
+    resumed_at: Callable[[], datetime | None] = lambda: None
 
 
 def run_alerts(seen: Seen, watch: Watch) -> Iterator[Fault]:
@@ -53,12 +53,14 @@ def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
     manned = _since(watch.crowd, lambda trainers: trainers > 0)
     if manned is None or seen.run.step >= seen.run.target_steps:
         return
-    marks = (last.at if last else None, seen.run.run.opened_at, watch.resumed_at, manned)
+    marks = (last.at if last else None, seen.run.run.opened_at, manned)
     since = max(mark for mark in marks if mark is not None)
-    bound_s = FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s)
-    if seen.now - since > timedelta(seconds=bound_s):
+    bound = timedelta(seconds=FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s))
+    if seen.now - since > bound:
+        since = max(since, watch.resumed_at() or since)  # asked for where it matters: it is a query
+    if seen.now - since > bound:
         machines = counted(watch.crowd[-1].trainers, "machine", "machines")
-        usual = f"A step usually takes about {duration(pace_s)}." if pace_s is not None else ""
+        usual = f"A step usually takes about {duration(pace_s)}. " if pace_s is not None else ""
         yield Fault.of("E421", since=since_words(since), machines=machines, usual=usual)
 
 

@@ -1,6 +1,7 @@
 """A run's picture out of the database."""
 
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 from django.utils import timezone
@@ -36,14 +37,15 @@ def _seen(run: Run, picture: selectors.RunPicture, *, with_links: bool = False) 
         now=timezone.now(),
         outline=here.plan,
         links=here.links,
+        crowd=here.crowd,
     )
 
 
 def troubles_of(seen: Seen) -> Sequence[Fault]:
-    """What is wrong with a run now, for those who manage it: two queries beside what was seen."""
+    """What is wrong with a run now, for those who manage it."""
     run = seen.run.run
     verification, publication = getattr(run, "verification", None), getattr(run, "publication", None)
-    watch = Watch(presence.crowd(run), resumed_at(run)) if run.state == Run.State.OPEN else Watch()
+    watch = Watch(seen.crowd, partial(resumed_at, run))
     return run_troubles(seen, verification, publication, watch)
 
 

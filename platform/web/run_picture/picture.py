@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from coordination.presence import Crowd
 from peer_agent.protocol.plan import Outline
 from runs import progress
 from runs.ledger.averaged import in_words
@@ -38,6 +39,7 @@ class Seen(NamedTuple):
     now: datetime
     outline: Outline | None = None  # of the last plan
     links: Mapping[str, Any] = {}  # what each one's carry: never in the picture, see `own_links`
+    crowd: Sequence[Crowd] = ()  # how the number of machines that train changed lately
 
 
 def picture_of(seen: Seen) -> Picture:

@@ -32,15 +32,16 @@ class Here(NamedTuple):
     phase: str  # empty where nobody drives the run
     plan: Outline | None
     links: dict[str, Any]
+    crowd: list[Crowd]  # how the number of machines that train changed lately, the newest last
 
 
 def here(run: Run, *, with_links: bool = False) -> Here:
     """All that pages ask, in one query; a run that ended still shows its last plan."""
     found = presence.present(run, with_links=with_links)
     if run.state not in HOSTED:
-        return Here([], "", found.plan, {})
+        return Here([], "", found.plan, {}, found.crowd)
     peers = [OnlinePeer(**peer) for peer in found.members]
-    return Here(peers, found.step["phase"] if found.step else "", found.plan, found.links)
+    return Here(peers, found.step["phase"] if found.step else "", found.plan, found.links, found.crowd)
 
 
 def online(run: Run) -> list[OnlinePeer]:
@@ -60,11 +61,6 @@ def numbers_online(runs: Collection[Run]) -> dict[UUID, int]:
     """How many are connected to each of these runs."""
     members = presence.online_in(run for run in runs if run.state in HOSTED)
     return {run.pk: len(members.get(run.pk, [])) for run in runs}
-
-
-def crowd(run: Run) -> list[Crowd]:
-    """How the number of machines that train changed lately, the newest last."""
-    return presence.crowd(run)
 
 
 def last_plan(run: Run) -> Outline | None:

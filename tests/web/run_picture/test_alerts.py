@@ -51,7 +51,7 @@ class TestAStepThatTakesTooLong:
                 {"points": [Point(1, 5.0, LONG_AGO)]},
                 Watch((Crowd(LONG_AGO, 2), Crowd(NOON - timedelta(hours=1), 0), Crowd(NOON, 1))),
             ),
-            ({"points": [Point(1, 5.0, LONG_AGO)]}, Watch((Crowd(LONG_AGO, 1),), resumed_at=NOON)),
+            ({"points": [Point(1, 5.0, LONG_AGO)]}, Watch((Crowd(LONG_AGO, 1),), resumed_at=lambda: NOON)),
             ({"points": [], "opened_at": NOON}, HERE),
         ],
     )
