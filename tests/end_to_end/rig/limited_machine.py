@@ -25,7 +25,7 @@ from tests.end_to_end.rig.swarm import Swarm
 
 CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
 REST_S = 3.0  # in which a machine that rests is looked at
-BUSY_S = 12.0  # in which a rate is measured
+BUSY_S = 6.0  # in which a rate is measured
 MBPS, DUTY_PERCENT = 4.0, 20
 SETTLED_S = 3.0  # what was in the socket before is gone
 GAME = "quiet-game"
