@@ -165,12 +165,12 @@ def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
     """The page on which somebody was removed or let back in, with the way to undo it."""
     name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
-    return reverse(name, args=[run.slug]) + (f"?removed={removed.pk}" if removed is not None else "")
+    return reverse(name, args=[run.slug]) + (f"?undo={removed.pk}" if removed is not None else "")
 
 
 def just_removed(request: HttpRequest, run: Run) -> Member | None:
     """Whom the page before removed, as long as they are: for the message that offers to undo it."""
-    said = request.GET.get("removed", "")
+    said = request.GET.get("undo", "")
     is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
     return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None
 

@@ -127,9 +127,9 @@ class TestRemovals:
         client = as_(organizer)
         committed(run, (laptop.machine, 4))
         answer = client.post("/runs/proverbs/removed/", {"remove-name": "teo"})
-        assert answer["Location"] == f"{MANAGE}?removed={Member.objects.get().pk}"
-        text = page(client.get(MANAGE))
-        assert "<bdi>Teo</bdi>" in text
+        assert answer["Location"] == f"{MANAGE}?undo={Member.objects.get().pk}"
+        text = page(client.get(answer["Location"]))
+        assert 'aria-label="Restore access for Teo"' in text, "beside the undo of this moment"
         assert as_(laptop.machine.person).get("/runs/proverbs/").status_code == 200
         header = laptop.credential(run, now=int(time.time()))
         file = f"/api/v1/files/snapshots/{run.snapshots.get().file}"

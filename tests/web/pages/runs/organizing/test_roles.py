@@ -112,7 +112,7 @@ class TestRemoving:
         client, place = as_(stranger if role else "Amina"), self.BOARD if back else MANAGE
         answer = client.post("/runs/proverbs/removed/", {"remove-name": "Teo", "back": back}, follow=True)
         member = run.members.exclude(removed_at=None).get()
-        assert answer.redirect_chain == [(f"{place}?removed={member.pk}", 302)]
+        assert answer.redirect_chain == [(f"{place}?undo={member.pk}", 302)]
         text = page(answer)
         undo = f"/runs/proverbs/removed/{member.pk}/"
         assert "<bdi>Teo</bdi> was removed." in text
@@ -122,14 +122,14 @@ class TestRemoving:
         answer = client.post(undo, {"back": back})
         assert answer["Location"] == place
         assert not run.members.exclude(removed_at=None).exists()
-        assert "was removed." not in page(client.get(f"{place}?removed={member.pk}")), "it is over"
+        assert "was removed." not in page(client.get(f"{place}?undo={member.pk}")), "it is over"
 
     def test_a_member_by_number(self, run: Run, organizer: Person, volunteer: Person) -> None:
         Run.objects.update(visibility=Run.Visibility.PRIVATE)
         as_(organizer).post("/runs/proverbs/members/", {"name": "Teo"})
         member = run.members.get()
         answer = as_(organizer).post(f"/runs/proverbs/members/{member.pk}/")
-        assert answer["Location"] == f"{MANAGE}?removed={member.pk}"
+        assert answer["Location"] == f"{MANAGE}?undo={member.pk}"
 
     def test_whom_one_may_not_remove_has_no_button_and_is_refused(
         self, run: Run, laptop: Owned, organizer: Person, stranger: Person, operator: Person
@@ -153,7 +153,7 @@ class TestRemoving:
 
     def test_nobody_else_reads_who_was_removed(self, run: Run, organizer: Person, volunteer: Person) -> None:
         as_(organizer).post("/runs/proverbs/removed/", {"remove-name": "Teo"})
-        place = f"{self.BOARD}?removed={run.members.get().pk}"
+        place = f"{self.BOARD}?undo={run.members.get().pk}"
         for client in (Client(), as_(volunteer)):
             assert "was removed" not in page(client.get(place))
 
