@@ -37,7 +37,7 @@ from peer_agent.site.credential import run_of, site_of
 from peer_agent.site.enrolment import Enrolment, access_for
 from peer_agent.site.login_token import refuse_argument, take_variable, token_in
 from peer_agent.site.machine_control import MachineControl
-from peer_agent.trainer.joining import compare_versions, join_run, moved
+from peer_agent.trainer.joining import join_run, moved, prepare
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
@@ -149,13 +149,12 @@ async def _average(
     from peer_agent.relay.auxiliary import run_auxiliary
 
     owner = MachineControl(leave_request.home, limits, view.tell)
-    await compare_versions(run_url, view)
-    access = await access_for(leave_request.home, run_url, enrolment)
+    prepared = await prepare(run_url, enrolment, leave_request.home, view, disk_gb=None)
     while True:
-        await run_auxiliary(access, owner, leave_request, view, place=place)
+        await run_auxiliary(prepared.access, owner, leave_request, view, place=place)
         if not owner.move_to or leave_request.is_asked:
             return
-        access = await moved(access, owner, enrolment, view)
+        prepared = await moved(prepared, owner, view, disk_gb=None)
 
 
 @app.command()

@@ -172,8 +172,9 @@ class View:
             setattr(self.now, name, getattr(now, name))
 
     def hold(self, reason: str) -> None:
-        """This machine is there and does nothing, for a reason in whole words."""
-        self.is_leaving = False
+        """This machine is there and does nothing, for a reason in whole words; of the run it hears nothing."""
+        self.is_moving = self.is_leaving = False
+        self._state = ("", "")
         now = self.now
         now.doing, now.reason, now.samples, now.quota = "on hold", reason.rstrip("."), 0, 0
         now.samples_per_s = now.up_mbps = now.down_mbps = 0.0

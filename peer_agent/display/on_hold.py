@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from peer_agent.display.lines import View
 from peer_agent.display.status import write_status
 from peer_agent.machine.leave_request import LeaveRequest
+from peer_agent.network.side_by_side import until_one_ends
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.site.on_hold import stay_on_hold
@@ -22,15 +23,5 @@ async def rest(access: RunAccess, owner: MachineControl, leave_request: LeaveReq
         view.hold(reason)
         await asyncio.to_thread(write_status, access.home, replace(view.now), time.time())
 
-    resting = asyncio.create_task(stay_on_hold(access, owner, show))
-    leaving = asyncio.create_task(asked_to_leave.wait())
-    try:
-        await asyncio.wait((resting, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if asked_to_leave.is_set():
-            return False
-        await resting
-    finally:
-        for task in (resting, leaving):
-            task.cancel()
-        await asyncio.gather(resting, leaving, return_exceptions=True)
-    return not owner.is_to_finish and not owner.move_to
+    await until_one_ends(stay_on_hold(access, owner, show), asked_to_leave.wait())
+    return not (asked_to_leave.is_set() or owner.is_to_finish or owner.move_to)

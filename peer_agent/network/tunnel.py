@@ -7,12 +7,12 @@ ever; the relay's to the listener.
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from peer_agent.network.data_socket import Gathering, Unsent, set_option
 from peer_agent.network.link import STUCK_MS, Connection, LinkLost, Refused, dial
+from peer_agent.network.side_by_side import until_one_ends
 from peer_agent.network.traffic import TRAFFIC, Traffic
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault
@@ -46,23 +46,10 @@ async def carry(
     moved = _Moved()
     parts = (_take(link, plain, run, moved, traffic), _give(link, plain, moved, traffic), _rest(moved, idle_s))
     try:
-        await _until_one_ends(*parts)
+        with suppress(LinkLost, Refused, OSError):  # there is nobody to tell, and both ends find out by themselves
+            await until_one_ends(*parts)
     finally:
         plain.close()
-
-
-async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
-    """However it ends: there is nobody to tell, and both ends find out by themselves."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        with suppress(LinkLost, Refused, OSError):
-            task.result()
 
 
 async def _take(link: Connection, plain: socket.socket, run: RunId, moved: _Moved, traffic: Traffic) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
-from typing import Any
 
 import msgspec
 
@@ -16,6 +14,7 @@ from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import PASSING, Connected, Waiting
+from peer_agent.network.side_by_side import until_one_ends
 from peer_agent.network.traffic import Rates
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.averaged import averaged_bytes
@@ -71,7 +70,7 @@ async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Plac
     )
     auxiliary.relay, owner.on_change = relay, auxiliary.obey
     try:
-        await _until_one_ends(relay.run(), auxiliary.observe(), auxiliary.ended.wait())
+        await until_one_ends(relay.run(), auxiliary.observe(), auxiliary.ended.wait())
     finally:
         owner.unlinked()
 
@@ -81,19 +80,6 @@ def _trouble_of(state: Connected | Waiting) -> Fault | None:
     if isinstance(state, Connected):
         return None
     return conditions.not_reached(state.fault) if state.fault.code in PASSING else state.fault
-
-
-async def _until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Raises what the first of them raised."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Auxiliary:

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits, narrowed
-from peer_agent.machine.month import Month
-from peer_agent.machine.resting import MOST_REFUSALS, UNTIL_TOLD, Rest, Surroundings, in_words, reason_to_rest
+from peer_agent.machine.resting.month import Month
+from peer_agent.machine.resting.reasons import MOST_REFUSALS, UNTIL_TOLD, Rest, Surroundings, in_words, reason_to_rest
+from peer_agent.machine.resting.surroundings import Senses
 from peer_agent.machine.sanitize import sanitize
-from peer_agent.machine.surroundings import Senses
 from peer_agent.network.traffic import TRAFFIC
 from peer_agent.network.uplink import DOWNLINK, UPLINK
 from peer_agent.protocol.identifiers import RunId
@@ -37,8 +37,9 @@ class MachineControl:
 
     def __init__(self, home: Home, limits: Limits, tell: Callable[[str, str], None] = _nothing) -> None:
         """`limits`: of the command line. `tell`: an event and a sentence for whoever is in front of the machine."""
-        self.base, self.limits, self.tell = limits, limits, tell
         self.wanted, self.revision = Instructions(revision=0), -1
+        self.fit(limits)
+        self.tell = tell
         self.rest = Rest()
         self.is_to_finish, self.move_to = False, ""
         self.could_not = ""  # the number of the error that kept it out of the run it was to move to
@@ -53,6 +54,10 @@ class MachineControl:
         self._say: Callable[[MachineReport], None] = _nothing
         self._said: MachineReport | None = None
         self._said_at = 0.0
+
+    def fit(self, base: Limits) -> None:
+        """What the command line allows, as far as it fits into a run; what the owner wants holds on top of it."""
+        self.base, self.limits = base, narrowed(base, self.wanted.limits)
 
     # --- the link -----------------------------------------------------------------------------------------------
 
@@ -71,7 +76,7 @@ class MachineControl:
             self.wanted, self.revision, self.could_not = wanted, wanted.revision, ""
             self._refused, self._latched = (), Rest()
             self.is_to_finish, self.move_to = wanted.finish, wanted.move_to
-            self.limits = narrowed(self.base, wanted.limits)
+            self.fit(self.base)
             UPLINK.limit(KBPS * wanted.limits.up_kbps)
             DOWNLINK.limit(KBPS * wanted.limits.down_kbps)
             self._judge(is_new=True)

@@ -1,11 +1,13 @@
 """A machine that rests by its owner's wish: it has left the run, holds nothing of it, and hears when it may work."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from peer_agent.machine.resting import in_words
-from peer_agent.network.link import Connected, Connection, Waiting, keep
+from peer_agent.machine.resting.reasons import in_words
+from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
+from peer_agent.network.side_by_side import until_one_ends
 from peer_agent.protocol import messages as m
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl
@@ -19,16 +21,9 @@ async def stay_on_hold(access: RunAccess, control: MachineControl, show: Callabl
 
     Raises Problem where nobody can say so any more.
     """
-    parts = (_keep_link(access, control), _free(control), _show(control, show))
-    ways = [asyncio.create_task(part) for part in parts]
     try:
-        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await until_one_ends(_keep_link(access, control), _free(control), _show(control, show))
     finally:
-        for task in ways:
-            task.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
         control.unlinked()
 
 
@@ -59,8 +54,9 @@ async def _keep_link(access: RunAccess, control: MachineControl) -> None:
 
 
 async def _speak(link: Connection, reports: "asyncio.Queue[m.MachineReport]") -> None:
-    while True:
-        await link.send(await reports.get())
+    with contextlib.suppress(LinkLost, Refused):  # noticed by whoever reads it
+        while True:
+            await link.send(await reports.get())
 
 
 async def _show(control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:

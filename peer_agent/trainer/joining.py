@@ -1,15 +1,15 @@
 """From a run's address to a machine that trains there: what is checked first, cheapest things first."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.leave_request import LeaveRequest
-from peer_agent.machine.limits import Limits, narrowed
+from peer_agent.machine.limits import Limits
 from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.errors import Problem
 from peer_agent.relay.place import Place
@@ -20,11 +20,11 @@ from peer_agent.site.machine_control import MachineControl
 from peer_agent.site.run_facts import run_preflight
 from peer_agent.trainer.collaboration import Collaboration
 
-Way = TypeVar("Way")
+NOTHING = Preflight(device="")  # is asked of a machine that trains nothing
 
 
 class Prepared(NamedTuple):
-    """A run that this machine fits into, and may join."""
+    """A run that this machine may join, and how it fits in."""
 
     enrolment: Enrolment
     access: RunAccess
@@ -47,10 +47,9 @@ async def join_run(
     The rest as of `run_trainer`. Raises Problem.
     """
     owner = MachineControl(leave_request.home, limits, view.tell)
-    prepared = await _prepare(run_url, enrolment, leave_request.home, owner, view)
+    prepared = await prepare(run_url, enrolment, leave_request.home, view, disk_gb=limits.disk_gb)
     while True:
-        owner.base = narrowed_to(limits, prepared.preflight)
-        owner.limits = narrowed(owner.base, owner.wanted.limits)
+        owner.fit(replace(limits, at_once=prepared.preflight.at_once, recomputes=prepared.preflight.recomputes))
         owner.needed_bytes = prepared.preflight.memory_bytes or 0
         view.say("Loading torch, which takes some seconds.")
         run_trainer = await asyncio.to_thread(_loaded_trainer)  # loads torch: after the cheap checks
@@ -59,61 +58,34 @@ async def join_run(
         )
         if not owner.move_to or leave_request.is_asked:
             return
-        prepared = await _move(prepared, leave_request.home, owner, view)
+        prepared = await moved(prepared, owner, view, disk_gb=owner.limits.disk_gb)
 
 
-async def _prepare(run_url: str, enrolment: Enrolment, home: Home, owner: MachineControl, view: View) -> Prepared:
-    """Raises Problem where the run cannot be joined from here."""
+async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *, disk_gb: int | None) -> Prepared:
+    """`disk_gb`: of data that are kept at most; None of a machine that trains nothing. Raises Problem."""
     await compare_versions(run_url, view)
     access = await access_for(home, run_url, enrolment)
-    preflight = await run_preflight(access, disk_gb=owner.limits.disk_gb)
+    if disk_gb is None:
+        return Prepared(enrolment, access, NOTHING)
+    preflight = await run_preflight(access, disk_gb=disk_gb)
     view.preflight(preflight)
     return Prepared(enrolment, access, preflight)
 
 
-async def _move(before: Prepared, home: Home, owner: MachineControl, view: View) -> Prepared:
-    """The run to go on in: the one that the owner named, or where that takes no such machine the one before."""
-
-    async def prepare(url: str, enrolment: Enrolment) -> Prepared:
-        return await _prepare(url, enrolment, home, owner, view)
-
-    return await move(before, before.access, before.enrolment, prepare, owner=owner, view=view)
-
-
-async def moved(access: RunAccess, owner: MachineControl, enrolment: Enrolment, view: View) -> RunAccess:
-    """The same of a machine that trains nothing: nothing has to fit."""
-
-    async def enter(url: str, enrolment: Enrolment) -> RunAccess:
-        return await access_for(access.home, url, enrolment)
-
-    return await move(access, access, enrolment, enter, owner=owner, view=view)
-
-
-async def move(
-    before: Way,
-    access: RunAccess,
-    enrolment: Enrolment,
-    enter: Callable[[str, Enrolment], Awaitable[Way]],
-    *,
-    owner: MachineControl,
-    view: View,
-) -> Way:
-    """What leads into the run that the owner named, or `before` where that one cannot be entered."""
+async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb: int | None) -> Prepared:
+    """The run that the owner named; where that takes no such machine, `before`."""
     slug, owner.move_to = owner.move_to, ""
+    access = before.access
     view.tell("moving", f"Moving to the run {slug}.")
+    url, enrolment = f"{access.site.url}/runs/{slug}/", replace(before.enrolment, run=slug, token="")
     try:
-        after = await enter(f"{access.site.url}/runs/{slug}/", replace(enrolment, run=slug, token=""))
+        after = await prepare(url, enrolment, access.home, view, disk_gb=disk_gb)
     except Problem as problem:
         view.fault(problem.fault)
         owner.could_not = problem.fault.code
         after = before
     view.begin()
     return after
-
-
-def narrowed_to(limits: Limits, preflight: Preflight) -> Limits:
-    """With as many samples at a time as fit."""
-    return replace(limits, at_once=preflight.at_once, recomputes=preflight.recomputes)
 
 
 async def compare_versions(run_url: str, view: View) -> None:

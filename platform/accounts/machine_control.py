@@ -11,7 +11,7 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from accounts.models import Machine, MachineControl
-from peer_agent.machine.resting import Rest
+from peer_agent.machine.resting.reasons import Rest
 from peer_agent.protocol.messages import Instructions, MachineReport
 
 SPARED = timedelta(seconds=30)  # in which the same is not written again
@@ -99,9 +99,7 @@ def take_report(*, machine_id: str, report: MachineReport, is_first: bool = Fals
 
     What is to be done once is done by the process that has heard it, and is not asked of the next one.
     """
-    row = MachineControl.objects.filter(machine=UUID(machine_id)).first()
-    if row is None:
-        row, _ = MachineControl.objects.get_or_create(machine_id=UUID(machine_id))
+    row, _ = MachineControl.objects.get_or_create(machine_id=UUID(machine_id))
     wanted, now, packed = wanted_in(row), timezone.now(), msgspec.json.encode(report).decode()
     if not is_first and packed == row.report and row.reported_at is not None and now - row.reported_at < SPARED:
         return Taken(wanted, row.reported_at)

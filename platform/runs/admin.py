@@ -1,5 +1,6 @@
 """Runs as operators see them. Log and ledger can be read and never changed: they are what credit is."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from django.contrib import admin
@@ -14,37 +15,27 @@ from runs.lifecycle import drafts
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, MachineTotal, Release, Run
 
 
-class KnownLength(Paginator):  # type: ignore[type-arg]  # Django's class takes no parameters when it runs
-    """Pages of a table with millions of rows: how many is kept elsewhere, and counted only where some are sought."""
+def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-arg]  # it takes no parameters at run time
+    """Pages of a table with millions of rows: how many is `kept` elsewhere, and counted only where some are sought."""
 
-    @staticmethod
-    def kept() -> int:
-        """How many rows there are of all runs."""
-        raise NotImplementedError
+    class KnownLength(Paginator):  # type: ignore[type-arg]
+        @cached_property
+        def count(self) -> int:
+            """Rows of all pages."""
+            rows: Any = self.object_list
+            return Paginator(rows, self.per_page).count if rows.query.where else kept()
 
-    @cached_property
-    def count(self) -> int:
-        """Rows of all pages."""
-        rows: Any = self.object_list
-        return Paginator(rows, self.per_page).count if rows.query.where else self.kept()
+    return KnownLength
 
 
-class LogPages(KnownLength):
-    """A run's head says how many entries it has."""
-
-    @staticmethod
-    def kept() -> int:
-        """Entries of all runs."""
-        return int(Head.objects.aggregate(n=Sum("index", default=0))["n"])
+def entries() -> int:
+    """A run's head says how many its log has."""
+    return int(Head.objects.aggregate(n=Sum("index", default=0))["n"])
 
 
-class LedgerPages(KnownLength):
-    """A machine has a row for each of its rounds."""
-
-    @staticmethod
-    def kept() -> int:
-        """Rounds of all machines."""
-        return int(MachineTotal.objects.aggregate(n=Sum("rounds", default=0))["n"])
+def rounds() -> int:
+    """A machine has a row in the ledger for each of its own."""
+    return int(MachineTotal.objects.aggregate(n=Sum("rounds", default=0))["n"])
 
 
 class ReadOnly(Kept):
@@ -93,7 +84,7 @@ class DatasetAdmin(ReadOnly):
 class LogEntryAdmin(ReadOnly):
     """Committed updates."""
 
-    paginator = LogPages
+    paginator = pages_of(entries)
 
     list_display = ("run", "step", "at", "loss", "samples", "peers", "duration_s", "attempts", "digest")
     list_select_related = ("run",)
@@ -106,7 +97,7 @@ class LogEntryAdmin(ReadOnly):
 class LedgerEntryAdmin(ReadOnly):
     """Who gave what."""
 
-    paginator = LedgerPages
+    paginator = pages_of(rounds)
 
     list_display = ("run", "step", "person", "machine", "samples", "tokens", "weight", "credit")
     list_select_related = ("run", "person", "machine")

@@ -21,9 +21,7 @@ from web.pages.runs import (
     activity,
     curve_table,
     drafts,
-    invitations,
     leaderboard,
-    manage,
     notebook,
     preview,
     publish,
@@ -34,7 +32,7 @@ from web.pages.runs import (
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
-from web.pages.runs.organizing import roles, trail
+from web.pages.runs.organizing import invitations, manage, roles, trail
 from web.pages.site import front, health, help_pages, install, styleguide, theme
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST

@@ -5,6 +5,7 @@ import io
 import pytest
 
 from peer_agent.display.lines import View
+from peer_agent.display.status import sentence
 from peer_agent.protocol.errors import Fault
 
 AWAY, NO_RELAY = Fault.of("E134", reason="refused"), Fault.of("E135", relays="ws://r/")
@@ -91,3 +92,12 @@ def test_a_warning_is_told_when_it_begins(view: View) -> None:
         view.warn(text)
         assert view.now.warning == text
     assert lines(view) == ["It rose to 3.40.", "It rose to 3.60."]
+
+
+def test_what_kept_a_machine_on_hold_is_no_reason_of_the_run(view: View) -> None:
+    """The run says the same as before when the machine is back."""
+    view.state("waiting", "needs a volunteer")
+    view.hold("You paused it.")
+    assert sentence(view.now) == "On hold: You paused it."
+    view.state("waiting", "needs a volunteer")
+    assert view.now.reason == "needs a volunteer"

@@ -46,11 +46,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Each run that was worked in, with the token it was entered by. `full` takes no machine of this kind."""
     worked: list[tuple[str, str]] = []
 
-    async def access_for(_: Home, url: str, enrolment: Enrolment) -> Any:
+    async def access_for(home: Home, url: str, enrolment: Enrolment) -> Any:
         if "full" in url:
             raise Problem.of("E306")
         assert url == f"{SITE}/runs/{enrolment.run}/"
-        return SimpleNamespace(slug=enrolment.run, site=SimpleNamespace(url=SITE), token=enrolment.token)
+        return SimpleNamespace(slug=enrolment.run, site=SimpleNamespace(url=SITE), token=enrolment.token, home=home)
 
     async def run_preflight(*_: Any, **__: Any) -> Preflight:
         return Preflight(device="CPU", at_once=2, memory_bytes=10**9)

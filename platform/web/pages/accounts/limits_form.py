@@ -50,9 +50,9 @@ class LimitsForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for day, name in enumerate(DAYS):
-            for end, word in (("from", "from"), ("to", "to")):
+            for end in ("from", "to"):
                 self.fields[f"{end}_{day}"] = forms.TimeField(
-                    label=f"{name} {word}",
+                    label=f"{name} {end}",
                     required=False,
                     widget=forms.TimeInput(attrs={"type": "time"}, format="%H:%M"),
                 )

@@ -18,7 +18,7 @@ from runs.models import Run
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
-from web.pages.runs.manage import just_removed
+from web.pages.runs.organizing.manage import just_removed
 from web.run_picture import card_sentences
 from web.run_picture.own_place import Own, own_words
 from web.run_picture.step_bars import tint_of

@@ -24,7 +24,7 @@ from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
 from web.pages.runs.forms.sources import SourceForm, WeightsForm
-from web.pages.runs.manage import manage_page, managed
+from web.pages.runs.organizing.manage import manage_page, managed
 
 
 class Beside(NamedTuple):

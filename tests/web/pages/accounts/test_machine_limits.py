@@ -143,6 +143,7 @@ def test_limits_are_kept_and_shown_again(browser: Client, laptop: Owned) -> None
         ("from_3", "08:00"),
         ("to_3", "08:00"),
         ("from_3", "25:00"),
+        ("to_3", "25:00"),
     ],
 )
 def test_what_makes_no_sense_is_told_at_its_field(browser: Client, laptop: Owned, field: str, value: str) -> None:

@@ -13,7 +13,7 @@ from runs.models import Run
 from web.http.access import missing, run_or_404
 from web.http.requester import person_in
 from web.pages.runs.forms.organizer import RoleForm
-from web.pages.runs.manage import manage_page
+from web.pages.runs.organizing.manage import manage_page
 
 
 @login_required

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from peer_agent.machine.resting import Surroundings, plain_name
+from peer_agent.machine.resting.reasons import Surroundings, plain_name
 from peer_agent.protocol.messages.machine import Blind, OwnerLimits
 
 IDLE_LOOK_S = 5.0  # between questions to the desktop, each of which starts a program

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from peer_agent.machine.resting import (
+from peer_agent.machine.resting.reasons import (
     MOST_REFUSALS,
     WORDS,
     Rest,

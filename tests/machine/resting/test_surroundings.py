@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from peer_agent.machine import surroundings
 from peer_agent.machine.home import Home
-from peer_agent.machine.month import FILE, Month
-from peer_agent.machine.surroundings import Senses, has_desktop, idle_at_terminals, running_programs
+from peer_agent.machine.resting import surroundings
+from peer_agent.machine.resting.month import FILE, Month
+from peer_agent.machine.resting.surroundings import Senses, has_desktop, idle_at_terminals, running_programs
 from peer_agent.protocol.messages.machine import Blind, OwnerLimits
 
 
