@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from peer_agent.machine.resting.surroundings import Senses
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.traffic import TRAFFIC
 from peer_agent.network.uplink import DOWNLINK, UPLINK
-from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.messages import Instructions, MachineReport
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,21 @@ KBPS = 1000 / 8  # bytes per second
 
 def _nothing(*_: object) -> None:
     """Nobody is there to do it."""
+
+
+class Refusal(NamedTuple):
+    """Who refused a contribution to which step, and why in words. A relay is its site's; others are members."""
+
+    step: int
+    by: PeerId
+    is_relays: bool
+    reason: str
+
+
+def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
+    """The reasons, where a relay or two members gave them: what one member says puts no machine on hold."""
+    is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
+    return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
 
 class MachineControl:
@@ -46,7 +62,7 @@ class MachineControl:
         self.needed_bytes = 0  # of memory, by what was measured before the run was loaded
         self.on_change: Callable[[], None] = _nothing
         self.changed = asyncio.Event()
-        self._refused: tuple[str, ...] = ()
+        self._refused: tuple[Refusal, ...] = ()
         self._latched = Rest()  # until the owner says something new
         self._around: Surroundings | None = None
         self._senses, self._month = Senses(), Month(home, since=TRAFFIC.sent + TRAFFIC.received)
@@ -100,10 +116,11 @@ class MachineControl:
 
     # --- what goes on here --------------------------------------------------------------------------------------
 
-    def refused(self, reason: str) -> None:
-        """A contribution of this machine was refused. After so many in a row it rests until its owner has looked."""
-        self._refused = (*self._refused, sanitize(reason))[-MOST_REFUSALS:]
-        self._judge()
+    def refused(self, refusal: Refusal) -> None:
+        """One of its contributions was refused. After so many steps in a row it rests until its owner has looked."""
+        if all(refusal.step != before.step for before in self._refused):
+            self._refused = (*self._refused, refusal)[-MOST_REFUSALS:]
+            self._judge()
 
     def accepted(self) -> None:
         """One was taken."""
@@ -121,7 +138,7 @@ class MachineControl:
     async def look(self) -> None:
         """Look once."""
         moved = self._month.add(TRAFFIC.sent + TRAFFIC.received)
-        limits, refused = self.wanted.limits, self._refused
+        limits, refused = self.wanted.limits, credible(self._refused)
         around = await asyncio.to_thread(self._senses.look, limits, month_bytes=moved, refused=refused)
         if limits == self.wanted.limits:
             self._around = around
@@ -148,7 +165,7 @@ class MachineControl:
         """By the newest look, which after new instructions may know nothing of what they are about for a moment."""
         around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (by the clock on the wall here)
         memory = max(around.memory_bytes, self.needed_bytes)
-        return reason_to_rest(self.wanted, replace(around, refused=self._refused, memory_bytes=memory))
+        return reason_to_rest(self.wanted, replace(around, refused=credible(self._refused), memory_bytes=memory))
 
 
 def _is_like(one: MachineReport, other: MachineReport | None) -> bool:

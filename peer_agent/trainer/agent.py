@@ -23,6 +23,7 @@ from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Wa
 from peer_agent.network.probing import Prober
 from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
@@ -34,7 +35,7 @@ from peer_agent.protocol.trainer.state import TrainerState, new_trainer
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
-from peer_agent.site.machine_control import MachineControl
+from peer_agent.site.machine_control import MachineControl, Refusal
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.trainer.listening import Listening
@@ -224,9 +225,16 @@ class Agent:
             case m.Open():
                 self.handle(e.OpenHeard(peer, body))
             case m.SlotRefused():
-                fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
-                self.view.fault(fault)
-                self.owner.refused(fault.text)
+                self._hear_refusal(peer, body, round_)
+
+    def _hear_refusal(self, peer: PeerId, body: m.SlotRefused, round_: OpenRound | None) -> None:
+        """It counts for the round that is open: of others it could be said as often as somebody likes."""
+        fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
+        self.view.fault(fault)
+        link = self.links.open.get(peer)
+        if round_ is not None and (body.step, body.fence) == (round_.cut.step, round_.cut.fence):
+            is_relays = link is not None and link.credential is not None and link.credential.role is Role.RELAY
+            self.owner.refused(Refusal(body.step, peer, is_relays, fault.text))
 
     async def _hear_average(self, peer: PeerId, body: Frame, round_: OpenRound | None) -> None:
         if self.listening is not None:

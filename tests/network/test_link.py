@@ -12,6 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from peer_agent.network import link as links
 from peer_agent.network.link import Connection, LinkLost, Refused, dial
+from peer_agent.network.uplink import DOWNLINK
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE, PROTOCOL, Leave, State
 from peer_agent.protocol.session import Identity, Link, Session, Side
@@ -364,3 +365,23 @@ def test_a_stranger_has_room_for_an_honest_handshake() -> None:
     other.start(NOW)
     session.receive(other.outgoing()[0], NOW)
     assert len(session.outgoing()[0]) * 4 < MAX_HANDSHAKE
+
+
+async def test_what_comes_on_a_data_link_waits_for_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, frames and messages; a control link is never held up."""
+    came: list[int] = []
+
+    async def note(size: int) -> None:
+        came.append(size)
+
+    async def relay_side(link: Connection) -> None:
+        await link.send(frame(7, kind=Kind.AVERAGE))
+        await link.receive()
+
+    async with listening(relay_side) as server:
+        link = await dial_relay(server)
+        monkeypatch.setattr(DOWNLINK, "came", note)
+        await link.receive()
+        assert len(came) == 1
+        assert came[0] > 1000
+        await link.close()

@@ -13,9 +13,11 @@ from peer_agent.machine.limits import Limits
 from peer_agent.machine.resting.reasons import Rest
 from peer_agent.network.uplink import DOWNLINK, UPLINK
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages.machine import OwnerLimits, Why
 from peer_agent.site import machine_control
-from peer_agent.site.machine_control import MachineControl
+from peer_agent.site.machine_control import MachineControl, Refusal
+from tests.agent.scripted_site import OTHER_RELAY, RELAY, TRAINER
 from tests.averaging.rounds import RUN
 
 
@@ -77,15 +79,20 @@ async def test_limits_replace_those_of_the_command_line_and_return(owned: Owned)
     assert not UPLINK.is_paced
 
 
+def refusal(step: int, by: PeerId = RELAY, reason: str = "the root is another") -> Refusal:
+    return Refusal(step, by, by == RELAY, reason)
+
+
 async def test_five_refusals_hold_until_the_owner_says_something(owned: Owned) -> None:
     owned.link()
-    for _ in range(4):
-        owned.refused("the root is another")
+    for step in range(4):
+        owned.refused(refusal(step))
     owned.accepted()
-    for _ in range(4):
-        owned.refused("the root is another")
-    assert not owned.rest
-    owned.refused("\x1b[31mthe root is another")
+    for step in range(5, 9):
+        owned.refused(refusal(step))
+    owned.refused(refusal(8))
+    assert not owned.rest, "one step is one refusal, however often it is said"
+    owned.refused(refusal(9, reason="\x1b[31mthe root is another"))
     assert owned.rest.why is Why.REFUSED
     assert "\x1b" not in owned.rest.detail
     assert owned.reports[-1].why is Why.REFUSED
@@ -94,6 +101,16 @@ async def test_five_refusals_hold_until_the_owner_says_something(owned: Owned) -
     assert owned.rest.why is Why.REFUSED, "it passes by nothing but the owner's word"
     owned.hear(m.Instructions(revision=1))
     assert not owned.rest
+
+
+@pytest.mark.parametrize(("who", "holds"), [((TRAINER,), False), ((TRAINER, OTHER_RELAY), True), ((RELAY,), True)])
+async def test_what_one_member_says_puts_no_machine_on_hold(
+    owned: Owned, who: tuple[PeerId, ...], *, holds: bool
+) -> None:
+    for step in range(20):
+        owned.refused(refusal(step, who[step % len(who)]))
+        await owned.look()
+    assert bool(owned.rest) is holds
 
 
 async def test_memory_that_was_too_much_is_not_tried_again(owned: Owned) -> None:

@@ -5,6 +5,7 @@ import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.letters import planned_for, seal_plan
 from peer_agent.protocol.log.records import RecordHead, Unit
+from peer_agent.protocol.messages.machine import OwnerLimits
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import following, hearing
@@ -368,3 +370,56 @@ async def test_who_can_serve_nobody_any_more_says_so_and_trains_on(tmp_path: Pat
         assert (await scene.site.hears(m.Hello)).url == ""
         assert scene.agent.listening is None
         assert not scene.running.done()
+
+
+# --- what its owner wants ----------------------------------------------------------------------------------------
+
+
+async def test_paused_it_answers_and_leaves_at_once(tmp_path: Path) -> None:
+    """Also with work in hand: nobody waits for the step."""
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        await scene.site.says(m.Instructions(revision=3, pause=True))
+        assert (await scene.site.hears(m.MachineReport)).revision == 3
+        await scene.site.hears(m.Leave)
+        async with asyncio.timeout(PATIENCE_S):
+            await scene.running
+        assert "Finishing step" not in scene.words.getvalue()
+
+
+async def test_its_limits_hold_from_the_next_unit_on(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        limits = OwnerLimits(threads=1, disk_gb=3, duty_percent=40)
+        await scene.site.says(m.Instructions(revision=1, limits=limits))
+        while (await scene.site.hears(m.MachineReport)).revision != 1:
+            pass
+        jobs_ = scene.agent.jobs
+        assert jobs_.shards is not None
+        assert jobs_.accumulation is not None
+        assert (jobs_.shards.disk_bytes, jobs_.accumulation.duty_percent) == (3 * 10**9, 40)
+        assert jobs_.accumulation.trainer.threads == 1
+        scene.agent.owner.limits = Limits(threads=5)
+        scene.agent._obey()
+        assert jobs_.accumulation.trainer.threads == 5
+
+
+async def test_refusals_count_for_the_open_round_and_end_with_what_is_taken(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        agent, told = scene.agent, list[int]()
+        agent.owner.refused = lambda refusal: told.append(refusal.step)  # type: ignore[method-assign]
+        agent.owner.accepted = lambda: told.append(-1)  # type: ignore[method-assign]
+        agent._open_round(m.SitOut(run=RUN, step=4, fence=1, attempt=0, round=1, reason=""))
+        for step, fence in ((4, 1), (4, 2), (9, 1)):
+            body = m.SlotRefused(run=RUN, step=step, fence=fence, attempt=1, slot=0, chunk=3, code="E212")
+            await agent._hear_relay(RELAY, body)
+        assert told == [4]
+        agent._end_round()
+        await agent._hear_relay(RELAY, body)
+        assert told == [4]
+        record: Any = SimpleNamespace(step=1, loss=2.0, contributors=1, samples=4)
+        for contribution, taken in ((None, [4]), (SimpleNamespace(samples=4), [4, -1])):
+            made: Any = SimpleNamespace(record=record, contribution=contribution)
+            agent._made(made)
+            assert told == taken
