@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from peer_agent.network.link import Connection, LinkLost, Refused
-from peer_agent.network.uplink import Bucket
+from peer_agent.network.uplink import UPLINK, Bucket
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.probing import (
     FRAME_BYTES,
@@ -94,6 +94,7 @@ class Prober:
                 await asyncio.sleep(bucket.free_at() - now)
                 continue
             bucket.take(FRAME_BYTES, now)
+            await UPLINK.unpaced(FRAME_BYTES)
             await link.send(self._frame(number, PAYLOAD))
 
     def _frame(self, number: int, payload: bytes, slot: int = 0) -> Frame:

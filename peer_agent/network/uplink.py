@@ -60,8 +60,7 @@ class Uplink:
     """
 
     def __init__(self) -> None:
-        self._bucket = Bucket()
-        self._paced = self._limit = 0.0
+        self._paced, self._limited = Bucket(), Bucket()
         self._virtual = 0.0
         self._waiting: dict[Stream, tuple[float, int, asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -69,22 +68,26 @@ class Uplink:
     @property
     def is_paced(self) -> bool:
         """Whether anybody may have to wait."""
-        return self._bucket.is_limited
+        return self._paced.is_limited or self._limited.is_limited
 
     def pace(self, bytes_per_s: float) -> None:
         """Send no faster than this, all links together; 0: as fast as they take it. What the site says."""
-        self._paced = bytes_per_s
-        self._change()
+        self._paced.pace(bytes_per_s, asyncio.get_running_loop().time())
+        self._give()
 
     def limit(self, bytes_per_s: float) -> None:
         """The same, as the machine's owner says: it holds beside any pace, also where nobody is asked."""
-        self._limit = bytes_per_s
-        self._change()
-
-    def _change(self) -> None:
-        rate = min((rate for rate in (self._paced, self._limit) if rate > 0), default=0.0)
-        self._bucket.pace(rate, asyncio.get_running_loop().time())
+        self._limited.pace(bytes_per_s, asyncio.get_running_loop().time())
         self._give()
+
+    async def unpaced(self, size: int) -> None:
+        """Wait until so many bytes of a measure may go: its owner's limit holds, and no pace, which it may raise."""
+        now = asyncio.get_running_loop().time()
+        self._limited.take(size, now)
+        await asyncio.sleep(max(self._limited.free_at() - now, 0.0))
+
+    def _free_at(self) -> float:
+        return max(self._paced.free_at(), self._limited.free_at())
 
     def stream(self, planned: int) -> Stream:
         """One more that shares, with so many bytes to send in all."""
@@ -105,17 +108,18 @@ class Uplink:
     def _give(self) -> None:
         """To those whose turn it is; and again when the next may go."""
         loop = asyncio.get_running_loop()
-        while self._waiting and self._bucket.free_at() <= loop.time():
+        while self._waiting and self._free_at() <= loop.time():
             self._grant(loop.time())
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(self._bucket.free_at(), self._give) if self._waiting else None
+        self._timer = loop.call_at(self._free_at(), self._give) if self._waiting else None
 
     def _grant(self, now: float) -> None:
         stream = min(self._waiting, key=lambda stream: self._waiting[stream][0])
         self._virtual, size, granted = self._waiting.pop(stream)
         stream.done = self._virtual + size / stream.planned
-        self._bucket.take(size, now)
+        self._paced.take(size, now)
+        self._limited.take(size, now)
         if not granted.done():
             granted.set_result(None)
 

@@ -10,6 +10,7 @@ from peer_agent.network import probing
 from peer_agent.network.link import Connection, LinkLost
 from peer_agent.network.own_link import own_link
 from peer_agent.network.probing import Prober
+from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame
@@ -107,6 +108,32 @@ async def test_a_link_that_takes_everything_at_once_is_measured_too(monkeypatch:
         machine.prober.close()
     here.abort()
     await asyncio.gather(ann.receiving, bob.receiving)
+
+
+async def test_a_measure_keeps_to_what_the_owner_allows_and_to_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the site paces a machine to is what a measure is to raise."""
+    monkeypatch.setattr(probing, "PROBE_S", 1.0)
+    measured = []
+    for limit in (2_000_000.0, 0.0):
+        UPLINK.pace(100_000.0)
+        UPLINK.limit(limit)
+        here, there = own_link()
+        ann, bob = Machine(BOB, here, time.monotonic), Machine(ANN, there, time.monotonic)
+        try:
+            bob.told(3, begins=False)
+            ann.told(3, begins=True)
+            probed = await bob.says()
+            measured.append(probed.size / probed.seconds)
+        finally:
+            UPLINK.pace(0.0)
+            UPLINK.limit(0.0)
+            for machine in (ann, bob):
+                machine.prober.close()
+            here.abort()
+            await asyncio.gather(ann.receiving, bob.receiving)
+    limited, free = measured
+    assert 500_000 < limited < 2_100_000
+    assert free > 2 * limited
 
 
 async def test_nobody_is_sent_anything_who_was_not_named() -> None:

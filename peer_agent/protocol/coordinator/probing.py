@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunS
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PROBES = 5  # of one member while one host drives the run; what the other end listens to is not counted
+MOST_PROBES = 5  # of one machine while one host drives the run, however often it comes anew; a listener is not counted
 IDLE_UNTIL = 0.7  # of the batch: beyond, the next round is too near
 
 
@@ -33,7 +33,7 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
     for member in state.ready():
         if not listeners:
             return
-        if member.peer in busy or member.probed >= MOST_PROBES or not _is_to_be_measured(state, member):
+        if member.peer in busy or member.conduct.probed >= MOST_PROBES or not _is_to_be_measured(state, member):
             continue
         able = [
             p for p in listeners if p.peer in member.reaches and p is not member and _may_show_more(state, member, p)
@@ -52,7 +52,7 @@ def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int
     """
     bps = _least_bps(state, listener)
     steps = math.floor(math.log(bps, FASTER)) if bps else 0
-    return listener.peer not in member.measured_with, steps, listener.role is Role.RELAY
+    return listener.peer not in member.conduct.measured_with, steps, listener.role is Role.RELAY
 
 
 def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
@@ -61,9 +61,9 @@ def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
     Two that were measured with slower ones may both carry more: they are measured with each other, once.
     """
     mine, other = _least_bps(state, member), _least_bps(state, listener)
-    if not member.probed or other >= FASTER * mine:
+    if not member.conduct.probed or other >= FASTER * mine:
         return True
-    is_new = listener.peer not in member.measured_with
+    is_new = listener.peer not in member.conduct.measured_with
     return is_new and FASTER * other >= mine and _is_to_be_measured(state, listener)
 
 
@@ -79,7 +79,7 @@ def _is_to_be_measured(state: RunState, member: Member) -> bool:
 
 def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
     state.probe_number += 1
-    member.probed += 1
+    member.conduct.probed += 1
     state.probes[state.probe_number] = LinkProbe(member.peer, listener.peer, state.now, state.rounds)
     return [
         Send((mine.peer,), m.Probe(run=state.run, number=state.probe_number, partner=other.peer, begins=begins))
@@ -107,5 +107,5 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
 def _remember(state: RunState, peer: PeerId, partner: PeerId) -> None:
     """With whom a link was measured."""
     member = state.members.get(peer)
-    if member is not None and len(member.measured_with) < MOST_PROBES:
-        member.measured_with.add(partner)
+    if member is not None and len(member.conduct.measured_with) < MOST_PROBES:
+        member.conduct.measured_with.add(partner)

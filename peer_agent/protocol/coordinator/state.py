@@ -54,6 +54,8 @@ class Conduct(Struct):
     left_out: int = 0  # updates running that were made without it, since its link would have held up the others
     proven: int = 0  # most samples of one of its contributions
     nudge_s: float = 0.0  # of work without a delivery after which it is asked for a hello; 0: not set yet
+    probed: int = 0  # how often its link was measured
+    measured_with: set[PeerId] = field(default_factory=set)  # the last few of those at its other end
 
 
 class Member(Struct):
@@ -80,8 +82,6 @@ class Member(Struct):
     may_keep: bool = False
     reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
     measures: bool = False  # it knows what a probe is: it has said whom it reaches
-    probed: int = 0  # how often its link was measured
-    measured_with: set[PeerId] = field(default_factory=set)  # the last few of those at its other end
     reserve: float = 0.0  # the part of its uplink that its household keeps, by its own word
     uplink_told: float = 0.0  # bytes per second that it was told to keep to; 0: no limit
     told_slow: bool = False  # that averages come to it more slowly than steps are made

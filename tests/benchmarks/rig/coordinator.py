@@ -150,7 +150,7 @@ class Coordinator:
     def end_probes(self) -> None:
         """Idle links are measured no more, as in a run that is older: each of its members has had its probes."""
         for member in self.state.members.values():
-            member.probed = MOST_PROBES
+            member.conduct.probed = MOST_PROBES
 
     def lose(self, peer: PeerId) -> None:
         """As where a link has ended and another is open at once, which for a peer's process costs more time."""

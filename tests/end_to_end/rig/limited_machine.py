@@ -26,7 +26,9 @@ from tests.end_to_end.rig.swarm import Swarm
 CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
 REST_S = 3.0  # in which a machine that rests is looked at
 BUSY_S = 6.0  # in which a rate is measured
-MBPS, DUTY_PERCENT = 4.0, 20
+MBPS, DUTY_PERCENT = 1.0, 20
+COUNTED_STEPS = 8
+HEARD_S = 10.0  # half a second where nothing else goes on
 SETTLED_S = 3.0  # what was in the socket before is gone
 GAME = "quiet-game"
 MONTH_GB, MOVED = 100, 200 * 10**9  # bytes, which a machine has moved in this month before
@@ -39,13 +41,14 @@ class Machine:
         self.swarm, self.owner = swarm, owner
         found = re.search(r"/machines/([-0-9a-f]{36})/limits/", owner.read("/machines/"))
         assert found is not None
-        self.page = f"/machines/{found[1]}/"
+        self.page, self.key = f"/machines/{found[1]}/", found[1].replace("-", "")
 
     @property
     def row(self) -> dict[str, Any]:
         """What it said last, as its owner's page reads it."""
-        machine = self.page.split("/")[2].replace("-", "")
-        query = f"select report from accounts_machinecontrol where machine_id = '{machine}' and reported_at is not null"
+        query = (
+            f"select report from accounts_machinecontrol where machine_id = '{self.key}' and reported_at is not null"
+        )
         found = self.swarm.rows(query)
         return json.loads(found[0][0]) if found and found[0][0] else {}
 
@@ -57,7 +60,19 @@ class Machine:
         self.owner.submit("/machines/", {name: value}, action=self.page)
 
     def limit(self, **fields: str) -> None:
+        """Set these and no others; it says soon that it has heard of them."""
         self.owner.submit(f"{self.page}limits/", fields)
+        self.swarm.wait(lambda: self.row.get("revision") == self.revision, HEARD_S, "it has heard of its limits")
+
+    @property
+    def revision(self) -> int:
+        """Of what its owner wants."""
+        return int(self.kept("revision"))
+
+    def kept(self, column: str) -> Any:
+        """Of its owner's instructions at the site; nothing before the first."""
+        found = self.swarm.rows(f"select {column} from accounts_machinecontrol where machine_id = '{self.key}'")
+        return found[0][0] if found else ""
 
     def until(self, why: str, limit_s: float = 60) -> float:
         """Until it says that it rests for this reason, or with an empty one that it works; in seconds."""
@@ -199,12 +214,22 @@ def paced(machine: Machine) -> dict[str, Any]:
 
 
 def idle_part(machine: Machine) -> dict[str, Any]:
-    free = share_computed(machine.process(), BUSY_S)
+    """What it computes beside another machine, which has as much to do: its processor also applies, sends and reads."""
+    free = share_of_samples(machine)
     machine.limit(duty_percent=str(DUTY_PERCENT))
     machine.works()
-    part = share_computed(machine.process(), BUSY_S)
+    part = share_of_samples(machine)
     machine.limit()
     return {"free": free, "part": part, "limit": DUTY_PERCENT / 100}
+
+
+def share_of_samples(machine: Machine) -> float:
+    """Its part of the samples in the steps that are made next."""
+    head = machine.swarm.head()
+    machine.swarm.wait(lambda: machine.swarm.head() >= head + COUNTED_STEPS, 240, "steps are made")
+    records = [record for record in machine.swarm.records() if record["step"] > head]
+    own = [part["samples"] for record in records for part in record["contributions"] if part["person"] == "owner"]
+    return sum(own) / sum(int(record["samples"]) for record in records)
 
 
 def threads(machine: Machine) -> dict[str, Any]:

@@ -337,9 +337,10 @@ class Swarm:
         return ledger, sum(record["samples"] for record in self.records(relay))
 
     def records(self, relay: Path | None = None) -> list[dict[str, Any]]:
-        """The commit records of a relay's log, in order."""
+        """The commit records of a relay's log, in order, with all contributions."""
         paths = sorted((self.relay_log(relay) / "records").glob("*.json"))  # and none that is just being written
-        return [json.loads(path.read_bytes().split(b"\n")[0]) for path in paths]
+        lines = [path.read_bytes().split(b"\n") for path in paths]
+        return [json.loads(head) | {"contributions": json.loads(parts)} for head, _, parts, *_ in lines]
 
     def timeline(self) -> list[str]:
         """Everything that happened in this run, in words."""

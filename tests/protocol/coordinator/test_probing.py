@@ -6,6 +6,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import WAYS, Capacity, Direction, Flow
 from peer_agent.protocol.bandwidth.learning import learn_probe
 from peer_agent.protocol.bandwidth.probing import EXPECTED_S
+from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.events import Send
 from peer_agent.protocol.coordinator.probing import IDLE_UNTIL, MOST_PROBES, probe, take_probed
 from peer_agent.protocol.coordinator.state import Phase
@@ -49,6 +50,19 @@ def test_one_at_a_time_and_each_a_few_times_where_nobody_answers() -> None:
     stage.wait(2 * MOST_PROBES * EXPECTED_S)
     assert [number for _, number in probes(stage)[1:]] == list(range(2, 2 + MOST_PROBES))
     assert len({peer for peer, _ in probes(stage)[1:]}) == 1, "who showed what its link to the relay carries is done"
+
+
+def test_who_comes_anew_is_not_measured_anew() -> None:
+    """A machine that rests and goes on many times a day would spend its month's traffic on measures."""
+    stage = speaking("ann")
+    begun = set[int]()
+    for _ in range(2 * MOST_PROBES):
+        stage.wait(2 * EXPECTED_S)
+        begun |= {number for _, number in probes(stage)}
+        stage.handle(e.Lost(peer_of("ann")))
+        stage.trainer("ann")
+        stage.say(peer_of("ann"), m.Reaches(run=RUN, listeners=(RELAY,)))
+    assert len(begun) == MOST_PROBES
 
 
 def test_what_both_ends_say_is_learned_and_nobody_elses_word() -> None:
@@ -141,12 +155,12 @@ def test_after_the_first_measure_the_other_end_is_one_that_is_faster_and_the_fas
     for other in others:
         stage.say(other, m.Reaches(run=RUN, listeners=()))
     stage.say(ann, m.Reaches(run=RUN, listeners=(RELAY, *others)))
-    stage.state.members[ann].probed = 1
+    stage.state.members[ann].conduct.probed = 1
     for way in WAYS:
         stage.state.capacities[ann, way] = Capacity(1e6, is_floor=True, measured_at=0)
         for other, bps in zip((RELAY, eve, fred), (1.1e6, 3e6, 5e6), strict=True):
             stage.state.capacities[other, way] = Capacity(bps, is_floor=True, measured_at=0)
-    stage.state.members[ann].measured_with = {RELAY, *others}
+    stage.state.members[ann].conduct.measured_with = {RELAY, *others}
     assert partners(stage, ann) == [fred]
     for other in others:
         stage.state.capacities[other, "up"].bps = 1.1e6
@@ -155,16 +169,16 @@ def test_after_the_first_measure_the_other_end_is_one_that_is_faster_and_the_fas
 
 def test_two_that_were_measured_with_slower_ones_are_measured_with_each_other_once() -> None:
     stage, ann, eve = two_relays()
-    stage.state.members[ann].probed = 1
-    stage.state.members[ann].measured_with = {RELAY}
+    stage.state.members[ann].conduct.probed = 1
+    stage.state.members[ann].conduct.measured_with = {RELAY}
     for way in WAYS:
         stage.state.capacities[RELAY, way] = Capacity(5e6, is_floor=True, measured_at=0)
         stage.state.capacities[ann, way] = Capacity(5e6, is_floor=True, measured_at=0)
         stage.state.capacities[eve, way] = Capacity(4.9e6, is_floor=True, measured_at=0)
     assert partners(stage, ann) == [eve]
-    stage.state.members[ann].measured_with = {RELAY, eve}
+    stage.state.members[ann].conduct.measured_with = {RELAY, eve}
     assert partners(stage, ann) == [], "they have shown what they can to each other"
-    stage.state.members[ann].measured_with = {RELAY}
+    stage.state.members[ann].conduct.measured_with = {RELAY}
     stage.state.capacities[eve, "up"].bps = 4e6
     assert partners(stage, ann) == [], "one that is slower shows nothing"
     for way in WAYS:
@@ -223,6 +237,6 @@ def test_of_two_that_are_about_as_fast_the_relay_is_measured_with() -> None:
     for way in WAYS:
         stage.state.capacities[bob.peer, way] = Capacity(9.01e6, is_floor=False, measured_at=0)
     assert partners(stage, ann) == [eve]
-    stage.state.members[ann].probed = 0
-    stage.state.members[ann].measured_with = {RELAY, eve}
+    stage.state.members[ann].conduct.probed = 0
+    stage.state.members[ann].conduct.measured_with = {RELAY, eve}
     assert partners(stage, ann) == [bob.peer], "somebody else"
