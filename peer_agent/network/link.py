@@ -77,6 +77,7 @@ class Connection:
         self.offset_s = 0.0
         self._socket, self._clock, self._traffic = socket, clock, traffic
         self._refused: Refused | None = None
+        self._held = 0
 
     @property
     def is_direct(self) -> bool:
@@ -148,6 +149,7 @@ class Connection:
                 raise self._end(closed) from closed
             self._traffic.add(received=len(data))
             if self.session.link is not Link.CONTROL:
+                self._hold(DOWNLINK.held)
                 await DOWNLINK.came(len(data))
             event = self.session.receive(data, self._clock())
             if isinstance(event, Failed):
@@ -158,6 +160,13 @@ class Connection:
             elif self._refused is None:
                 await self._flush()
         raise self._refused
+
+    def _hold(self, most_bytes: int) -> None:
+        """The system takes in no more than this before we read: a limit would hold from when it has its megabytes."""
+        system: socket.socket | None = self._socket.transport.get_extra_info("socket")
+        if most_bytes != self._held and system is not None:
+            self._held = most_bytes
+            set_option(system, socket.SOL_SOCKET, "SO_RCVBUF", most_bytes)
 
     async def _flush(self) -> None:
         if messages := self.session.outgoing():

@@ -10,6 +10,8 @@ from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
 CREDIT_S = 0.05  # of the rate that a pause saves up
+HELD_S = 0.5  # of a limit on the way in, which the system may hold for one link before it is read …
+LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # … and bytes of it
 Body = TypeVar("Body", bound=Message | Frame | None)
 
 
@@ -132,10 +134,14 @@ class Downlink:
 
     def __init__(self) -> None:
         self._bucket = Bucket()
+        self.held = 0  # bytes that the system may hold for one link; 0: nothing was ever limited
 
     def limit(self, bytes_per_s: float) -> None:
         """Read no faster than this, all links and downloads together; 0: as fast as it comes."""
         self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
+        if bytes_per_s > 0 or self.held:
+            most = HELD_S * bytes_per_s if bytes_per_s > 0 else MOST_HELD
+            self.held = int(min(max(most, LEAST_HELD), MOST_HELD))
 
     async def came(self, size: int) -> None:
         """So many bytes were read: wait until more may be."""

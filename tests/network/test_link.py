@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from peer_agent.network import link as links
 from peer_agent.network.link import Connection, LinkLost, Refused, dial
-from peer_agent.network.uplink import DOWNLINK
+from peer_agent.network.uplink import DOWNLINK, LEAST_HELD
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE, PROTOCOL, Leave, State
 from peer_agent.protocol.session import Identity, Link, Session, Side
@@ -365,6 +365,35 @@ def test_a_stranger_has_room_for_an_honest_handshake() -> None:
     other.start(NOW)
     session.receive(other.outgoing()[0], NOW)
     assert len(session.outgoing()[0]) * 4 < MAX_HANDSHAKE
+
+
+async def test_a_limit_holds_for_what_the_system_takes_in_too() -> None:
+    """It took megabytes of each new link before anybody read them."""
+
+    async def relay_side(link: Connection) -> None:
+        for _ in range(2):
+            await link.receive()
+            await link.send(frame(7, kind=Kind.AVERAGE))
+        await link.receive()
+
+    async def held(link: Connection) -> int:
+        await link.send(FETCH)
+        await link.receive()
+        system: socket.socket = link._socket.transport.get_extra_info("socket")
+        return system.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+    async with listening(relay_side) as server:
+        link = await dial_relay(server)
+        try:
+            DOWNLINK.limit(1e5)
+            limited = await held(link)
+            DOWNLINK.limit(0.0)
+            again = await held(link)
+        finally:
+            DOWNLINK.limit(0.0)
+            DOWNLINK.held = 0
+        await link.close()
+    assert limited <= 2 * LEAST_HELD < again, "Linux keeps as much again for itself"
 
 
 async def test_what_comes_on_a_data_link_waits_for_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from peer_agent.network.outbox import Outbox
 from peer_agent.network.own_link import own_link, way_out
 from peer_agent.network.sender import send_chunks, send_frames
-from peer_agent.network.uplink import CREDIT_S, Bucket, Downlink, Stream, Uplink, batch, batches
+from peer_agent.network.uplink import CREDIT_S, LEAST_HELD, MOST_HELD, Bucket, Downlink, Stream, Uplink, batch, batches
 from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import Frame, Kind
@@ -363,6 +363,19 @@ def test_the_slower_of_what_site_and_owner_say_holds(paced: float, limited: floa
         assert loop.time() == pytest.approx(9 * SIZE / rate, abs=2 * CREDIT_S)
         uplink.limit(0.0)
         assert uplink.is_paced == (paced > 0)
+
+    play(story())
+
+
+@pytest.mark.parametrize(("rate", "held"), [(1e4, LEAST_HELD), (1e6, 500_000), (1e9, MOST_HELD), (0.0, MOST_HELD)])
+def test_the_system_holds_half_a_second_of_what_may_come_in(rate: float, held: int) -> None:
+    async def story() -> None:
+        downlink = Downlink()
+        downlink.limit(0.0)
+        assert downlink.held == 0, "it is left to the system"
+        downlink.limit(RATE)
+        downlink.limit(rate)
+        assert downlink.held == held
 
     play(story())
 
