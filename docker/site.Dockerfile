@@ -24,14 +24,15 @@ RUN python -m venv /opt/venv \
 
 FROM packages AS app
 COPY pyproject.toml LICENSE manage.py ./
-COPY scripts/build_wheel.py scripts/
+COPY scripts/__init__.py scripts/build_wheel.py scripts/messages.py scripts/
 COPY peer_agent/ peer_agent/
 COPY platform/ platform/
 COPY frontend/static/ frontend/static/
 COPY --from=pages /app/platform/web/static/built/ platform/web/static/built/
 # What volunteers download goes to var/download. Compiled here, since the file system may be read-only later; readable
 # by everybody, whatever rights the files have in the checkout.
-RUN python scripts/build_wheel.py \
+RUN python -m scripts.messages --compile \
+    && python scripts/build_wheel.py \
     && python -m compileall -q manage.py peer_agent platform \
     && chmod -R a+rX .
 

@@ -204,6 +204,14 @@ def install_project() -> None:
     (site_packages() / "manyhands_rooms.pth").write_text(f"{ROOT}\n{ROOT / 'platform'}\n")
 
 
+def compile_messages() -> None:
+    """Translations as programs read them."""
+    run(
+        [PYTHON, "-m", "scripts.messages", "--compile"],
+        "E910 messages: the translations could not be compiled (see above). Mend what is named there and run it again.",
+    )
+
+
 def build_wheel() -> None:
     """What volunteers download, where its sources have changed."""
     run(
@@ -434,6 +442,7 @@ def prepare(profile: str) -> None:
     torch_build = chosen_torch_build()
     if not is_ready(profile, torch_build):
         prepare_environment(profile, torch_build)
+    compile_messages()
     build_wheel()
     try:
         build_frontend()

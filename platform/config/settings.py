@@ -66,6 +66,7 @@ MIDDLEWARE = [
     "web.http.compression.compressed",
     "web.http.headers.content_security_policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -83,7 +84,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "web.pages.accounts.external_login.providers_shown",
-                "web.pages.site.theme.theme",
+                "web.pages.site.tastes.tastes",
             ],
         },
     },
@@ -128,8 +129,12 @@ FILE_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 
 # Words and times
 LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("bn", "বাংলা")]
+if DEBUG:  # scripts/messages.py makes them, of the same messages: what was never marked stands out
+    LANGUAGES += [("en-xa", "⟦Ãççéñţš⟧"), ("ar-xb", "⟦ţfél oţ ţhgîR⟧")]
+LOCALE_PATHS = [ROOT / "platform" / "web" / "locale"]
 TIME_ZONE = "UTC"
-USE_I18N = False
+USE_I18N = True
 USE_TZ = True
 
 # Static files

@@ -33,7 +33,7 @@ from web.pages.runs import (
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
 from web.pages.runs.organizing import invitations, manage, roles, trail
-from web.pages.site import front, health, help_pages, install, styleguide, theme
+from web.pages.site import front, health, help_pages, install, styleguide, tastes
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
 
@@ -125,7 +125,8 @@ urlpatterns = [
     path("help/", help_pages.help_index, name="help"),
     path("help/<slug:topic>/", help_pages.help_page, name="help_page"),
     path("styleguide/", styleguide.styleguide, name="styleguide"),
-    path("theme/", theme.choose_theme, name="theme"),
+    path("language/", tastes.choose_language, name="language"),
+    path("theme/", tastes.choose_theme, name="theme"),
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
 ]

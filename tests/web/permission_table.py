@@ -267,6 +267,7 @@ GET   /teams/<slug>/join/<secret>/                   *          200    200      
 POST  /teams/<slug>/join/<secret>/                   *          200    done     done   done      done      200
 POST  /teams/<slug>/members/<name>/                  *          login  403      done   403       403       login
 GET   /api/v1/docs                                   *          200    200      200    200       200       200
+POST  /language/                                     *          done   done     done   done      done      done
 POST  /theme/                                        *          done   done     done   done      done      done
 GET   /styleguide/                                   *          404    404      404    404       404       404
 GET   /runs/<slug>/written/                          public     200    200      200    200       200       200

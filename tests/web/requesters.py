@@ -446,6 +446,7 @@ WAYS: dict[str, Ask] = {
     "POST /account/notifications/webhook/": posting(address="https://hook.example/"),
     "POST /account/password/": posting(current=PASSWORD, password="eight quiet herons"),
     "POST /account/sessions/": posting(),
+    "POST /language/": posting(language="bn", back="/help/"),
     "POST /theme/": posting(theme="dark", back="/help/"),
     "POST /teams/new/": posting(name="Weavers"),
     "POST /teams/leave/": posting(),

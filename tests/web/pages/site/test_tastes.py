@@ -1,4 +1,4 @@
-"""A theme is kept for a reader, and nothing else is."""
+"""A theme and a language are kept for a reader, and nothing else is."""
 
 import pytest
 from django.test import Client
@@ -16,10 +16,21 @@ def test_it_follows_the_system_until_one_is_chosen(client: Client, db: None) -> 
     assert 'content="light dark"' in shown(client)
     answer = client.post("/theme/", {"theme": "dark", "back": "/help/"})
     assert answer["Location"] == "/help/"
-    assert '<html lang="en" data-theme="dark">' in shown(client)
+    assert '<html lang="en" dir="ltr" data-theme="dark">' in shown(client)
     assert 'content="dark"' in shown(client)
     client.post("/theme/", {"theme": "", "back": "/help/"})
     assert "data-theme" not in shown(client)
+
+
+def test_the_browsers_language_is_spoken_until_another_is_chosen(client: Client, db: None) -> None:
+    bengali = client.get("/help/", headers={"Accept-Language": "bn-BD,bn;q=0.9"})
+    assert '<html lang="bn" dir="ltr">' in bengali.content.decode()
+    assert "Accept-Language" in bengali["Vary"]
+    assert '<html lang="en"' in shown(client)
+    assert client.post("/language/", {"language": "bn", "back": "/help/"})["Location"] == "/help/"
+    assert '<html lang="bn"' in shown(client)
+    client.post("/language/", {"language": "xx"})
+    assert '<html lang="en"' in shown(client)
 
 
 def test_it_needs_no_form_of_ours(db: None) -> None:
