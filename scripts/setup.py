@@ -208,7 +208,7 @@ def compile_messages() -> None:
     """Translations as programs read them."""
     run(
         [PYTHON, "-m", "scripts.messages", "--compile"],
-        "E910 messages: the translations could not be compiled (see above). Mend what is named there and run it again.",
+        "E912 messages: the translations could not be compiled (see above). Mend what is named there and run it again.",
     )
 
 

@@ -230,7 +230,7 @@ def without_chance(answer: Any) -> tuple[str, dict[str, str]]:
 
 # Writes from elsewhere
 
-HARMLESS = {"/theme/"}  # forms on pages that are the same for everybody, which change how these look
+HARMLESS = {"/theme/", "/language/"}  # forms on pages that are the same for everybody, which change how these look
 SIGNED = {"/account/notifications/stop/<token>/"}  # opened by who has the link, also by a program without a cookie
 FORMS = [
     row
