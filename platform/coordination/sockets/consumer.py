@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0
 SAY_S = 20.0  # for a socket to take what is said to it, while its buffers are full
+CUT_OFF = {"E214", "E324"}  # revoked, or removed from the run
 BUSY_S = 5.0  # until somebody comes back for whom the database was away
 SITE = "site"  # what a challenge calls this end
 TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # codes of closed sockets
@@ -246,6 +247,10 @@ class AgentConsumer(AsyncWebsocketConsumer):
         if not self.reports.spend(0, time.monotonic()):
             return
         try:
+            fault = await in_thread(self._look_up)(known) if report.why else None  # hosts don't know of who rests
+            if fault is not None and fault.code in CUT_OFF:
+                await self._refuse(fault)
+                return
             take, is_first = in_thread(take_report), self.reported_at is None
             wanted, self.reported_at = await take(machine_id=known.machine, report=report, is_first=is_first)
         except DatabaseError:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from accounts import machine_control
+from accounts import machine_control, services
 from accounts.models import MachineControl
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
@@ -66,6 +66,22 @@ async def test_it_is_told_what_is_wanted_once_it_has_spoken_and_then_at_once(
         assert (await shown(example)).rest.why is Why.PAUSED
     while (await shown(example)).report is not None:  # noqa: ASYNC110 (the same)
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("why", [Why.PAUSED, Why.WORKS])
+async def test_who_rests_finds_out_that_it_is_wanted_no_more(example: Example, layer: Any, why: Why) -> None:
+    """It is in no host's state, which cuts off who works."""
+    async with link_of(example) as link:
+        await says(link, example, -1, why)
+        await instructions(link)
+        await in_thread(services.revoke_machine)(machine=example.teo.machine)
+        await says(link, example, 0, why)
+        if why is Why.PAUSED:
+            assert (await link.how_it_ends())[0] == "E214"
+        else:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await link.hear()
 
 
 async def test_an_agent_of_before_is_told_nothing(example: Example, layer: Any) -> None:
