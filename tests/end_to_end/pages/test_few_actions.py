@@ -78,25 +78,28 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
         assert reader.page.evaluate("document.documentElement.scrollWidth") <= device["width"], "nothing is cut off"
 
 
-def test_from_a_link_to_credit(site: tuple[Swarm, Browser], english: str, record_property: Any) -> None:
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+def test_from_a_link_to_credit(
+    site: tuple[Swarm, Browser], english: str, device: dict[str, Any], record_property: Any
+) -> None:
     """Besides signing in: copy the page's line into a terminal, open the address it shows, approve."""
     swarm, browser = site
-    organizer = swarm.sign_up("Amina")
+    organizer, name = swarm.sign_up("Ida" if device else "Amina"), "Lea" if device else "Teo"
     swarm.open_endless_run(organizer, english)
-    reader = Reader(browser)
+    reader = Reader(browser, **device)
     run = f"{swarm.url}/runs/{swarm.slug}/"
-    sign_up(reader, swarm.url, "Teo", PASSWORD)
+    sign_up(reader, swarm.url, name, PASSWORD)
     reader.page.goto(run)
-    person = Counted(reader.page, touches=False)
+    person = Counted(reader.page, touches=bool(device))
     person.actions.append("the line of the page, in a terminal")
     assert f"manyhands join {run}" in reader.page.inner_text("#join pre >> nth=0")
-    swarm.start_agent("teo")
-    swarm.wait(lambda: PRINTED.search(swarm.log("teo")), 60, "it shows an address")
-    address = PRINTED.search(swarm.log("teo"))
+    swarm.start_agent(name)
+    swarm.wait(lambda: PRINTED.search(swarm.log(name)), 60, "it shows an address")
+    address = PRINTED.search(swarm.log(name))
     assert address is not None
     person.actions.append("the address that it shows")
     reader.page.goto(address[1])
     person.press("button:text-is('Approve')")
-    swarm.wait(lambda: any(row["person"] == "Teo" for row in swarm.items("ledger")), 120, "credit")
+    swarm.wait(lambda: any(row["person"] == name for row in swarm.items("ledger")), 120, "credit")
     record_property("actions to the first credit", len(person.actions))
     assert len(person.actions) <= MOST_VOLUNTEER

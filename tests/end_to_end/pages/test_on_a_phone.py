@@ -1,0 +1,148 @@
+"""What people do on a phone, by touch: watch a run, keep order in it, hold a machine within limits; nothing shifts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.end_to_end.pages.test_few_actions import PHONE
+from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in
+from tests.end_to_end.rig.swarm import PASSWORD, Swarm
+
+# A step every second or so: a page that moves while it is measured.
+SLOW = {"width": "64", "layers": "1", "target_batch": "64", "warmup_steps": "5"}
+MORE_STEPS = 8
+# What moved though nobody touched it: rows of a list by one that is new, and words behind a number. No more may.
+SHIFTS = """
+  window.shifts = 0;
+  new PerformanceObserver((list) => {
+    for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifts += each.value;
+  }).observe({ type: "layout-shift" });
+"""
+PLACES = """[...document.querySelectorAll("main h1, main h2, main section, main .curve, main progress")].map((each) => {
+  const { x, y, width } = each.getBoundingClientRect();
+  return [each.id || each.className || each.localName, x + scrollX, y + scrollY, width];
+})"""
+MOST_SHIFT = 0.002  # of a page, for each step; Web Vitals call 0.1 in five seconds good
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[tuple[Swarm, Browser]]:
+    """A run in which Teo trains, and Noor may be asked to keep order."""
+    with Swarm(tmp_path_factory.mktemp("phone")) as swarm, chromium() as browser:
+        swarm.start_site()
+        amina, teo = (swarm.sign_up(name) for name in ("Amina", "Teo"))
+        swarm.sign_up("Noor")
+        swarm.open_endless_run(amina, english, **SLOW)
+        swarm.start_agent("amina", token=swarm.token_of(amina))
+        swarm.start_agent("teo", token=swarm.token_of(teo))
+        swarm.wait(
+            lambda: {row["person"] for row in swarm.items("ledger")} == {"Amina", "Teo"}, 120, "both have credit"
+        )
+        yield swarm, browser
+
+
+def on_phone(swarm: Swarm, browser: Browser, who: str = "") -> Reader:
+    reader = Reader(browser, **PHONE)
+    if who:
+        sign_in(reader, swarm.url, who, PASSWORD)
+    return reader
+
+
+def tap(reader: Reader, selector: str) -> None:
+    """Tap what leads to another page, and be there."""
+    with reader.page.expect_navigation():
+        reader.page.tap(selector)
+
+
+def fits(reader: Reader) -> None:
+    """Nothing is cut off, and no script failed."""
+    wide = reader.page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= PHONE["width"], (reader.page.url, wide)
+    assert not reader.faults
+
+
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+def test_a_spectator_finds_a_run_and_sees_it_move_and_nothing_shift(
+    run: tuple[Swarm, Browser], device: dict[str, Any], record_property: Any
+) -> None:
+    swarm, browser = run
+    reader = Reader(browser, **device)
+    press = reader.page.tap if device else reader.page.click
+    reader.page.goto(swarm.url)
+    press(".runs.cards h3 a")
+    reader.page.wait_for_selector(LIVE, state="attached")
+    reader.page.wait_for_timeout(1000)
+    reader.page.evaluate(SHIFTS)
+    before, places = swarm.head(), reader.page.evaluate(PLACES)
+    swarm.wait_for_step(before + MORE_STEPS)
+    reader.wait_for(f"Number(document.querySelector('[data-live=progress]').value) >= {before + MORE_STEPS}")
+    shifts = reader.page.evaluate("window.shifts")
+    record_property("layout shift", shifts)
+    assert shifts < MOST_SHIFT * MORE_STEPS
+    assert reader.page.evaluate(PLACES) == places
+    assert reader.page.evaluate("performance.getEntriesByType('navigation').length") == 1
+    press("a:text-is('Full leaderboard')")
+    reader.page.wait_for_selector("td:has-text('Teo')")
+    press("a:text-is('Week')")
+    reader.page.wait_for_selector("td:has-text('Teo')")
+    reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/activity/")
+    assert "Teo" in reader.page.inner_text("main")
+    if device:
+        fits(reader)
+    reader.context.close()
+
+
+def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
+    swarm, browser = run
+    reader = on_phone(swarm, browser, "Teo")
+    reader.page.goto(f"{swarm.url}/machines/")
+    fits(reader)
+    reader.page.tap("summary[aria-label^='Change ']")
+    tap(reader, "a[aria-label^='Limits of']")
+    fits(reader)
+    reader.page.fill("input[name=up_mbps]", "50")
+    tap(reader, "button:text-is('Save')")
+    report = "select report from accounts_machinecontrol where reported_at is not null"
+    swarm.wait(lambda: any('"revision":1' in row[0] for row in swarm.rows(report)), 30, "the machine has heard of it")
+    tap(reader, "button:text-is('Pause')")
+    swarm.wait(lambda: "You paused it" in swarm.log("teo"), 30, "the machine rests")
+    reader.page.wait_for_timeout(2000)  # its row says it after the machine
+    reader.page.goto(f"{swarm.url}/machines/")
+    assert "You paused it" in reader.page.inner_text("#mine >> xpath=..")
+    tap(reader, "button:text-is('Resume')")
+    swarm.wait(lambda: "Working again" in swarm.log("teo"), 30, "the machine works again")
+    reader.context.close()
+
+
+def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Browser]) -> None:
+    """The last here: Teo's agent ends."""
+    swarm, browser = run
+    organizer, moderator = on_phone(swarm, browser, "Amina"), on_phone(swarm, browser, "Noor")
+    organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
+    fits(organizer)
+    organizer.page.fill("input[name=role-name]", "Noor")
+    organizer.page.select_option("select[name=role-role]", "moderator")
+    tap(organizer, "button:text-is('Invite')")
+    organizer.page.wait_for_selector("td:has-text('invited, not accepted yet')")
+    moderator.page.goto(f"{swarm.url}/account/")
+    tap(moderator, "a[aria-label='View the invitation to A run']")
+    fits(moderator)
+    tap(moderator, "button:text-is('Accept as Noor')")
+    moderator.page.goto(f"{swarm.url}/runs/{swarm.slug}/leaderboard/")
+    fits(moderator)
+    tap(moderator, "button[aria-label='Remove Teo from this run']")
+    moderator.page.wait_for_selector("text=Teo was removed.")
+    fits(moderator)
+    swarm.wait(lambda: swarm.processes["teo"].poll() is not None, 30, "the removed person's agent ends")
+    tap(moderator, "button[aria-label='Undo: restore access for Teo']")
+    moderator.page.wait_for_selector("text=Teo was removed.", state="detached")
+    swarm.start_agent("teo")
+    swarm.wait(lambda: len(swarm.online("trainer")) == 2, 90, "Teo trains again")
+    organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
+    tap(organizer, "a:has-text('Trail')")
+    assert "Noor" in organizer.page.inner_text("main")
+    fits(organizer)
+    for reader in (organizer, moderator):
+        reader.context.close()
