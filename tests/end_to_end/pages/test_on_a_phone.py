@@ -85,7 +85,7 @@ def test_a_spectator_finds_a_run_and_sees_it_move_and_nothing_shift(
     assert reader.page.evaluate("performance.getEntriesByType('navigation').length") == 1
     press("a:text-is('Full leaderboard')")
     reader.page.wait_for_selector("td:has-text('Teo')")
-    press("a:text-is('Week')")
+    press("a:text-is('This week')")
     reader.page.wait_for_selector("td:has-text('Teo')")
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/activity/")
     assert "Teo" in reader.page.inner_text("main")
