@@ -31,8 +31,12 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
 
 def given(people: int, machines: int, samples: int) -> str:
     """“1,204 samples from 3 people on 4 machines”, as the last line of a leaderboard."""
-    where = f"{counted(people, 'person', 'people')} on {counted(machines, 'machine', 'machines')}"
-    return f"{counted(samples, 'sample', 'samples')} from {where}"
+    return f"{counted(samples, 'sample', 'samples')} from {given_by(people, machines)}"
+
+
+def given_by(people: int, machines: int) -> str:
+    """“3 people on 4 machines”."""
+    return f"{counted(people, 'person', 'people')} on {counted(machines, 'machine', 'machines')}"
 
 
 def without_curve(unigram: float | None) -> str:

@@ -1,57 +1,69 @@
-"""What stands beside a link to a run: its loss, its step and its curve as a PNG of 1200 x 630. Pure.
+"""What stands beside a link: a run's title, state, loss and curve, and who trains, as a PNG of 1200 x 630. Pure.
 
-Most sites that show links take no SVG. There are numbers and our own words in it and no title: Pillow's own letters are
-Latin ones, and titles are not always.
+Most sites that show links take no SVG. Titles and names that cannot be drawn are left out (`card_text`).
 """
 
 import io
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from peer_agent.plot.layout import Frame, Layout, Words
 from peer_agent.plot.palette import ACCENT, INK, LINE, SHEET, SOFT
 from runs.progress import typical_loss
 from runs.selectors import Measured, Point
+from web.run_picture.card_text import Lines, drawable, fitted, letters
 from web.run_picture.chart import laid_out
 
-CARD = Frame(1200, 630, left=96, right=56, top=190, bottom=84, letter=24)
+CARD = Frame(1200, 630, left=96, right=56, top=226, bottom=76, letter=24)
+EDGE = 56  # free at both sides of what stands above the curve
+ROOM = CARD.width - 2 * EDGE
+HEAD, LEADING = 78, 1.16  # the line above all; from a line of the title to the next, in heights of it
 TWICE = 2  # drawn larger and made smaller, for smooth lines
 DOT, GAP = 4, 14  # of the dotted line
 ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # in Pillow's words
 
 
 class Shown(NamedTuple):
-    """What is drawn. Losses in nats per token."""
+    """What is drawn. Losses in nats per token; `people` says who trains, `is_alive` whether anybody does."""
 
     points: Sequence[Point]
     entropy: float | None
     heldout: Sequence[Measured]
     step: int
     target_steps: int
+    title: str = ""
+    state: str = ""
+    is_alive: bool = False
+    people: str = ""
 
 
-def site_png() -> bytes:
-    """What stands beside a link to the site itself."""
-    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
-    pen = Pen(ImageDraw.Draw(image))
+def site_png(people: str = "") -> bytes:
+    """What stands beside a link to the site itself; `people` says who trains now."""
+    image, pen = _paper()
     pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
     pen.text((72, 230), "Train AI models together,", 72, INK, "ls")
     pen.text((72, 316), "on the computers you already have", 60, INK, "ls")
-    places = [(72 + 10.56 * place, 400 + 150 * (1 - math.exp(-place / 22))) for place in range(101)]
+    places = [(72 + 10.56 * place, 390 + 120 * (1 - math.exp(-place / 22))) for place in range(101)]
     pen.line(places, ACCENT, 6)
     pen.circle(*places[-1], 12, ACCENT)
+    if people:
+        pen.text((72, 576), people, 40, SOFT, "ls")
     return _saved(image)
 
 
-def figure_png(figure: str, unit: str, below: str) -> bytes:
-    """What stands beside a link to a person: one figure."""
-    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
-    pen = Pen(ImageDraw.Draw(image))
-    pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
+def figure_png(figure: str, unit: str, below: str, name: str = "") -> bytes:
+    """What stands beside a link to a person: their name, where it can be drawn, and one figure."""
+    image, pen = _paper()
+    title = drawable(name)
+    if title:
+        lines = fitted(title, CARD.width - 144)
+        pen.text((72, 148), lines.lines[0], lines.size, INK, "ls")
+        pen.text((CARD.width - 72, 590), "Manyhands", 36, SOFT, "rs")
+    else:
+        pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
     width = pen.text((72, 350), figure, 132, INK, "ls")
     pen.text((72 + width + 24, 350), unit, 56, SOFT, "ls")
     pen.text((72, 440), below, 56, INK, "ls")
@@ -61,13 +73,20 @@ def figure_png(figure: str, unit: str, below: str) -> bytes:
 
 def curve_png(shown: Shown) -> bytes:
     """The image; before the first step it says so."""
-    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
-    pen = Pen(ImageDraw.Draw(image))
-    layout = laid_out(shown.points, shown.entropy, CARD, shown.heldout)
-    _headline(pen, shown)
+    image, pen = _paper()
+    title = drawable(shown.title)
+    lines = fitted(title, ROOM) if title else None
+    down = _title(pen, shown, lines)
+    _headline(pen, shown, down)
+    layout = laid_out(shown.points, shown.entropy, CARD._replace(top=CARD.top + down), shown.heldout)
     if layout:
         _curve(pen, layout)
     return _saved(image)
+
+
+def _paper() -> "tuple[Image.Image, Pen]":
+    image = Image.new("RGB", (TWICE * CARD.width, TWICE * CARD.height), SHEET)
+    return image, Pen(ImageDraw.Draw(image))
 
 
 def _saved(image: Image.Image) -> bytes:
@@ -100,29 +119,39 @@ class Pen:
         return self.draw.textlength(words, font=font) / TWICE
 
 
-@cache
-def letters(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's own font, so that no machine needs one."""
-    return ImageFont.load_default(size=size)
+def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
+    """Whose card it is, the run's state, and its title; by how much that moves down what stands below."""
+    right = CARD.width - EDGE
+    pen.text((EDGE, HEAD), "Manyhands", 30, SOFT, "ls")
+    width = pen.text((right, HEAD), shown.state, 32, INK if shown.is_alive else SOFT, "rs")
+    if shown.is_alive:
+        pen.circle(right - width - 22, HEAD - 11, 9, ACCENT)
+    if title is None:
+        return 0
+    foot = HEAD + 14.0
+    for line in title.lines:
+        foot += LEADING * title.size
+        pen.text((EDGE, foot), line, title.size, INK, "ls")
+    return round(foot - HEAD + 4)
 
 
-def _headline(pen: Pen, shown: Shown) -> None:
+def _headline(pen: Pen, shown: Shown, down: int) -> None:
     """The number that leads on the page too: the newest held-out loss, else the training loss of the last steps."""
     name, loss = "Held-out loss", shown.heldout[-1].loss if shown.heldout else None
     if loss is None:
         name, loss = "Training loss", typical_loss(shown.points)
-    right = CARD.width - CARD.right
-    pen.text((right, 72), "Manyhands", 30, SOFT, "rs")
-    pen.text((right, 124), f"step {shown.step:,} of {shown.target_steps:,}", 36, INK, "rs")
+    right, foot = CARD.width - EDGE, 164 + down
+    pen.text((right, foot - 40), shown.people, 28, SOFT, "rs")
+    pen.text((right, foot), f"step {shown.step:,} of {shown.target_steps:,}", 32, INK, "rs")
     if loss is None:
-        pen.text((56, 124), "No steps yet", 64, INK, "ls")
-        pen.text((CARD.width / 2, 410), "Many hands make light work.", 48, SOFT, "ms")
+        pen.text((EDGE, foot), "No steps yet", 60, INK, "ls")
+        pen.text((CARD.width / 2, 450), "Many hands make light work.", 48, SOFT, "ms")
     else:
-        width = pen.text((56, 124), name, 40, INK, "ls")
-        pen.text((56 + width + 20, 124), f"{loss:.2f}", 96, INK, "ls")
+        width = pen.text((EDGE, foot), name, 36, INK, "ls")
+        pen.text((EDGE + width + 20, foot), f"{loss:.2f}", 76, INK, "ls")
     part = min(1.0, shown.step / shown.target_steps)
-    pen.line([(56, 152), (right, 152)], LINE, 8)
-    pen.line([(56, 152), (56 + part * (right - 56), 152)], ACCENT, 8)
+    pen.line([(EDGE, foot + 26), (right, foot + 26)], LINE, 8)
+    pen.line([(EDGE, foot + 26), (EDGE + part * (right - EDGE), foot + 26)], ACCENT, 8)
 
 
 def _curve(pen: Pen, layout: Layout) -> None:

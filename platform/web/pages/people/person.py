@@ -18,6 +18,7 @@ from web.http import rate_limits
 from web.http.requester import address_of, person_in
 from web.pages.people.calendar import squares, summary
 from web.run_picture.card_sentences import percent
+from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.curve_image import figure_png
 from web.run_picture.status_sentence import counted
 
@@ -43,6 +44,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
         "is_me": person == request.user,
         "team": team_of(person),
         "address": request.build_absolute_uri(f"/people/{person.username}/"),
+        "preview": PREVIEW,
     }
     return render(request, "web/people/person.html", facts)
 
@@ -93,9 +95,11 @@ def certificate(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def preview_image(request: HttpRequest, name: str) -> HttpResponse:
-    """The PNG beside links to the page: figures and no name, as Pillow's own letters are Latin ones."""
-    given = contributions(person_or_404(request, name), None)
-    image = _drawn(f"{given.samples:,}", "samples" if given.samples != 1 else "sample", _to_whom(given))
+    """The PNG beside links to the page: the name, where it can be drawn, and figures."""
+    person = person_or_404(request, name)
+    given = contributions(person, None)
+    unit = "samples" if given.samples != 1 else "sample"
+    image = _drawn(f"{given.samples:,}", unit, _to_whom(given), person.username)
     return HttpResponse(image, content_type="image/png", headers={"Cache-Control": "max-age=300"})
 
 
@@ -135,5 +139,5 @@ def _row(each: Given) -> dict[str, object]:
 
 
 @lru_cache(maxsize=256)
-def _drawn(figure: str, unit: str, below: str) -> bytes:
-    return figure_png(figure, unit, below)
+def _drawn(figure: str, unit: str, below: str, name: str) -> bytes:
+    return figure_png(figure, unit, below, name)

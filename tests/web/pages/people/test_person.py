@@ -14,6 +14,7 @@ from accounts.services import relay_keeper
 from runs.models import Run
 from tests.runs.factories import Owned, committed, opened
 from tests.web.browsing import as_, page
+from web.run_picture.curve_image import figure_png
 
 
 @pytest.fixture
@@ -39,6 +40,8 @@ def test_it_says_what_somebody_gave(run: Run, client: Client, address: str, volu
     assert re.search(r"Active on 1 of the last 1[78]\d days\.", shown)
     assert f'<meta property="og:title" content="{volunteer.username}">' in shown
     assert f'<meta property="og:image" content="http://testserver{address}preview.png">' in shown
+    assert '<meta property="og:description" content="3,000 samples given to 1 AI model.' in shown
+    assert '<meta property="og:image:width" content="1200">' in shown
     assert "Everybody can see this page" not in shown
     assert "Everybody can see this page" in page(as_(volunteer).get(address))
 
@@ -110,6 +113,12 @@ def test_the_picture_has_the_figure(run: Run, client: Client, address: str) -> N
     assert answer["Content-Type"] == "image/png"
     assert len(answer.content) < 40_000
     assert len(image.convert("RGB").getcolors(1 << 20) or ()) > 4
+
+
+def test_the_picture_has_the_name_where_it_can_be_drawn() -> None:
+    plain, named, foreign = (figure_png("12", "samples", "given", name) for name in ("", "Teo", "তেও"))
+    assert named != plain
+    assert foreign == plain
 
 
 @pytest.mark.parametrize("part", ["", "certificate/", "runs/proverbs/"])

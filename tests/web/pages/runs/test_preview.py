@@ -1,4 +1,4 @@
-"""What stands beside a link to a run on other sites: words, and a PNG that is drawn once for every state."""
+"""What stands beside a link to a run on other sites: words, and a PNG that is drawn once in a while."""
 
 import io
 import math
@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageColor
 
-from peer_agent.plot.palette import ACCENT, SHEET, SOFT
+from accounts.models import Person
+from coordination.models import Presence
+from peer_agent.plot.palette import ACCENT, INK, SHEET, SOFT
 from runs.models import Run
 from runs.selectors import Measured, Point
-from tests.runs.factories import Owned, committed
+from tests.runs.factories import Owned, committed, opened
+from tests.web.browsing import as_
 from web.pages.runs import preview
 from web.run_picture.curve_image import Shown, curve_png
 
@@ -39,26 +42,52 @@ def area(image: Image.Image, ink: str, box: tuple[int, int, int, int]) -> int:
     )
 
 
+def title_area(image: Image.Image) -> int:
+    return area(image, INK, (40, 92, 700, 150))
+
+
 class TestImage:
+    def test_it_has_the_title_and_makes_room_for_it(self) -> None:
+        titled, untitled = (
+            opened_png(curve_png(Shown(CURVE, None, [], 400, 1000, title))) for title in ("Proverbs", "")
+        )
+        assert title_area(titled) > 500
+        bar = (56, 186, 1144, 194)
+        assert area(untitled, ACCENT, bar) > 1000
+        assert area(titled, ACCENT, bar) == 0
+
+    @pytest.mark.parametrize("title", ["বাংলা প্রবাদ", "نموذج الأمثال", "Proverbs বাংলা", "Ẃ", "\u200b\u2060"])
+    def test_a_title_that_cannot_be_drawn_is_left_out(self, title: str) -> None:
+        shown = Shown(CURVE, None, [], 400, 1000)
+        assert curve_png(shown._replace(title=title)) == curve_png(shown)
+
+    def test_who_trains_and_that_the_run_is_alive_are_seen(self) -> None:
+        still = Shown(CURVE, None, [], 400, 1000, "Proverbs", "Paused")
+        alive = still._replace(state="Running", is_alive=True, people="12 people on 19 machines now")
+        corner, line = (700, 40, 1160, 92), (700, 186, 1160, 222)
+        images = [opened_png(curve_png(shown)) for shown in (still, alive)]
+        assert [area(image, ACCENT, corner) > 0 for image in images] == [False, True]
+        assert [area(image, SOFT, line) > 100 for image in images] == [False, True]
+
     def test_it_shows_how_far_the_run_is(self) -> None:
         images = [opened_png(curve_png(Shown(CURVE, 6.1, HELD, step, 1000))) for step in (250, 500)]
-        bar = (56, 148, 1144, 156)
+        bar = (56, 186, 1144, 194)
         done = [area(image, ACCENT, bar) for image in images]
         assert done[1] == pytest.approx(2 * done[0], rel=0.01)
 
     def test_the_curve_falls_from_the_left_to_the_right(self) -> None:
         image = opened_png(curve_png(Shown(CURVE, None, [], 400, 1000)))
         corners = {name: area(image, ACCENT, box) for name, box in {
-            "top left": (96, 180, 400, 360),
-            "top right": (900, 180, 1160, 360),
-            "foot right": (900, 400, 1160, 560),
+            "top left": (96, 210, 400, 380),
+            "top right": (900, 210, 1160, 380),
+            "foot right": (900, 420, 1160, 570),
         }.items()}  # fmt: skip
         assert corners["top left"] > 1000
         assert corners["foot right"] > 1000
         assert corners["top right"] == 0
 
     def test_held_out_losses_and_the_line_to_beat_are_drawn(self) -> None:
-        plot = (300, 190, 1000, 540)
+        plot = (300, 222, 1000, 550)
         plain, measured, levelled = (
             area(opened_png(curve_png(Shown(CURVE, entropy, held, 400, 1000))), SOFT, plot)
             for entropy, held in ((None, []), (None, HELD), (6.1, []))
@@ -103,39 +132,109 @@ def test_a_link_to_a_run_shows_what_is_behind_it(client: Client, run: Run, lapto
     assert (named["og:image:width"], named["og:image:height"]) == ("1200", "630")
 
 
-def test_a_crowd_gets_one_drawing_until_something_moves(
-    client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Shown] = []
+PATH = "/runs/proverbs/curve.png"
 
-    def draw(shown: Shown) -> bytes:
-        drawn.append(shown)
-        return b"image"
 
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Shown]:
+    """Everything that was drawn since."""
+    shown: list[Shown] = []
+
+    def draw(this: Shown) -> bytes:
+        shown.append(this)
+        return b"image %d" % len(shown)
+
+    monkeypatch.setattr(preview, "_kept", type(preview._kept)())
     monkeypatch.setattr(preview, "curve_png", draw)
-    path = f"/runs/{run.slug}/curve.png"
-    first = client.get(path)
-    assert client.get(path).content == b"image"
-    assert client.get(path, headers={"if-none-match": first["ETag"]}).status_code == 304
+    return shown
+
+
+def test_a_crowd_gets_one_drawing_until_something_moves(
+    client: Client, run: Run, laptop: Owned, drawn: list[Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "FRESH_S", 0.0)
+    first = client.get(PATH)
+    assert client.get(PATH).content == b"image 1"
+    assert client.get(PATH, headers={"if-none-match": first["ETag"]}).status_code == 304
     assert len(drawn) == 1
     committed(run, (laptop.machine, 4))
-    assert client.get(path, headers={"if-none-match": first["ETag"]}).status_code == 200
+    assert client.get(PATH, headers={"if-none-match": first["ETag"]}).status_code == 200
     run.snapshots.update(index=1, heldout_loss=6.5)
-    assert client.get(path).status_code == 200
+    assert client.get(PATH).status_code == 200
     assert [(len(shown.points), len(shown.heldout)) for shown in drawn] == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_images_of_many_states_are_not_kept_for_ever(
-    client: Client, run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_makes_a_step_a_second_is_not_drawn_as_often(
+    client: Client, run: Run, laptop: Owned, drawn: list[Shown], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "_kept", {})
-    monkeypatch.setattr(preview, "MOST", 2)
+    now = [1000.0]
+    monkeypatch.setattr(preview, "monotonic", lambda: now[0])
     for _ in range(5):
         committed(run, (laptop.machine, 4))
-        assert client.get(f"/runs/{run.slug}/curve.png").status_code == 200
-    assert len(preview._kept) <= 2
+        assert client.get(PATH).content == b"image 1"
+    now[0] += preview.FRESH_S
+    assert client.get(PATH).content == b"image 2"
+    assert [shown.step for shown in drawn] == [1, 5]
+
+
+def test_who_comes_while_an_image_is_drawn_gets_the_last_one(
+    client: Client, run: Run, laptop: Owned, drawn: list[Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "FRESH_S", 0.0)
+    client.get(PATH)
+    committed(run, (laptop.machine, 4))
+    with preview._pen:
+        assert client.get(PATH).content == b"image 1"
+    assert client.get(PATH).content == b"image 2"
+
+
+def test_a_fresh_image_costs_one_question(
+    client: Client, run: Run, drawn: list[Shown], django_assert_max_num_queries: object
+) -> None:
+    client.get(PATH)
+    with django_assert_max_num_queries(1):  # type: ignore[operator]
+        client.get(PATH)
+    assert len(drawn) == 1
+
+
+def test_images_of_many_runs_are_not_kept_for_ever(
+    client: Client, organizer: Person, drawn: list[Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview, "MOST", 2)
+    for place in range(5):
+        opened(organizer, slug=f"run-{place}")
+        assert client.get(f"/runs/run-{place}/curve.png").status_code == 200
+    assert len(preview._kept) == 2
+
+
+def test_the_image_says_what_the_page_says(client: Client, run: Run, laptop: Owned, drawn: list[Shown]) -> None:
+    client.get(PATH)
+    assert (drawn[0].title, drawn[0].state, drawn[0].people) == (run.title, "Waiting for volunteers", "")
+    committed(run, (laptop.machine, 4))
+    preview._kept.clear()
+    client.get(PATH)
+    assert drawn[1].people == "1 person on 1 machine so far"
+    member = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
+    relay = member | {"peer": "b" * 32, "name": "operator", "role": "relay"}
+    Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[member, relay])
+    preview._kept.clear()
+    client.get(PATH)
+    assert (drawn[2].state, drawn[2].is_alive, drawn[2].people) == ("Running", True, "1 person on 1 machine now")
+
+
+def test_the_image_of_the_site_says_how_many_train_in_listed_runs(run: Run, organizer: Person) -> None:
+    assert preview.who_trains() == ""
+    hidden = opened(organizer, slug="hidden", visibility="private")
+    for place, each in enumerate((run, hidden)):
+        member = {"peer": f"{place}" * 32, "name": f"Teo{place}", "role": "trainer", "state": "ready", "done": 0}
+        members = [member | {"samples_per_s": 1.0}]
+        Presence.objects.create(run=each, phase="accumulate", done=0, target=4, members=members)
+    assert preview.who_trains() == "1 person on 1 machine is training 1 model now"
 
 
 def test_a_private_run_shows_nothing(client: Client, run: Run) -> None:
+    shown = client.get(PATH)
     Run.objects.update(visibility="private")
-    assert client.get(f"/runs/{run.slug}/curve.png").status_code == 404
+    assert client.get(PATH).status_code == 404
+    assert client.get(PATH, headers={"if-none-match": shown["ETag"]}).status_code == 404
+    assert as_(run.organizer).get(PATH).status_code == 200

@@ -194,6 +194,8 @@ def test_a_link_to_the_site_has_a_picture(client: Client, db: None) -> None:
     text = page(client.get("/"))
     assert '<meta property="og:title" content="Train AI models together">' in text
     assert '<meta property="og:image" content="http://testserver/preview.png">' in text
+    assert '<meta property="og:description" content="People train AI models together' in text
+    assert '<meta property="og:image:height" content="630">' in text
     image = client.get("/preview.png")
     assert (image["Content-Type"], image.content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
     assert len(image.content) < 60_000
