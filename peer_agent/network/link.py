@@ -43,7 +43,7 @@ PASSING = frozenset({"E104", "E110"})  # not reached, or not itself in the middl
 # Of this machine's own errors, those of which the catalogue says that they heal or that work goes on.
 HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
 CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
-    {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324"}
+    {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324", "E410"}
 )
 
 

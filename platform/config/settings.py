@@ -159,6 +159,7 @@ RATES = {
     "wrong codes": (10, 900),  # per person
     "uploads": (30, 3600),  # per person
     "uploads in pieces": (60, 3600),  # per person, as they are announced
+    "requests to join": (30, 3600),  # per person, those taken back too
     "wrong invitations": (30, 900),  # per person
     "wrong invitations of one address": (PEOPLE_PER_ADDRESS, 900),  # before anybody has logged in
     "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; there and back are two

@@ -16,6 +16,9 @@ class Event(models.TextChoices):
     NEEDED = "needed", "A run you are in needs volunteers"
     FINISHED = "finished", "A run you are in is finished"
     STOPPED = "stopped", "A machine of yours stopped"
+    REQUEST = "request", "Somebody asks to join a run you manage"
+    ACCEPTED = "accepted", "Your request to join a run is accepted"
+    DECLINED = "declined", "Your request to join a run is declined"
     TEST = "test", "A test"
     CONFIRM = "confirm", "Whether an address is theirs"
     SWITCHED_OFF = "off", "Their webhook was switched off"
@@ -29,7 +32,7 @@ class Way(models.TextChoices):
     WEBHOOK = "webhook", "Webhook"
 
 
-CHOSEN = (Event.NEEDED, Event.FINISHED, Event.STOPPED)
+CHOSEN = (Event.NEEDED, Event.FINISHED, Event.STOPPED, Event.REQUEST, Event.ACCEPTED, Event.DECLINED)
 
 
 class Choice(models.Model):

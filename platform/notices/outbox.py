@@ -101,7 +101,7 @@ def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = No
 def withdraw_all(run: str) -> None:
     """The same for all that a run and its machines are waited for, because it has ended."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=timezone.now())
-    later.filter(event__in=(Event.NEEDED, Event.STOPPED), about__startswith=run).delete()
+    later.filter(event__in=(Event.NEEDED, Event.STOPPED, Event.REQUEST), about__startswith=run).delete()
 
 
 def due(now: datetime) -> QuerySet[Notice]:

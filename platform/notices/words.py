@@ -68,6 +68,12 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
             return Words(f"{run} is finished", "Its model can be downloaded.")
         case Event.STOPPED:
             return Words(f"{quoted(machine)} stopped", f"Your machine worked for {run} and has been away for a while.")
+        case Event.REQUEST:
+            return Words(f"New requests to join {run}", "Accept or decline them on the page where you manage the run.")
+        case Event.ACCEPTED:
+            return Words(f"You can join {run}", "Your request was accepted. The run's page shows how a machine joins.")
+        case Event.DECLINED:
+            return Words(f"{run} declined your request to join", "You can ask again a week from now.")
         case Event.CONFIRM:
             return Words(
                 "Confirm your e-mail address",

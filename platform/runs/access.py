@@ -16,6 +16,7 @@ from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
 BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")  # what pages read of a run with it
+LISTED = (Run.Visibility.PUBLIC, Run.Visibility.REQUEST)
 MANAGING = (Run.Role.ORGANIZER, Run.Role.CO_ORGANIZER)
 RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZER: 2, Run.Role.MODERATOR: 1}
 
@@ -26,8 +27,8 @@ def person_of(viewer: Viewer) -> Person | None:
 
 
 def listed_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Runs that belong on a list: the public ones once they were opened, one's own, and those one was invited to."""
-    opened = Q(visibility=Run.Visibility.PUBLIC) & ~Q(state=Run.State.DRAFT)
+    """Runs that belong on a list: those that everybody sees, once opened, one's own, and those one was invited to."""
+    opened = Q(visibility__in=LISTED) & ~Q(state=Run.State.DRAFT)
     return Run.objects.filter(opened | _joined(person_of(viewer)))
 
 
@@ -40,9 +41,16 @@ def _joined(person: Person | None) -> Q:
     """Runs in which one has a role, and those by invitation of which one is a member."""
     if person is None:
         return Q(pk__in=[])
-    member = Member.objects.filter(run=OuterRef("pk"), person=person, removed_at=None)
+    return _has_role(person) | (Q(visibility=Run.Visibility.PRIVATE) & _is_member(person))
+
+
+def _has_role(person: Person) -> Q:
     role = RunRole.objects.filter(run=OuterRef("pk"), person=person).exclude(accepted_at=None)
-    return Q(organizer=person) | Q(Exists(role)) | (Q(visibility=Run.Visibility.PRIVATE) & Q(Exists(member)))
+    return Q(organizer=person) | Q(Exists(role))
+
+
+def _is_member(person: Person) -> Q:
+    return Q(Exists(Member.objects.filter(run=OuterRef("pk"), person=person, removed_at=None)))
 
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
@@ -54,7 +62,9 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
-    """The run of a credential, while its person may help; a relay of the site (None) serves all. Raises E305, E324.
+    """The run of a credential, while its person may help; a relay of the site (None) serves all.
+
+    Raises Problem E305, E324 (removed), E410 (members only).
 
     A credential is good for an hour; who was removed meanwhile has lost the run all the same.
     """
@@ -63,14 +73,21 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
     if run is None:
         raise Problem.of("E305", address=address)
     if person is not None:
-        _require_not_removed(run, person)
+        _require_part(run, person)
     return run
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Runs in which somebody's machines may take part: what they see, but for those they were removed from."""
-    removed = Member.objects.filter(run=OuterRef("pk"), person=person, removed_at__isnull=False)
-    return visible_runs(person).exclude(Exists(removed))
+    """Runs in which somebody's machines may take part: what they see, but for those they were removed from, and those
+    by request of which they are no member.
+    """
+    others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
+    return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
+
+
+def _removals(person: Person) -> QuerySet[Member]:
+    """Of the run of an outer query."""
+    return Member.objects.filter(run=OuterRef("pk"), person=person, removed_at__isnull=False)
 
 
 def participants(run: Run) -> QuerySet[Person]:
@@ -81,14 +98,25 @@ def participants(run: Run) -> QuerySet[Person]:
     members = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
-    if run.visibility != Run.Visibility.PRIVATE:
+    if not run.members_only:
         taking_part |= Q(pk__in=run.totals.order_by().values("person"))
     return Person.objects.filter(taking_part, is_active=True).exclude(pk__in=removed)
 
 
-def _require_not_removed(run: Run, person: Person) -> None:
-    if not helped_runs(person).filter(pk=run.pk).exists():
-        raise Problem.of("E324")
+def takes_part(run: Run, person: Person) -> bool:
+    """Whether somebody's machines may take part."""
+    return helped_runs(person).filter(pk=run.pk).exists()
+
+
+def is_removed(run: Run, person: Person) -> bool:
+    """Whether somebody was removed, and not let back in."""
+    return run.members.filter(person=person, removed_at__isnull=False).exists()
+
+
+def _require_part(run: Run, person: Person) -> None:
+    if not takes_part(run, person):
+        may_ask = run.visibility == Run.Visibility.REQUEST and not is_removed(run, person)
+        raise Problem.of("E410" if may_ask else "E324")
 
 
 def require_unremoved(run: Run, machine: Machine) -> None:
@@ -104,10 +132,10 @@ def _of_removed(run: Run) -> QuerySet[Machine]:
 
 
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Those of these machines whose people, now or before, were removed, or have no part in a run by invitation."""
+    """Those of these machines whose people, now or before, were removed, or have no part in a run of members."""
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
-    is_open = Run.objects.filter(pk=run.pk).exclude(visibility=Run.Visibility.PRIVATE)
+    is_open = Run.objects.filter(pk=run.pk, visibility__in=(Run.Visibility.PUBLIC, Run.Visibility.UNLISTED))
     others = Machine.objects.filter(pk__in=machines).exclude(person=run.organizer_id)
     gone = Q(person__in=removed) | Q(pk__in=_of_removed(run).values("pk"))
     return others.filter(gone | (~Q(person__in=invited) & ~Q(Exists(is_open))))
@@ -136,11 +164,14 @@ def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run that takes part in rounds now. Raises Problem E305, E306 (finished), E308 (not open), E324 (removed)."""
+    """A run that takes part in rounds now.
+
+    Raises Problem E305, E306 (finished), E308 (not open), E324 (removed), E410 (members only).
+    """
     run = access_run(slug=slug, viewer=viewer)
     person = person_of(viewer)
     if person is not None:
-        _require_not_removed(run, person)
+        _require_part(run, person)
     if run.state == Run.State.FINISHED:
         raise Problem.of("E306")
     require_open(run)
@@ -154,7 +185,7 @@ def require_open(run: Run) -> None:
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """A run by invitation is for members and those with a role; the others are open to all who know the address."""
+    """A run by invitation is for members and those with a role; others are seen by all who know the address."""
     return visible_runs(viewer).filter(pk=run.pk).exists()
 
 

@@ -14,7 +14,7 @@ from runs import queue, quotas
 from runs.datasets.resumable_upload import forget_upload
 from runs.lifecycle import roles
 from runs.lifecycle.drafts import delete_draft
-from runs.models import ActivityLine, HubAccount, Member, NamedVolunteer, Release, Run
+from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run
 from runs.queue import TaskName
 
 NOBODY = "a former volunteer"  # in place of their name, in what happened
@@ -28,6 +28,7 @@ PLACES = (  # what comes before the name, and what comes after it
     ("^", rf" (?:{DEEDS})\b| \("),
     (r"\bof ", r"'s samples|$| is| joined| left"),
     (r" (?:added|removed|let) ", r"\.$| back in\.$| as (?:co-organizer|moderator)\.$"),
+    (r" (?:accepted|declined) ", r"'s request to join\.$"),
     (r" (?:invited|withdrew) ", r" to be a (?:co-organizer|moderator)\.$|'s invitation as "),
 )
 
@@ -56,6 +57,7 @@ def delete_account(*, person: Person) -> str:
     for upload in person.uploads.all():
         transaction.on_commit(partial(forget_upload, upload))
     Member.objects.filter(person=person, removed_at=None).delete()
+    JoinRequest.objects.filter(person=person).delete()
     notices.forget_person(person=person)
     deactivation.forget_person(person=person)
     forget_lines(name)

@@ -32,7 +32,7 @@ from web.pages.runs import (
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
-from web.pages.runs.organizing import invitations, manage, roles, trail
+from web.pages.runs.organizing import invitations, join_requests, manage, roles, trail
 from web.pages.site import front, health, help_pages, install, styleguide, tastes
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
@@ -57,6 +57,8 @@ urlpatterns = [
     path("runs/<slug:slug>/roles/", roles.invite, name="roles"),
     path("runs/<slug:slug>/roles/<int:role_id>/", roles.take_back, name="given_role"),
     path("runs/<slug:slug>/role/", roles.own_role, name="role"),
+    path("runs/<slug:slug>/request/", join_requests.own_request, name="own_request"),
+    path("runs/<slug:slug>/requests/<int:request_id>/", join_requests.answer, name="answer_request"),
     path("runs/<slug:slug>/trail/", trail.trail_page, name="trail"),
     path("runs/<slug:slug>/finish/", manage.end_run, name="finish"),
     path("runs/<slug:slug>/members/", manage.add_member, name="members"),

@@ -1,6 +1,7 @@
 """Who may do what: the expected answer to every method of every address. Read by test_permissions.py.
 
-A row is: method, address, visibility of the run (`*`: whatever it is), then the answer to each requester. Its words:
+A row is: method, address, visibility of the run (`*`: whatever it is), then the answer to each requester. A run by
+request answers as a public one does, but for BY_REQUEST. Its words:
 
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
@@ -65,7 +66,18 @@ FURTHER = {
     ),
 }
 EVERYBODY = (*REQUESTERS, *FURTHER)
-VISIBILITIES = ("public", "unlisted", "private")
+WRITTEN = ("public", "unlisted", "private")
+VISIBILITIES = (*WRITTEN, "request")
+BY_REQUEST: dict[str, dict[str, str]] = {  # where a run by request answers somebody otherwise than a public one
+    "GET /runs/<slug>/join/<secret>/": {"member": "done", "organizer": "done"},
+    "POST /runs/<slug>/request/": {"stranger": "done", "operator": "done"},
+    "POST /api/v1/runs/<slug>/credential": {"stranger": "403", "operator": "403"},
+    "PUT /api/v1/runs/<slug>/snapshots/<step>": {"stranger": "403", "operator": "403"},
+    **{
+        f"GET /api/v1/files/{place}": {"stranger": "404", "operator": "404"}
+        for place in ("shards/<digest>", "snapshots/<digest>", "tokenizer", "tokenizer/<name>")
+    },
+}
 
 TABLE = """
                                                                nobody stranger member organizer operator revoked
@@ -198,6 +210,12 @@ GET   /runs/<slug>/finish/                           private   login  404      4
 POST  /runs/<slug>/finish/                           public    login  403      403    done      403      login
 POST  /runs/<slug>/finish/                           unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/finish/                           private   login  404      403    done      404      login
+POST  /runs/<slug>/request/                          public    login  409      409    409       409      login
+POST  /runs/<slug>/request/                          unlisted  login  409      409    409       409      login
+POST  /runs/<slug>/request/                          private   login  404      409    409       404      login
+POST  /runs/<slug>/requests/<request_id>/            public    login  403      403    done      403      login
+POST  /runs/<slug>/requests/<request_id>/            unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/requests/<request_id>/            private   login  404      403    done      404      login
 POST  /runs/<slug>/members/                          public    login  403      403    done      403      login
 POST  /runs/<slug>/members/                          unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/members/                          private   login  404      403    done      404      login
@@ -382,11 +400,18 @@ def rows() -> list[Row]:
     """The table, line by line, with the further requesters."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
     assert tuple(lines[0]) == REQUESTERS
-    return [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]
+    written = [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]
+    return [*written, *(_by_request(row) for row in written if row.visibility == "public")]
+
+
+def _by_request(row: Row) -> Row:
+    """The same of a run by request."""
+    others = BY_REQUEST.get(f"{row.method} {row.address}", {})
+    return row._replace(visibility="request", answers=row.answers | others)
 
 
 def _row(method: str, address: str, visibility: str, answers: dict[str, str]) -> Row:
     for name, further in FURTHER.items():
         meant = further.but.get(f"{method} {address}", further.like)
-        answers[name] = answers.get(meant) or meant.split()[VISIBILITIES.index(visibility)]
+        answers[name] = answers.get(meant) or meant.split()[WRITTEN.index(visibility)]
     return Row(method, address, visibility, answers)

@@ -26,7 +26,7 @@ from runs import storage
 from runs.access import may_see
 from runs.datasets.resumable_upload import begin_upload
 from runs.lifecycle import membership, roles
-from runs.models import Dataset, Release, Run, RunRole, Trial
+from runs.models import Dataset, JoinRequest, Release, Run, RunRole, Trial
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
 from web.http.tus import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
@@ -147,9 +147,11 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
     membership.remove_person(run=run, name=removed.username)
     gone = str(membership.removed_from(run).get().pk)
     helper, _ = Person.objects.get_or_create(username="Ravi")
+    asks, _ = Person.objects.get_or_create(username="Mei")
     return {
         "role_id": str(given_role(run, helper, Run.Role.MODERATOR).pk),
         "member_id": str(known.pk),
+        "request_id": str(JoinRequest.objects.create(run=run, person=asks).pk),
         "removed_id": gone,
         "invitation_id": str(invitation.pk),
         "invitation_secret": secret,
@@ -420,6 +422,8 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/roles/<role_id>/": posting(),
     "POST /runs/<slug>/role/": posting(answer="give_up"),
     "POST /runs/<slug>/finish/": posting(),
+    "POST /runs/<slug>/request/": posting(message="I have a machine"),
+    "POST /runs/<slug>/requests/<request_id>/": posting(answer="accept"),
     "POST /runs/<slug>/members/": posting(name="Noor"),
     "POST /runs/<slug>/members/<member_id>/": posting(),
     "POST /runs/<slug>/removed/": posting(**{"remove-name": "Noor"}),

@@ -19,6 +19,7 @@ POST  /runs/<slug>/delete/                           403          403
 POST  /runs/<slug>/announce/                         done         done
 POST  /runs/<slug>/members/<member_id>/              done         done
 POST  /runs/<slug>/removed/                          done         done
+POST  /runs/<slug>/requests/<request_id>/            done         done
 POST  /runs/<slug>/removed/<member_id>/              done         done
 GET   /runs/<slug>/role/                             200          200
 POST  /runs/<slug>/role/                             done         done

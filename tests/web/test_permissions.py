@@ -134,7 +134,7 @@ def test_whoever_is_like_somebody_else_is_so_at_addresses_that_there_are() -> No
         assert further.but.keys() - places == set(), name
 
 
-def test_no_row_stands_twice_and_runs_have_all_three_visibilities() -> None:
+def test_no_row_stands_twice_and_runs_have_all_visibilities() -> None:
     assert len({str(row) for row in ROWS}) == len(ROWS)
     kinds: dict[tuple[str, str], set[str]] = {}
     for row in ROWS:

@@ -15,7 +15,7 @@ from coordination.models import Presence
 from notices import services as notices
 from notices.models import Event, Way
 from runs.lifecycle.membership import add_member, create_invitation
-from runs.models import AveragedTotal, NamedVolunteer, Release, Run, RunRole, Snapshot, Trial
+from runs.models import AveragedTotal, JoinRequest, NamedVolunteer, Release, Run, RunRole, Snapshot, Trial
 from tests.runs.factories import committed, opened, owned
 from tests.web.browsing import as_
 
@@ -49,6 +49,8 @@ PAGES = [
     "/runs/run-0/publish/",
     "/runs/run-0/edit/",
     "/runs/run-1/",
+    "/runs/asked/",
+    "/runs/asked/manage/",
     "/people/helper0/",
     "/people/helper0/certificate/",
     "/people/helper0/runs/run-0/",
@@ -98,6 +100,10 @@ def grow(operator: Person) -> Callable[[int, int], None]:
             add_member(run=first, name=person.username)
             create_invitation(run=first)
             Presence.objects.update(at=timezone.now() + timedelta(days=1))  # it stays fresh, however long this takes
+            if place == 0:
+                opened(operator, slug="asked", visibility=Run.Visibility.REQUEST)
+            asking = Run.objects.get(slug="asked")
+            JoinRequest.objects.create(run=asking, person=person, message="Please")
             RunRole.objects.create(run=first, person=person, role="moderator", invited_by=operator)
             Snapshot.objects.create(
                 run=first, index=place + 1, step=place + 1, state_digest="", file=f"{place}", size=1, heldout_loss=5.0
@@ -153,3 +159,15 @@ def test_more_rows_are_no_more_questions(
     grow(FEW, MANY)
     assert {path: questions(client, path) for path in PAGES} == few
     assert {path: count for path, count in few.items() if count >= LIMIT} == {}
+
+
+@pytest.mark.parametrize("declined", [None, timezone.now()])
+def test_who_asks_to_join_costs_no_more(
+    volunteer: Person, organizer: Person, django_assert_max_num_queries: object, declined: object
+) -> None:
+    run = opened(organizer, slug="asked", visibility=Run.Visibility.REQUEST)
+    JoinRequest.objects.create(run=run, person=volunteer, declined_at=declined)
+    client = as_(volunteer)
+    client.get("/runs/asked/")
+    with django_assert_max_num_queries(LIMIT - 1):  # type: ignore[operator]
+        assert client.get("/runs/asked/").status_code == 200

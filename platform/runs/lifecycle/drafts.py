@@ -25,6 +25,7 @@ VISIBILITY = {
     Run.Visibility.PUBLIC: "public",
     Run.Visibility.UNLISTED: "unlisted: seen by whoever knows the address",
     Run.Visibility.PRIVATE: "by invitation",
+    Run.Visibility.REQUEST: "by request: seen by everybody, for members to train",
 }
 
 
@@ -80,13 +81,15 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 def change_visibility(
     *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
 ) -> None:
-    """Who may see it. Whoever has helped stays a member of a run that is by invitation from now on."""
+    """Who may see it and take part. Whoever has helped stays a member of a run that is for members from now on."""
     if run.visibility == visibility:
         return
     run.visibility = visibility
     run.save(update_fields=["visibility"])
-    if visibility == Run.Visibility.PRIVATE:
+    if run.members_only:
         keep_helpers(run)
+    if visibility != Run.Visibility.REQUEST:
+        run.join_requests.all().delete()
     add_action(run=run, kind="edited", text=f"The run is {VISIBILITY[visibility]} now.", by=by, role=role)
 
 

@@ -19,7 +19,7 @@ from accounts.models import Person
 from accounts.services import digest_of
 from peer_agent.protocol.errors import Problem
 from runs.access import outranks
-from runs.models import Invitation, Member, Run
+from runs.models import Invitation, JoinRequest, Member, Run
 from runs.timeline import MEMBER, ROLE, add_action, add_line
 
 ARTICLE: Mapping[Run.Role, str] = MappingProxyType(
@@ -99,6 +99,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
     if known is not None or not open_invitations(run).filter(pk=invitation.pk).update(uses=F("uses") + 1):
         raise Problem.of("E313")
     Member.objects.create(run=run, person=person, invitation=invitation)
+    forget_request(run, person)
     add_line(run=run, kind=MEMBER, text=f"{person.username} accepted an invitation.")
     return run
 
@@ -112,6 +113,7 @@ def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
         return known
     facts = {"removed_at": None, "joined_at": timezone.now()}
     member, _ = Member.objects.update_or_create(run=run, person=person, defaults=facts)
+    forget_request(run, person)
     add_action(run=run, kind=MEMBER, deed=f"added {person.username}.", by=by, on=person)
     return member
 
@@ -139,6 +141,7 @@ def remove_member(*, member: Member, by: Person | None = None) -> None:
         raise Problem.of("E325", name=person.username, role=ARTICLE[role])
     if not Member.objects.filter(pk=member.pk, removed_at=None).update(removed_at=timezone.now()):
         return
+    forget_request(run, person)
     add_action(run=run, kind=MEMBER, deed=f"removed {person.username}.", by=by, on=person)
     if run.roles.filter(person=person).delete()[0] and role is not None:
         deed = f"removed {person.username} as {role.label}."
@@ -163,13 +166,18 @@ def let_back(*, member: Member, by: Person | None = None) -> None:
         add_action(run=member.run, kind=MEMBER, deed=deed, by=by, on=member.person)
 
 
+def forget_request(run: Run, person: Person) -> None:
+    """Whoever is let in or removed by another way asks no more."""
+    JoinRequest.objects.filter(run=run, person=person).delete()
+
+
 def held_run(run: UUID) -> Run:
     """The run's row, held until the transaction ends: roles are counted, and given to nobody who is being removed."""
     return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 
 def keep_helpers(run: Run) -> None:
-    """A run that was open to all is by invitation now: whoever is in its ledger stays."""
+    """A run that was open to all is for members now: whoever is in its ledger stays."""
     helpers = run.totals.exclude(person=run.organizer).values_list("person", flat=True)
     rows = [Member(run=run, person_id=person) for person in helpers.distinct()]
     Member.objects.bulk_create(rows, ignore_conflicts=True)

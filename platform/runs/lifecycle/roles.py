@@ -15,7 +15,7 @@ from django.utils import timezone
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs.access import outranks
-from runs.lifecycle.membership import ARTICLE, held_run, person_called
+from runs.lifecycle.membership import ARTICLE, forget_request, held_run, person_called
 from runs.models import Member, Run, RunRole
 from runs.timeline import ROLE, add_action
 
@@ -81,6 +81,7 @@ def accept(*, offered: RunRole) -> None:
         raise Problem.of("E305", address=run.slug)
     if RunRole.objects.filter(pk=offered.pk, accepted_at=None).update(accepted_at=timezone.now()):
         Member.objects.get_or_create(run=run, person=person)
+        forget_request(run, person)
         deed = f"accepted to be {ARTICLE[role]}."
         add_action(run=run, kind=ROLE, deed=deed, by=person, is_internal=True)
 

@@ -1,6 +1,7 @@
 """Tables of runs. A run is a replicated log: `LogEntry` is the log, `Head` its end, `Snapshot` where replicas begin."""
 
 from runs.models.datasets import Dataset, Shard, Upload
+from runs.models.joining import JoinRequest
 from runs.models.ledger import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal
 from runs.models.log import Coverage, Head, LeaseMark, LogEntry, SealedRecord
 from runs.models.releases import HubAccount, NamedVolunteer, Publication, Release
@@ -19,6 +20,7 @@ __all__ = [
     "Head",
     "HubAccount",
     "Invitation",
+    "JoinRequest",
     "LeaseMark",
     "LedgerEntry",
     "LogEntry",

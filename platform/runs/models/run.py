@@ -38,6 +38,7 @@ class Run(models.Model):
         PUBLIC = "public"
         UNLISTED = "unlisted"
         PRIVATE = "private", "by invitation"
+        REQUEST = "request", "by request"  # everybody sees it, and members alone take part
 
     class Role(models.TextChoices):
         ORGANIZER = "organizer", "organizer"
@@ -76,6 +77,11 @@ class Run(models.Model):
     def run_id(self) -> RunId:
         """The run's name on the wire: 32 hexadecimal digits."""
         return RunId(self.id.hex)
+
+    @property
+    def members_only(self) -> bool:
+        """Whether only members' machines take part; of a run by request everybody sees the pages all the same."""
+        return self.visibility in (self.Visibility.PRIVATE, self.Visibility.REQUEST)
 
     @property
     def prompt_lines(self) -> list[str]:

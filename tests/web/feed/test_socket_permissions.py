@@ -27,6 +27,7 @@ WATCHING = """
 public    in     in       in     in      in        in       in      in
 unlisted  in     in       in     in      in        in       in      in
 private   404    404      in     404     in        404      404     404
+request   in     in       in     in      in        in       in      in
 """  # revoked machines and relays have no session: as nobody
 
 TAKING_PART = """
@@ -34,6 +35,7 @@ TAKING_PART = """
 public    E201   in       in     E324    in        in       E214    in
 unlisted  E201   in       in     E324    in        in       E214    in
 private   E201   E305     in     E305    in        E305     E214    in
+request   E201   E410     in     E324    in        E410     E214    in
 """  # each with a credential of the run that the site had signed, were it before they lost the run
 
 

@@ -126,6 +126,7 @@ def _exported(person: Person) -> Iterator[str]:
         "organized": list(person.runs.values("slug", "title", "created_at")),
         "roles": list(person.run_roles.values("run__title", "role", "invited_at", "accepted_at")),
         "memberships": list(person.memberships.values("run__title", "joined_at", "removed_at")),
+        "join_requests": list(person.join_requests.values("run__title", "message", "asked_at", "declined_at")),
         "totals": list(person.totals.values("run__slug", "machine__name", "samples", "tokens", "credit", "rounds")),
         "teams": list(person.in_teams.values("team__name", "joined_day", "left_day")),
         "uploads": list(person.uploads.values("filename", "size", "touched_at")),

@@ -9,9 +9,11 @@ from django.utils.safestring import mark_safe
 from django.views.decorators.http import require_safe
 
 from peer_agent.machine.sizes import in_bytes
+from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import Recipe
 from runs.access import MANAGING, access_run, person_of, role_of
 from runs.datasets.sources import source_lines
+from runs.lifecycle import joining
 from runs.models import Run
 from runs.selectors import written_at
 from runs.states import LIVE, MOVING
@@ -19,6 +21,7 @@ from web.agent_package import install_lines, is_near
 from web.http.access import run_or_404
 from web.http.requester import site_of
 from web.pages.runs.forms.estimate import estimate_of
+from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.model_download import home_facts
 from web.pages.runs.trials import trial_facts
 from web.run_picture.averaging import linked
@@ -38,13 +41,21 @@ STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: w
 @require_safe
 def run_page(request: HttpRequest, slug: str) -> HttpResponse:
     """What everybody sees of a run."""
-    run = run_or_404(access_run, request, slug)
+    return shown_page(request, run_or_404(access_run, request, slug))
+
+
+def shown_page(
+    request: HttpRequest, run: Run, *, fault: Fault | None = None, form: RequestForm | None = None
+) -> HttpResponse:
+    """The page, with what went wrong with a request to join."""
     facts, person = run_facts(request, run), person_of(request.user)
+    facts |= {"fault": fault, "standing": joining.standing_of(run, person), "request_form": form or RequestForm()}
     if facts["role"] is not None:
         facts["troubles"] = troubles_of(facts["seen"])
+        facts["asked"] = joining.waiting_in(run).count() if joining.takes_requests(run) else 0
     elif person is not None:
         facts["offered"] = run.roles.select_related("invited_by").filter(person=person, accepted_at=None).first()
-    return render(request, "web/runs/run.html", facts)
+    return render(request, "web/runs/run.html", facts, status=409 if fault else 400 if form else 200)
 
 
 @require_safe

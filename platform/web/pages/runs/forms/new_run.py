@@ -34,6 +34,7 @@ class NewRunForm(forms.Form):
     visibility = forms.ChoiceField(
         choices=[
             (Run.Visibility.PUBLIC, "Public: listed"),
+            (Run.Visibility.REQUEST, "By request: listed, people ask to join"),
             (Run.Visibility.UNLISTED, "Unlisted: anyone with the address"),
             (Run.Visibility.PRIVATE, "By invitation: members only"),
         ],

@@ -8,6 +8,7 @@ from django import forms
 
 from runs.access import outranks
 from runs.models import Run
+from runs.models.joining import LONGEST_MESSAGE
 from web.pages.runs.forms.new_run import NewRunForm, short_lines
 
 DAY = 24 * 3600
@@ -77,6 +78,18 @@ class MemberForm(forms.Form):
     """Somebody who has a name here."""
 
     name = forms.CharField(max_length=30, label="Username")
+
+
+class RequestForm(forms.Form):
+    """What somebody says who asks to join."""
+
+    message = forms.CharField(
+        max_length=LONGEST_MESSAGE,
+        required=False,
+        label="Message (optional)",
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=f"Only those who manage the run read it. Up to {LONGEST_MESSAGE} characters.",
+    )
 
 
 class RoleForm(MemberForm):

@@ -7,7 +7,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from peer_agent.protocol.errors import Problem
-from runs.access import may_see
+from runs.access import may_see, person_of, takes_part
 from runs.lifecycle import membership
 from runs.models import Run
 from web.http import rate_limits
@@ -32,7 +32,8 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
     except Problem as problem:
         return _refused(request, slug, problem, guess)
     rate_limits.forgive(*guess)
-    if run.visibility == Run.Visibility.PRIVATE and may_see(run, request.user):
+    person = person_of(request.user)
+    if run.members_only and person is not None and takes_part(run, person):
         return redirect("web:run", slug=slug)
     return render(request, "web/runs/invitation.html", {"run": run, "here": request.path})
 

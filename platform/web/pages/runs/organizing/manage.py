@@ -21,7 +21,7 @@ from runs.access import MANAGING, access_managed_run, access_moderated_run, acce
 from runs.datasets.hub_sources import arrived
 from runs.datasets.services import lacks_base
 from runs.datasets.sources import SourceLine
-from runs.lifecycle import drafts, ending, membership, roles, services
+from runs.lifecycle import drafts, ending, joining, membership, roles, services
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
 from runs.states import LIVE
@@ -216,7 +216,7 @@ def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., 
         try:
             member = deed(run=run, name=form.cleaned_data["name"], by=person_in(request))
         except Problem as problem:
-            if wrong == "removal_form" and run.visibility == Run.Visibility.PRIVATE:  # asked for on the leaderboard
+            if wrong == "removal_form" and run.members_only:  # asked for on the leaderboard
                 return manage_page(request, run, fault=problem.fault)
             form.add_error("name", problem.fault.titled)
         else:
@@ -265,6 +265,8 @@ def manage_page(
         "invitation_form": InvitationForm(),
         "link": link,
         **people_facts(run, own, part_of(membership.members_of(run), request, "members", page)),
+        "takes_requests": joining.takes_requests(run),
+        "requests": part_of(joining.waiting_in(run), request, "requests", page),
         "online_names": {peer.name for peer in facts["seen"].peers if peer.role != RELAY},
         "removed": part_of(membership.removed_from(run), request, "removed", page),
         "invitations": part_of(membership.open_invitations(run), request, "links", page) if own in MANAGING else (),

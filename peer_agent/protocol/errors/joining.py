@@ -1,0 +1,20 @@
+"""Errors of those who want to join a run of members."""
+
+from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, Entry, Severity
+
+JOINING: dict[str, Entry] = {
+    "E410": Entry(
+        "Members only",
+        Severity.MEDIUM,
+        "Only members train in this run, and you are not one of them.",
+        "Ask to join on the run's page, and start the agent again once you are let in.",
+        means=NOTHING_BEGUN,
+    ),
+    "E411": Entry(
+        "Request to join not sent",
+        Severity.LOW,
+        "You cannot ask to join: {reason}.",
+        "The run's page shows what became of your request.",
+        means=NOTHING_CHANGED,
+    ),
+}

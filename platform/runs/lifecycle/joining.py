@@ -1,0 +1,181 @@
+"""Requests to join a run by request: asked, taken back, accepted or declined. Accepted ones make a member."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from accounts.models import Person
+from notices import outbox
+from notices.models import Event
+from peer_agent.protocol.errors import Problem
+from runs import quotas
+from runs.access import is_removed, takes_part
+from runs.lifecycle.membership import held_run
+from runs.models import JoinRequest, Member, Run
+from runs.models.joining import LONGEST_MESSAGE
+from runs.states import LIVE
+from runs.timeline import MEMBER, add_action
+
+MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # requests that wait
+AGAIN_AFTER = timedelta(days=7)  # once one was declined
+GROUPED = timedelta(minutes=5)  # after which those who manage a run are told of all that came; once an hour at most
+TAKING = (Run.State.PREPARING, *LIVE)
+
+
+class Stage(StrEnum):
+    """Where somebody stands who may want to join."""
+
+    PART = "part"  # they take part already, or nobody need ask
+    CLOSED = "closed"  # the run takes no requests now
+    REMOVED = "removed"
+    WAITING = "waiting"
+    DECLINED = "declined"
+    FREE = "free"  # to ask
+
+
+class Standing(NamedTuple):
+    """The same with the request, where there is one, and from when they may ask again."""
+
+    stage: Stage
+    request: JoinRequest | None = None
+    again_at: datetime | None = None
+
+
+def takes_requests(run: Run) -> bool:
+    """Whether people can ask to join."""
+    return run.visibility == Run.Visibility.REQUEST and run.state in TAKING
+
+
+def waiting_in(run: Run) -> QuerySet[JoinRequest]:
+    """Requests to answer, the first first."""
+    waiting = run.join_requests.filter(declined_at=None).select_related("person")
+    return waiting if takes_requests(run) else waiting.none()
+
+
+def standing_of(run: Run, person: Person | None, now: datetime | None = None) -> Standing:
+    """Where somebody stands; whoever is not logged in is free to."""
+    if run.visibility != Run.Visibility.REQUEST or (person is not None and takes_part(run, person)):
+        return Standing(Stage.PART)
+    if not takes_requests(run):
+        return Standing(Stage.CLOSED)
+    if person is None:
+        return Standing(Stage.FREE)
+    if is_removed(run, person):
+        return Standing(Stage.REMOVED)
+    request = run.join_requests.filter(person=person).first()
+    if request is None:
+        return Standing(Stage.FREE)
+    if request.declined_at is None:
+        return Standing(Stage.WAITING, request)
+    again_at = request.declined_at + AGAIN_AFTER
+    return Standing(Stage.DECLINED, request, again_at) if again_at > (now or timezone.now()) else Standing(Stage.FREE)
+
+
+@transaction.atomic
+def ask(*, run: Run, person: Person, message: str = "") -> JoinRequest:
+    """Ask to become a member; asking again changes the message of a request that waits. Raises Problem E411."""
+    quotas.held(person)
+    now = held_run(run.pk)
+    if (reason := _why_not(now, person)) is not None:
+        raise Problem.of("E411", reason=reason)
+    now.join_requests.filter(declined_at__lte=timezone.now() - AGAIN_AFTER).delete()
+    facts = {"message": message[:LONGEST_MESSAGE]}
+    request, is_new = JoinRequest.objects.update_or_create(run=now, person=person, defaults=facts)
+    if is_new:
+        _tell_managers(now)
+    return request
+
+
+def _why_not(run: Run, person: Person) -> str | None:
+    standing = standing_of(run, person)
+    match standing.stage:
+        case Stage.WAITING:
+            return None
+        case Stage.PART:
+            return "you can take part already"
+        case Stage.CLOSED:
+            return "this run takes no requests now"
+        case Stage.REMOVED:
+            return "you were removed from this run"
+        case Stage.DECLINED:
+            return f"a request of yours was declined; you can ask again from {standing.again_at:%d %b %Y, %H:%M} UTC"
+    if waiting_in(run).count() >= MOST_OF_RUN:
+        return f"{MOST_OF_RUN} requests are waiting for an answer there already"
+    if waiting_of(person).count() >= MOST_OF_PERSON:
+        return f"{MOST_OF_PERSON} requests of yours are waiting for an answer already"
+    return None
+
+
+def waiting_of(person: Person) -> QuerySet[JoinRequest]:
+    """What somebody asked for and has no answer to, where there may still be one."""
+    return person.join_requests.filter(declined_at=None, run__state__in=TAKING, run__visibility=Run.Visibility.REQUEST)
+
+
+@transaction.atomic
+def take_back(*, run: Run, person: Person) -> None:
+    """Ask no more; a request that was declined stays so."""
+    now = held_run(run.pk)
+    if now.join_requests.filter(person=person, declined_at=None).delete()[0]:
+        _withdraw_if_none(now)
+
+
+@transaction.atomic
+def accept(*, request: JoinRequest, by: Person | None = None) -> None:
+    """Make who asked a member. Nothing where it was answered or taken back meanwhile.
+
+    Raises PermissionDenied for whoever has no role in the run.
+    """
+    run, person = _answerable(request, by), request.person
+    if not JoinRequest.objects.filter(pk=request.pk, declined_at=None).delete()[0] or is_removed(run, person):
+        return
+    Member.objects.get_or_create(run=run, person=person)
+    deed = f"accepted {person.username}'s request to join."
+    add_action(run=run, kind=MEMBER, deed=deed, by=by, on=person)
+    _tell(Event.ACCEPTED, run, person)
+
+
+@transaction.atomic
+def decline(*, request: JoinRequest, by: Person | None = None) -> None:
+    """Let somebody know that they are not let in; their words are forgotten. Otherwise as `accept`."""
+    run, person = _answerable(request, by), request.person
+    waiting = JoinRequest.objects.filter(pk=request.pk, declined_at=None)
+    if not waiting.update(declined_at=timezone.now(), message=""):
+        return
+    deed = f"declined {person.username}'s request to join."
+    add_action(run=run, kind=MEMBER, deed=deed, by=by, on=person, is_internal=True)
+    _tell(Event.DECLINED, run, person)
+
+
+def _answerable(request: JoinRequest, by: Person | None) -> Run:
+    """The run, held. Raises PermissionDenied for whoever has no role in it (any more)."""
+    run = held_run(request.run_id)
+    if run.role_of(by or run.organizer) is None:
+        raise PermissionDenied
+    return run
+
+
+def _tell(event: Event, run: Run, person: Person) -> None:
+    outbox.note(event, [person.pk], about=run.run_id, title=run.title, path=f"/runs/{run.slug}/")
+    _withdraw_if_none(run)
+
+
+def _tell_managers(run: Run) -> None:
+    """Once an hour: the notice names nobody, so that it is true of all who asked until it is read."""
+    now = timezone.now()
+    people = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
+    path, about = f"/runs/{run.slug}/manage/#requests", _about(run, now.hour)
+    outbox.note(Event.REQUEST, people, about=about, title=run.title, path=path, after=GROUPED, now=now)
+
+
+def _withdraw_if_none(run: Run) -> None:
+    if not waiting_in(run).exists():
+        outbox.withdraw(Event.REQUEST, [_about(run, hour) for hour in range(24)])
+
+
+def _about(run: Run, hour: int) -> str:
+    return f"{run.run_id}/{hour}"
