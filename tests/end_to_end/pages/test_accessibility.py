@@ -1,6 +1,6 @@
 """axe-core on every page, as a visitor and as the organizer, light and dark, wide and narrow: no violation.
 
-A page is one line of PAGES; `{run}` is the address of a run that trains, `{draft}` of a draft by invitation,
+A page is one line of PAGES; `{run}` is the address of a run that trains, `{draft}` of a draft by invitation, `{requested}` of a run that Teo asked to join,
 `{invitation}` of a link into it, `{done}` of a
 finished run, `{operator}` of the first operator's link, `{reset}` of one for a new password; `{code}` is what a machine
 asks with. The newcomer has come by another site, where they are called as somebody here.
@@ -71,6 +71,9 @@ PAGES = [
     Page("{run}edit/", who="Amina"),
     Page("{run}finish/", who="Amina"),
     Page("{run}publish/", who="Amina"),
+    Page("{requested}"),
+    Page("{requested}", who="Noor"),
+    Page("{requested}manage/", who="Amina", wait="#requests"),
     Page("{draft}", who="Amina"),
     Page("{draft}manage/", who="Amina", wait="#live"),
     Page("{draft}edit/", who="Amina"),
@@ -123,6 +126,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Site
         swarm.sign_up("Noor")
         places = drafted(swarm, amina) | {"code": asked(swarm)}
         places |= {"done": finished(swarm, amina), "operator": swarm.operator_link()}
+        places["requested"] = requested(swarm, amina)
         swarm.open_endless_run(amina, python_text()[:150_000])
         swarm.start_agent("amina")
         run = f"/runs/{swarm.slug}/"
@@ -144,6 +148,14 @@ def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
     team = organizer.submit("/teams/new/", {"name": "Hands"})
     assert "Create invitation link" in team
     return {"draft": draft, "invitation": link[1], "team": "/teams/hands/"}
+
+
+def requested(swarm: Swarm, organizer: Visitor) -> str:
+    """A run by request, which somebody asked to join."""
+    swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=9, visibility="request", title="By request")
+    path = f"/runs/{swarm.slug}/"
+    swarm.sign_up("Teo").submit(path, {"message": "I have two machines"}, action=f"{path}request/")
+    return path
 
 
 def reset(swarm: Swarm) -> str:
@@ -181,9 +193,10 @@ def scheme(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="module")
 def readers(site: Site, scheme: Scheme) -> Iterator[dict[str, Reader]]:
     """A stranger, the organizer who is logged in, and somebody who has no name here yet."""
-    found = {who: Reader(site.browser, color_scheme=scheme) for who in ("", "Amina", "newcomer")}
+    found = {who: Reader(site.browser, color_scheme=scheme) for who in ("", "Amina", "Noor", "newcomer")}
     found["newcomer"].page.goto(f"{site.swarm.url}/login/with/oidc/")
-    sign_in(found["Amina"], site.swarm.url, "Amina", PASSWORD)
+    for who in ("Amina", "Noor"):
+        sign_in(found[who], site.swarm.url, who, PASSWORD)
     yield found
     for reader in found.values():
         reader.context.close()

@@ -88,7 +88,7 @@ class RequestForm(forms.Form):
         required=False,
         label="Message (optional)",
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=f"Only those who manage the run read it. Up to {LONGEST_MESSAGE} characters.",
+        help_text=f"For the organizer, co-organizers and moderators. Up to {LONGEST_MESSAGE} characters.",
     )
 
 

@@ -41,7 +41,7 @@ def test_from_the_button_to_the_line_that_joins(asked: Run, volunteer: Person) -
     managed = page(as_(asked.organizer).get(f"{PATH}manage/"))
     assert "I have &lt;b&gt;two&lt;/b&gt; machines" in managed
     assert 'aria-label="Accept Teo"' in managed
-    assert "1 person asks to join this run." in page(as_(asked.organizer).get(PATH))
+    assert "1 person asked to join this run." in page(as_(asked.organizer).get(PATH))
     assert answer(asked.organizer, request, "accept").status_code == 302
     assert "manyhands join" in page(as_(volunteer).get(PATH))
     managed = page(as_(asked.organizer).get(f"{PATH}manage/"))
