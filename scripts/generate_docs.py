@@ -18,6 +18,7 @@ from peer_agent.protocol.coordinator.phases import TRANSITIONS
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.errors.entry import SAYS, Entry
+from peer_agent.protocol.errors.joining import JOINING
 from peer_agent.protocol.errors.links import LINKS
 from peer_agent.protocol.errors.material import MATERIAL
 from peer_agent.protocol.errors.operating import OPERATING
@@ -119,6 +120,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "What people give the site": SITE,
     "What runs are made of": MATERIAL,
     "Operating a site": OPERATING,
+    "Joining a run of members": JOINING,
 }
 OF_SETUP = "Setting up a checkout"
 

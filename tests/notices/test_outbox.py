@@ -36,7 +36,7 @@ def reached(volunteer: Person) -> Person:
 
 
 def test_by_default_nobody_is_told_of_anything(volunteer: Person) -> None:
-    assert [note(volunteer, event) for event in CHOSEN] == [0, 0, 0]
+    assert {event: note(volunteer, event) for event in CHOSEN} == dict.fromkeys(CHOSEN, 0)
     assert not Notice.objects.exists()
 
 

@@ -1,7 +1,7 @@
 """How many questions a page asks the database: fewer than twenty, and as many for fifty rows as for two."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -163,7 +163,7 @@ def test_more_rows_are_no_more_questions(
 
 @pytest.mark.parametrize("declined", [None, timezone.now()])
 def test_who_asks_to_join_costs_no_more(
-    volunteer: Person, organizer: Person, django_assert_max_num_queries: object, declined: object
+    volunteer: Person, organizer: Person, django_assert_max_num_queries: object, declined: datetime | None
 ) -> None:
     run = opened(organizer, slug="asked", visibility=Run.Visibility.REQUEST)
     JoinRequest.objects.create(run=run, person=volunteer, declined_at=declined)
