@@ -69,3 +69,7 @@ def test_a_headline_is_one_line(event: Event, title: str, machine: str) -> None:
 )
 def test_what_stays_of_a_name(name: str, line: str) -> None:
     assert one_line(name) == line
+
+
+def test_every_event_has_words_of_its_own() -> None:
+    assert len({words_of(event, title="Proverbs", machine="kitchen") for event in Event}) == len(Event)

@@ -1,9 +1,9 @@
 """axe-core on every page, as a visitor and as the organizer, light and dark, wide and narrow: no violation.
 
 A page is one line of PAGES; `{run}` is the address of a run that trains, `{draft}` of a draft by invitation,
-`{invitation}` of a link into it, `{done}` of a
-finished run, `{operator}` of the first operator's link, `{reset}` of one for a new password; `{code}` is what a machine
-asks with; `{requested}` of a run that Teo asked to join. The newcomer has come by another site, where they are called as somebody here.
+`{invitation}` of a link into it, `{done}` of a finished run, `{requested}` of one that Teo asked to join, `{operator}`
+of the first operator's link, `{reset}` of one for a new password; `{code}` is what a machine asks with. The newcomer
+has come by another site, where they are called as somebody here.
 """
 
 import json
