@@ -73,7 +73,7 @@ async def test_limits_replace_those_of_the_command_line_and_return(owned: Owned)
     owned.hear(m.Instructions(revision=1, limits=OwnerLimits(threads=1, duty_percent=40, up_kbps=800, down_kbps=80)))
     assert (owned.limits.threads, owned.limits.duty_percent) == (1, 40)
     assert UPLINK.is_paced
-    assert (UPLINK._bucket._rate, DOWNLINK._bucket._rate) == (100_000, 10_000)
+    assert (UPLINK._limited._rate, DOWNLINK._bucket._rate) == (100_000, 10_000)
     owned.hear(m.Instructions(revision=2))
     assert (owned.limits.threads, owned.limits.duty_percent) == (3, 100)
     assert not UPLINK.is_paced

@@ -11,7 +11,7 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 
 # A step every second or so: a page that moves while it is measured.
-SLOW = {"width": "64", "layers": "1", "target_batch": "64", "warmup_steps": "5"}
+SLOW: dict[str, Any] = {"width": "64", "layers": "1", "target_batch": "64", "warmup_steps": "5"}
 MORE_STEPS = 8
 STEPS_SHOWN = 25  # lists that are shorter than they may be grow with each step
 # What moved though nobody touched it: rows of a list by one that is new, and words behind a number. No more may.

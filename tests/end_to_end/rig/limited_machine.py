@@ -236,8 +236,9 @@ def share_of_samples(machine: Machine) -> float:
     head = machine.swarm.head()
     machine.swarm.wait(lambda: machine.swarm.head() >= head + COUNTED_STEPS, 240, "steps are made")
     records = [record for record in machine.swarm.records() if record["step"] > head]
-    own = [part["samples"] for record in records for part in record["contributions"] if part["person"] == "owner"]
-    return sum(own) / sum(int(record["samples"]) for record in records)
+    parts = [part for record in records for part in record["contributions"]]
+    own = sum(int(part["samples"]) for part in parts if part["person"] == "owner")
+    return own / sum(int(record["samples"]) for record in records)
 
 
 def threads(machine: Machine) -> dict[str, Any]:
