@@ -26,6 +26,8 @@ export interface LeaderboardLine {
   readonly now: boolean;
   /** Samples in the last steps. */
   readonly recent: number;
+  /** Ranks up since the day began. */
+  readonly moved: number;
   /** Their parts, oldest first, from 0 to 8. */
   readonly heights: readonly number[];
   /** Bytes averaged for the others, in words; empty for none. */

@@ -122,9 +122,12 @@ def last_loss(run: Run) -> float | None:
     return run.log.order_by("-index").values_list("loss", flat=True).first()
 
 
-def run_picture(run: Run, *, lines: int = 10) -> RunPicture:
-    """Everything of a run's page that rows know: seven queries at any length of the run, or eight."""
-    board, sums = board_and_totals(run, limit=lines)
+def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
+    """Everything of a run's page that rows know: seven queries at any length of the run, or eight.
+
+    `today`: the day since whose beginning ranks have moved, as `day_of` counts; without it none has.
+    """
+    board, sums = board_and_totals(run, limit=lines, today=today)
     head = _head(run, sums)
     is_short = head.pace_s is not None and head.pace_s < SHORT_S
     return replace(

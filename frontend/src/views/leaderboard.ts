@@ -29,12 +29,19 @@ function table(picture: Picture, me: string, you: string): TemplateResult {
 function row(line: LeaderboardLine, isMine: boolean, picture: Picture): TemplateResult {
   return html`<tr data-key=${line.key} class=${isMine ? "mine" : ""}>
     <td class="number quiet">${line.rank || nothing}</td>
-    <td>${line.name}${line.now ? html` <span class="now">● now</span>` : nothing}</td>
+    <td>${line.name}${moved(line.moved)}${line.now ? html` <span class="now">● now</span>` : nothing}</td>
     <td class="number"><eased-number .value=${line.samples}></eased-number></td>
     <td>${spark(line, picture.recent_steps)}</td>
     ${picture.averages ? html`<td class="number">${line.averaged}</td>` : nothing}
     <td class="number lesser"><eased-number .value=${line.rounds}></eased-number></td>
     <td class="number lesser">${line.machines}</td></tr>`;
+}
+
+/** How many ranks somebody has gone up or down since the day began. */
+function moved(ranks: number): TemplateResult | typeof nothing {
+  if (!ranks) return nothing;
+  const by = Math.abs(ranks);
+  return html` <span class="moved"><span aria-hidden="true">${ranks > 0 ? "▲" : "▼"} ${by}</span><span class="hidden">${ranks > 0 ? "up" : "down"} ${by} since yesterday</span></span>`;
 }
 
 /** Somebody's recent samples, as small bars. */

@@ -3,13 +3,13 @@
 The ledger of a long run has millions of rows, and a page looks every second: of them only the newest are read.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from django.db.models import BigIntegerField, Count, F, FloatField, Func, Min, Sum, Value, Window
-from django.db.models.functions import Cast, Power, Rank
+from django.db.models import BigIntegerField, Count, F, FloatField, Func, Min, OuterRef, Subquery, Sum, Value, Window
+from django.db.models.functions import Cast, Coalesce, Power, Rank
 
 from accounts.days import day_of
 from accounts.models import Person
@@ -17,11 +17,15 @@ from runs.models import LedgerEntry, Run
 
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
+MOVED = ("rank_before", "given_before")  # as it was when the day began
 BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
 
 
 class LeaderboardLine(NamedTuple):
-    """One row of the leaderboard. Equal samples share a rank."""
+    """One row of the leaderboard. Equal samples share a rank.
+
+    `moved`: by how many ranks up since the day began (UTC); 0 of who had given nothing by then.
+    """
 
     rank: int
     name: str
@@ -29,6 +33,7 @@ class LeaderboardLine(NamedTuple):
     tokens: int
     rounds: int
     machines: int
+    moved: int = 0
 
 
 class MachineLine(NamedTuple):
@@ -101,20 +106,22 @@ def totals(run: Run) -> Totals:
     return Totals(found["people"], found["machines"], found["samples_given"], found["tokens_read"])
 
 
-def leaderboard(run: Run, *, offset: int = 0, limit: int = 10) -> list[LeaderboardLine]:
-    """People by samples; among equals whoever gave first."""
-    return [LeaderboardLine(*row) for row in _board(run).values_list(*BOARD)[offset : offset + limit]]
+def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
+    """People by samples; among equals whoever gave first. Without `today` nobody has moved."""
+    names = BOARD if today is None else (*BOARD, *MOVED)
+    return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
 
-def board_and_totals(run: Run, *, limit: int = 10) -> tuple[list[LeaderboardLine], Totals]:
+def board_and_totals(run: Run, *, limit: int = 10, today: int | None = None) -> tuple[list[LeaderboardLine], Totals]:
     """The first lines of the leaderboard, and the sums of all of it, in one query."""
     everybody = {
         "people_of_all": Window(Count("*")),
         **{f"{name}_of_all": Window(_SumOf(F(name))) for name in ("machines", "given", "read")},
     }
-    rows = list(_board(run).annotate(**everybody).values_list(*BOARD, *everybody)[:limit])
-    of_all = Totals(*(int(value) for value in rows[0][len(BOARD) :])) if rows else Totals(0, 0, 0, 0)
-    return [LeaderboardLine(*row[: len(BOARD)]) for row in rows], of_all
+    names = BOARD if today is None else (*BOARD, *MOVED)
+    rows = list(_board(run, today).annotate(**everybody).values_list(*names, *everybody)[:limit])
+    of_all = Totals(*(int(value) for value in rows[0][len(names) :])) if rows else Totals(0, 0, 0, 0)
+    return [_line(row[: len(names)]) for row in rows], of_all
 
 
 def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, limit: int = 10) -> list[PeriodLine]:
@@ -179,11 +186,23 @@ def shares(run: Run, *, steps: int, limit: int) -> Shares:
     return Shares(min(steps, last), sum(samples for _, samples in given), dict(given[:limit]))
 
 
-def _board(run: Run) -> Any:
-    """A row for each person in the order of the leaderboard; its columns are `BOARD`."""
+def _board(run: Run, today: int | None = None) -> Any:
+    """A row for each person in the order of the leaderboard; its columns are `BOARD`, and of a day also `MOVED`."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
     sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk"))
+    if today is not None:
+        own = run.daily.filter(person=OuterRef("person"), day=today).order_by().values("samples")
+        before = sums.annotate(
+            given_before=F("given") - Coalesce(Subquery(own), Value(0), output_field=BigIntegerField())
+        )
+        sums = before.annotate(rank_before=Window(Rank(), order_by=F("given_before").desc()))
     return sums.order_by("-given", "first")
+
+
+def _line(row: Sequence[Any]) -> LeaderboardLine:
+    """Of the columns of `BOARD`, and of `MOVED` where they were asked for."""
+    line, (rank_before, given_before) = LeaderboardLine(*row[: len(BOARD)]), row[len(BOARD) :] or (0, 0)
+    return line._replace(moved=rank_before - line.rank) if given_before > 0 else line
 
 
 class _SumOf(Func):

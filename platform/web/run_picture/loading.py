@@ -6,6 +6,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from accounts.days import day_of
 from peer_agent.protocol.errors import Fault
 from runs import selectors
 from runs.access import BESIDE
@@ -19,7 +20,8 @@ from web.run_picture.troubles import run_troubles
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
     """What there is to see of a run now; also what its links carry, for whoever may know."""
-    return _seen(run, selectors.run_picture(run, lines=LEADERBOARD_LINES), with_links=with_links)
+    picture = selectors.run_picture(run, lines=LEADERBOARD_LINES, today=day_of(timezone.now()))
+    return _seen(run, picture, with_links=with_links)
 
 
 def head_of(run: Run) -> Seen:

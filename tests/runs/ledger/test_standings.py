@@ -59,6 +59,18 @@ class TestContract:
         assert standings.board_and_totals(run) == (standings.leaderboard(run), standings.totals(run))
         assert standings.board_and_totals(run, limit=1) == (standings.leaderboard(run, limit=1), (3, 4, 16, 8 * 16))
 
+    def test_ranks_move_since_the_day_began(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
+        run, today = opened(machines[0].person), day_of(timezone.now())
+        committed(run, (machines[0], 9), (machines[1], 6), (machines[2], 3))
+        DailyTotal.objects.update(day=today - 1)
+        committed(run, (machines[2], 8), (machines[3], 7), (machines[4], 1))
+        moved = [(line.name, line.rank, line.moved) for line in standings.leaderboard(run, today=today)]
+        assert moved == [("hand 2", 1, 2), ("hand 0", 2, -1), ("hand 3", 3, 0), ("hand 1", 4, -2)], "one is new today"
+        assert standings.board_and_totals(run, today=today)[0] == standings.leaderboard(run, today=today)
+        assert {line.moved for line in standings.leaderboard(run)} == {0}, "nobody has asked since when"
+        assert {line.moved for line in standings.leaderboard(run, today=today + 1)} == {0}, "a new day"
+        assert [line.name for line in standings.leaderboard(run, today=today, offset=1, limit=1)] == ["hand 0"]
+
     def test_days_and_weeks(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
         """A week halves what a sample weighs; today's board knows today alone."""
         run, now = opened(machines[0].person), timezone.now()

@@ -8,6 +8,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from accounts.days import day_of
 from accounts.selectors import names_with_page
 from runs.access import access_run, outranks, role_of
 from runs.ledger import standings
@@ -99,7 +100,8 @@ def _rows(run: Run, of: str, period: Period, *, offset: int) -> Sequence[Row]:
     """A page of them, and one more."""
     if period != Period.ALL:
         return standings.period_board(run, period, timezone.now(), offset=offset, limit=PAGE + 1)
-    return BOARDS[of](run, offset=offset, limit=PAGE + 1)
+    days = {"today": day_of(timezone.now())} if of == "people" else {}
+    return BOARDS[of](run, offset=offset, limit=PAGE + 1, **days)
 
 
 def _of(request: HttpRequest) -> str:

@@ -3,10 +3,11 @@
 import re
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 from accounts.models import Person
-from runs.models import AveragedTotal, Run
+from runs.models import AveragedTotal, DailyTotal, Run
 from tests.runs.factories import committed, owned
 from tests.web.browsing import as_, page
 from web.pages.runs import leaderboard
@@ -47,6 +48,25 @@ def test_a_page_asks_for_its_readers_line_alone(crowd: Run, stranger: Person) ->
     answer = Client().get(path)
     assert answer.json() == {"you": ""}
     assert answer["Cache-Control"] == "private, no-store"
+
+
+def test_who_has_moved_up_or_down_is_marked_and_said(crowd: Run, client: Client) -> None:
+    DailyTotal.objects.update(day=F("day") - 1)
+    committed(crowd, (owned(Person.objects.get(username="hand 05"), "second").machine, 21))
+    up = '<span aria-hidden="true">▲ 2</span><span class="hidden">up 2 since yesterday</span>'
+    down = '<span aria-hidden="true">▼ 1</span><span class="hidden">down 1 since yesterday</span>'
+    for path in ("/runs/proverbs/", "/runs/proverbs/leaderboard/"):
+        text = page(client.get(path))
+        assert re.search(rf'hand 05(</a>)? <span class="moved">{up}', text), path
+        assert text.count(down) == 2, path
+        assert text.count('class="moved"') == 3, path
+    assert "moved" not in page(client.get("/runs/proverbs/leaderboard/?of=machines"))
+    lines = client.get("/runs/proverbs/feed.json").json()["run"]["leaderboard"]
+    assert {line["name"]: line["moved"] for line in lines if line["moved"]} == {
+        "hand 05": 2,
+        "hand 03": -1,
+        "hand 04": -1,
+    }
 
 
 def test_the_feed_does_not_grow_with_the_people(crowd: Run, client: Client) -> None:
