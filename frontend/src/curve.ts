@@ -1,5 +1,6 @@
 /** The columns that the chart draws, by the rules of `peer_agent/plot/scales.py`. Pure. */
 
+import { type ChartKey, valuesOf } from "./charts";
 import type { Measured, Point } from "./picture";
 
 /** Of the range of losses: beyond them, and below the dotted line where it is lowest. */
@@ -12,14 +13,15 @@ export type Axis = "step" | "time";
 
 export interface Columns {
   readonly x: number[];
-  readonly loss: number[];
-  readonly smooth: number[];
+  /** Of the chart, as they are and smoothed; null where one is not known. */
+  readonly values: (number | null)[];
+  readonly smooth: (number | null)[];
 }
 
-/** Points as columns; `weight` in [0, 1) is how much of the past stays in the smoothed loss. */
-export function columns(points: readonly Point[], axis: Axis, weight: number): Columns {
-  const loss = points.map((point) => point[1]);
-  return { x: points.map((point) => point[axis === "step" ? 0 : 2]), loss, smooth: smoothed(loss, weight) };
+/** Points as columns; `weight` in [0, 1) is how much of the past stays in the smoothed values. */
+export function columns(points: readonly Point[], axis: Axis, weight: number, key: ChartKey = "loss"): Columns {
+  const values = valuesOf(points, key);
+  return { x: points.map((point) => point[axis === "step" ? 0 : 2]), values, smooth: smoothed(values, weight) };
 }
 
 /** Held-out losses where the chart draws them. A snapshot comes in after its step and is never beyond the curve. */
@@ -51,11 +53,12 @@ export function perplexityText(loss: number): string {
   return part.toFixed(part < 10 ? 1 : 0) + unit;
 }
 
-/** Exponential mean, corrected for its beginning so that it starts at the first value. */
-export function smoothed(values: readonly number[], weight: number): number[] {
+/** Exponential mean, corrected for its beginning so that it starts at the first value; gaps stay gaps. */
+export function smoothed(values: readonly (number | null)[], weight: number): (number | null)[] {
   let sum = 0;
   let mass = 0;
   return values.map((value) => {
+    if (value === null) return null;
     sum = weight * sum + (1 - weight) * value;
     mass = weight * mass + (1 - weight);
     return sum / mass;

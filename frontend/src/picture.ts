@@ -1,7 +1,17 @@
 /** What a run's page shows. `platform/web/run_picture/picture.py` makes it; the names are the same. */
 
-/** Step, nats per token, seconds of UTC. */
-export type Point = readonly [step: number, loss: number, at: number];
+/** Step, nats per token, seconds of UTC; then what the further charts show, null where it is not known. */
+export type Point = readonly [
+  step: number, loss: number, at: number,
+  samples_per_s: number | null, machines: number | null, learning_rate: number | null, bytes_averaged: number | null,
+];
+
+/** A chart beside that of the loss, of which there is something to be seen. */
+export interface FurtherChart {
+  readonly key: string;
+  readonly name: string;
+  readonly summary: string;
+}
 
 export interface Bar {
   readonly key: string;
@@ -127,6 +137,7 @@ export interface Values {
   /** A sentence where held-out loss rises while training loss falls. */
   readonly warning: string;
   readonly summary: string;
+  readonly charts: readonly FurtherChart[];
   readonly unigram: number | null;
   readonly step_title: string;
   readonly phase: string;

@@ -4,6 +4,11 @@ import { expect, it } from "vitest";
 
 import golden from "../../tests/golden/curve.json";
 import { bounds, circles, columns, levelTexts, noteSide, perplexityText, smoothed } from "../src/curve";
+import type { Point } from "../src/picture";
+
+function point(step: number, loss: number, at: number, speed: number | null = null): Point {
+  return [step, loss, at, speed, null, null, null];
+}
 
 it("smoothing begins at the first value and keeps a constant", () => {
   expect(smoothed([5, 5, 5], 0.9)).toEqual([5, 5, 5].map((value) => expect.closeTo(value)));
@@ -12,9 +17,15 @@ it("smoothing begins at the first value and keeps a constant", () => {
 });
 
 it("columns follow steps or time", () => {
-  const points = [[1, 6, 1000] as const, [2, 5, 1010] as const];
+  const points = [point(1, 6, 1000), point(2, 5, 1010)];
   expect(columns(points, "step", 0).x).toEqual([1, 2]);
   expect(columns(points, "time", 0).x).toEqual([1000, 1010]);
+});
+
+it("a further chart has its values at the same steps, and gaps where one is not known", () => {
+  const points = [point(1, 6, 1000, 8), point(2, 5, 1010), point(3, 4, 1020, 4)];
+  expect(columns(points, "step", 0, "speed")).toEqual({ x: [1, 2, 3], values: [8, null, 4], smooth: [8, null, 4] });
+  expect(columns(points, "step", 0.5, "speed").smooth[2]).toBeLessThan(8);
 });
 
 it.each(golden.bounds.map((one) => [one.why, one] as const))("the axis: %s", (_, { losses, unigram, range }) => {
@@ -36,7 +47,7 @@ it("a logarithmic axis never reaches zero, and otherwise is the same", () => {
 });
 
 it("held-out losses stand at their step, or at the time their snapshot came in", () => {
-  const points = [[1, 6, 1000] as const, [2, 5, 1010] as const];
+  const points = [point(1, 6, 1000), point(2, 5, 1010)];
   const heldout = [
     { key: "1", step: 1, at: 1004, loss: 6.1 },
     { key: "2", step: 2, at: 1013, loss: 5.2 },
@@ -49,7 +60,7 @@ it("held-out losses stand at their step, or at the time their snapshot came in",
 
 it.each(golden.heldout.map((one) => [one.why, one] as const))("circles: %s", (_, { last, heldout, drawn }) => {
   const rows = heldout.map(([step = 0, loss = 0]) => ({ key: `${step}`, step, loss, at: step }));
-  expect(circles(rows, [[1, 7, 1], [last, 6, last]], "step")).toEqual(drawn.map(([x, loss]) => ({ x, loss })));
+  expect(circles(rows, [point(1, 7, 1), point(last, 6, last)], "step")).toEqual(drawn.map(([x, loss]) => ({ x, loss })));
 });
 
 it("the words of the dotted line keep clear of the curve's end", () => {

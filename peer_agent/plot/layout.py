@@ -4,7 +4,18 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from peer_agent.plot.scales import Loss, Scale, bounds, level_texts, note_side, perplexity_text, thinned, ticks
+from peer_agent.plot.scales import (
+    Loss,
+    Scale,
+    bounds,
+    level_texts,
+    note_side,
+    perplexity_text,
+    short_text,
+    thinned,
+    ticks,
+    zero_bounds,
+)
 
 LETTER_WIDTH = 0.58  # of its height, about
 
@@ -65,19 +76,23 @@ def lay_out(
     heldout: Sequence[Loss] = (),
     note: str = "unigram",
     as_perplexity: bool = False,
+    is_amount: bool = False,
 ) -> Layout | None:
     """The places of a curve, whose `points` are in the order of their steps; None where it has no finite one.
 
     `as_perplexity`: the same drawing, whose texts are of that. It rises by the same factor from line to line.
+    `is_amount`: values are of another kind than losses, and their axis begins at zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
         return None
     held = [(step, loss) for step, loss in heldout if step <= shown[-1][0]]
     x = Scale(min(shown[0][0], 1), max(shown[-1][0], 2), frame.left, frame.end)
-    y = Scale(*bounds([loss for _, loss in (*shown, *held)], unigram), frame.foot, frame.top)
+    values = [value for _, value in (*shown, *held)]
+    y = Scale(*(zero_bounds(values) if is_amount else bounds(values, unigram)), frame.foot, frame.top)
     levels, curve = ticks(y.low, y.high), [(x(step), y(loss)) for step, loss in shown]
-    texts = [*map(perplexity_text, levels)] if as_perplexity else level_texts(levels)
+    texts = [*map(short_text if is_amount else perplexity_text, levels)]
+    texts = texts if is_amount or as_perplexity else level_texts(levels)
     level, value = None if unigram is None else y(unigram), unigram or 0.0
     note = f"{note} {perplexity_text(value) if as_perplexity else f'{value:.2f}'}"
     return Layout(

@@ -14,6 +14,8 @@ MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: beyond them, and
 LEAST_MARGIN = 0.05  # nats per token
 MOST_NATS = 20.0  # of a loss whose perplexity is told: beyond them it says nothing
 
+UNITS = ("", "k", "M", "G", "T", "P", "E")  # of thousands
+
 Loss = tuple[int, float]  # step, nats per token
 
 
@@ -56,6 +58,11 @@ def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float
     )
 
 
+def zero_bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis of amounts: from zero, with a margin above."""
+    return 0.0, (1.0 + MARGIN) * max(values, default=0.0) or 1.0
+
+
 def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
     """Round values within [low, high]: steps of 1, 2 or 5 times a power of ten."""
     if not high > low:
@@ -72,6 +79,24 @@ def level_texts(levels: Sequence[float]) -> list[str]:
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{level:.{decimals}f}" for level in levels]
+
+
+def short_text(value: float) -> str:
+    """An amount in at most three digits: 0, 2e-4, 0.0125, 35.2, 1.53k, 12.4M."""
+    if value == 0:
+        return "0"
+    power = math.floor(math.log10(abs(value)) + 1e-9)
+    if power < -3:
+        return f"{_digits(value / 10.0**power)}e{power}"
+    rounded = float(f"{value:.3g}")
+    unit = min(max(math.floor(math.log10(abs(rounded)) + 1e-9) // 3, 0), len(UNITS) - 1)
+    return f"{_digits(rounded / 1000.0**unit)}{UNITS[unit]}"
+
+
+def _digits(value: float) -> str:
+    """At most three, and no zeros behind a point."""
+    text = f"{value:#.3g}" if abs(value) < 1000 else f"{value:.0f}."
+    return text.rstrip("0").rstrip(".")
 
 
 def perplexity_text(loss: float) -> str:

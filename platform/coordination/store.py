@@ -11,6 +11,7 @@ from accounts.keys import site_key
 from accounts.models import Machine
 from coordination.snapshots import as_message
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.coordinator.events import Directed, Goal, Mark
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
@@ -22,7 +23,7 @@ from runs.access import shut_out
 from runs.ledger.averaged import add_averaged
 from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units
 from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
-from runs.ledger.totals import add_to_day, add_to_totals
+from runs.ledger.totals import MOST, add_to_day, add_to_totals
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -91,6 +92,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
     ).update(index=record.index, step=record.step, digest=digest_of(sealed))
     if moved != 1:
         raise Stale
+    averaged = averaged_bytes(record, run.parsed_recipe.codec_up)
     entry = LogEntry.objects.create(
         run=run,
         index=record.index,
@@ -103,13 +105,15 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
         duration_s=duration_s,
         attempts=attempts,
         exact=record.exact,
+        learning_rate=record.scalars.learning_rate,
+        bytes_averaged=min(MOST, sum(averaged.values())),
     )
     keep_sealed(entry, sealed)
     rows = _ledger_rows(run, entry, record)
     LedgerEntry.objects.bulk_create(rows)
     add_to_totals(run, rows)
     add_to_day(run, rows, entry.at)
-    add_averaged(run, record)
+    add_averaged(run, averaged)
     add_committed(run, (unit for part in record.contributions for unit in part.units))
 
 

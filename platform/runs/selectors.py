@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import Count, DateTimeField, F, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Coalesce, Mod, RowNumber
@@ -28,11 +28,15 @@ RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and t
 
 
 class Point(NamedTuple):
-    """The loss of one committed step."""
+    """The loss of one committed step, and what else its entry says; None of what it does not say."""
 
     step: int
     loss: float
     at: datetime | None = None
+    samples_per_s: float | None = None
+    machines: int | None = None
+    learning_rate: float | None = None
+    bytes_averaged: int | None = None
 
 
 class Measured(NamedTuple):
@@ -195,7 +199,12 @@ def pace(newest_first: list[datetime]) -> float | None:
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
     """The curve: at most `most` points, however long the run is, and no other rows are read for them."""
     rows = run.log.filter(index__in=places(run.head.index, most)).order_by("index")
-    return [Point(*row) for row in rows.values_list("step", "loss", "at")]
+    names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
+    return [_point(*row) for row in rows.values_list(*names)]
+
+
+def _point(step: int, loss: float, at: datetime, samples: int, duration_s: float, *others: Any) -> Point:
+    return Point(step, loss, at, samples / duration_s if duration_s > 0 else None, *others)
 
 
 def places(last: int, most: int = POINTS) -> list[int]:

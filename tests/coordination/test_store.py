@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from coordination import store
 from coordination.hosts import claims
 from coordination.snapshots import news_of
+from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
@@ -71,6 +72,8 @@ class TestCommit:
         head, entry = Head.objects.get(), LogEntry.objects.get()
         assert (head.index, head.step, head.digest) == (1, 1, digest_of(sealed(record)))
         assert (entry.index, entry.peers, entry.samples, entry.attempts) == (1, 2, 4, 2)
+        given = averaged_bytes(record, example.run.parsed_recipe.codec_up)
+        assert (entry.learning_rate, entry.bytes_averaged) == (record.scalars.learning_rate, sum(given.values()))
         rows = LedgerEntry.objects.values_list("machine", "person__username", "samples", "weight")
         assert sorted(row[1:] for row in rows) == [("Noor", 2, 14), ("Teo", 2, 14)]
         require_equal_books(example.run)

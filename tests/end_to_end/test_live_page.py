@@ -43,7 +43,8 @@ RECORDER = """
 DIFFERENCES = """async () => {
   const fresh = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
   const text = (page, name) => page.querySelector(`[data-live=${name}]`).textContent.replace(/\\s+/g, "");
-  const names = ["badge", "sentence", "under", "loss", "summary", "step", "leaderboard", "averaging", "links"];
+  const names = ["badge", "sentence", "under", "loss", "charts", "summary", "step"];
+  names.push("leaderboard", "averaging", "links");
   if (!document.querySelector(".curve")) names.push("chart");
   return names.map((name) => [name, text(fresh, name), text(document, name)]).filter(([, one, other]) => one !== other);
 }"""

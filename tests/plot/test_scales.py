@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer_agent.plot.scales import MOST_POINTS, Loss, bounds, level_texts, note_side, perplexity_text, thinned, ticks
+from peer_agent.plot.scales import (
+    MOST_POINTS,
+    Loss,
+    bounds,
+    level_texts,
+    note_side,
+    perplexity_text,
+    short_text,
+    thinned,
+    ticks,
+    zero_bounds,
+)
 from tests.golden import golden
 
 CASES: dict[str, list[dict[str, Any]]] = golden("curve")
@@ -26,6 +37,17 @@ def test_labels_of_one_axis_have_equally_many_decimals() -> None:
     assert [level_texts(case["levels"]) for case in CASES["level_texts"]] == [
         case["texts"] for case in CASES["level_texts"]
     ]
+
+
+@pytest.mark.parametrize("case", CASES["zero_bounds"], ids=lambda case: case["why"])
+def test_amounts_begin_at_zero(case: dict[str, Any]) -> None:
+    values = [value for value in case["values"] if value is not None]
+    assert zero_bounds(values) == pytest.approx(tuple(case["range"]))
+
+
+def test_amounts_are_written_short() -> None:
+    for case in CASES["short_text"]:
+        assert short_text(case["value"]) == case["text"]
 
 
 def test_the_words_of_the_dotted_line_keep_clear_of_the_curves_end() -> None:

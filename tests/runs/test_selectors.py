@@ -94,6 +94,17 @@ def test_a_picture_takes_the_same_queries_at_any_length(
         selectors.run_picture(fresh)
 
 
+def test_a_point_has_what_its_entry_says(run: Run, laptop: Owned) -> None:
+    for _ in range(2):
+        committed(run, (laptop.machine, 4))
+    run.log.filter(index=2).update(duration_s=0, learning_rate=3e-4, bytes_averaged=2**40)
+    first, second = selectors.loss_points(run)
+    assert first.samples_per_s == pytest.approx(4 / 1.5)
+    assert first.machines == 1
+    assert (first.learning_rate, first.bytes_averaged) == (None, None), "a row of before"
+    assert second[3:] == (None, 1, 3e-4, 2**40)
+
+
 def test_commits_leave_room_for_other_news(run: Run) -> None:
     ActivityLine.objects.create(run=run, kind="joined", text="Teo joined")
     for step in range(50):

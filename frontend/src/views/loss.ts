@@ -1,13 +1,14 @@
-/** The loss figure and its curve: uPlot, in three inks that come from the style sheet. */
+/** The loss figure and its curve, and the further charts in its place: uPlot, in three inks of the style sheet. */
 
 import { type TemplateResult, html, nothing } from "lit";
 import { ref } from "lit/directives/ref.js";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
+import { type ChartKey, chartKey, said as amount, shortText, zeroBounds } from "../charts";
 import { type Axis, bounds, circles, columns, levelTexts, noteSide, perplexityText } from "../curve";
 import { fill } from "../page";
-import type { Picture } from "../picture";
+import type { FurtherChart, Picture, Point } from "../picture";
 import { clock, grouped, label } from "../words";
 
 const SMOOTHING: Record<string, number> = { none: 0, some: 0.8, much: 0.95 };
@@ -16,7 +17,11 @@ const WHOLE = rounded([1, 10, 100, 1e3, 1e4, 1e5, 1e6]);
 // uPlot's own logarithmic axis knows powers of ten only; a loss lies between two of them.
 const LOGARITHMIC = { distr: 100, fwd: Math.log, bwd: Math.exp } as const;
 const FINE = rounded([1e-4, 1e-3, 0.01, 0.1, 1, 10]);
+const ANY = rounded(Array.from({ length: 31 }, (_, place) => Number(`1e${place - 12}`))); // of amounts: rates, bytes
+const LOSS = { key: "loss", name: "Loss" } as const;
 
+/** What is drawn: as the page was asked for, until another is chosen. */
+let key: ChartKey | null = null;
 let axis: Axis = "step";
 let smoothing = "none";
 let isLog = false;
@@ -28,12 +33,42 @@ let zoom: { readonly min: number; readonly max: number } | null = null;
 
 export function showLoss(picture: Picture): void {
   latest = picture;
-  const { summary } = picture;
+  key ??= chartKey(document.querySelector<HTMLElement>("[data-chart]")?.dataset["chart"]);
+  const summary = further(picture)?.summary ?? picture.summary;
   fill("loss", html`${picture.heldout_loss === null ? training(picture) : heldOut(picture, picture.heldout_loss)}
     ${picture.warning ? html`<p class="warning">${picture.warning}</p>` : nothing}`);
+  fill("charts", picture.charts.length ? offered(picture) : html``);
   fill("summary", picture.points.length ? summary : "");
   fill("chart", picture.points.length ? html`<div class="curve" role="img" tabindex="0" aria-label=${`${summary} Arrow keys read it point by point.`} @keydown=${step} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
   draw();
+}
+
+/** The chart that is drawn in place of the loss. */
+function further(picture: Picture | null): FurtherChart | undefined {
+  return picture?.charts.find((each) => each.key === key);
+}
+
+/** The same, by its name: of a chart that is not there (any more) the loss. */
+function drawn(): ChartKey {
+  return chartKey(further(latest)?.key);
+}
+
+/** All charts there are, as links that also work where this script does not. */
+function offered(picture: Picture): TemplateResult {
+  const now = drawn();
+  const link = ({ key, name }: { readonly key: string; readonly name: string }) =>
+    html`<a href=${`?chart=${key}#loss`} aria-current=${key === now ? "true" : nothing} @click=${(event: Event) => choose(event, key)}>${name}</a>`;
+  return html`<nav class="charts" aria-label="Charts">${[LOSS, ...picture.charts].map(link)}</nav>`;
+}
+
+/** Another chart of the same steps: the part of them that is looked at stays. */
+function choose(event: Event, name: string): void {
+  event.preventDefault();
+  key = chartKey(name);
+  const query = new URLSearchParams(location.search);
+  query.set("chart", name);
+  history.replaceState(null, "", `?${query}`);
+  if (latest) showLoss(latest);
 }
 
 /** Whether this reader has asked for perplexities: the page was fetched so. */
@@ -80,7 +115,7 @@ function choices() {
   return html`<p class="choices">
     <label>along <select @change=${chooseAxis}><option value="step">steps</option><option value="time">time</option></select></label>
     <label>smooth <select @change=${chooseSmoothing}><option value="none">not</option><option value="some">some</option><option value="much">much</option></select></label>
-    ${asPerplexity() ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> log</label>`}
+    ${asPerplexity() || drawn() !== "loss" ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> log</label>`}
     <button class="plain reset" type="button" ?hidden=${!zoom} @click=${wholeAgain}>Reset zoom</button>
     <span class="readout" aria-hidden="true"></span><span class="hidden told" aria-live="polite"></span></p>`;
 }
@@ -130,7 +165,7 @@ function mount(element?: Element): void {
 function draw(): void {
   const element = document.querySelector<HTMLElement>(".curve");
   if (!element || !latest?.points.length || !element.clientWidth) return;
-  const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog].join();
+  const wanted = [axis, element.clientWidth, latest.unigram, smoothing, isLog, drawn()].join();
   const data = dataOf(latest);
   const kept = zoom; // a new chart begins with all of it
   if (!chart || shape !== wanted) {
@@ -150,8 +185,15 @@ function show(plot: uPlot, data: uPlot.AlignedData, part: typeof zoom): void {
 }
 
 function dataOf(picture: Picture): uPlot.AlignedData {
-  const { x, loss, smooth } = columns(picture.points, axis, SMOOTHING[smoothing] ?? 0);
-  return [x, loss, smooth, x.map(() => picture.unigram)];
+  const { x, values, smooth } = columns(picture.points, axis, SMOOTHING[smoothing] ?? 0, drawn());
+  const level = drawn() === "loss" ? picture.unigram : null;
+  return [x, values, smooth, x.map(() => level)];
+}
+
+/** The range of the vertical axis. */
+function range(plot: uPlot): [number, number] {
+  const isLoss = drawn() === "loss";
+  return isLoss ? bounds(lossesOf(latest), latest?.unigram ?? null, isLog) : zeroBounds(plot.data[1] as (number | null)[]);
 }
 
 function lossesOf(picture: Picture | null): number[] {
@@ -175,6 +217,8 @@ function inks(element: Element): Inks {
 
 function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
   const isSmooth = smoothing !== "none";
+  const isLoss = drawn() === "loss";
+  const texts = isLoss ? (asPerplexity() ? perplexityText : null) : shortText;
   const quiet: uPlot.Axis = { stroke: ink.soft, font: "12px system-ui, sans-serif", grid: { show: false }, ticks: { show: false } };
   return {
     width,
@@ -184,11 +228,11 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     padding: [12, 20, 0, 0], // at the right half of a number under the last step
     scales: {
       x: { time: axis === "time" },
-      y: { range: () => bounds(lossesOf(latest), picture.unigram, isLog), ...(isLog ? LOGARITHMIC : {}) },
+      y: { range, ...(isLog && isLoss ? LOGARITHMIC : {}) },
     },
     axes: [
       { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE } : { values: times }) },
-      { ...quiet, size: 40, incrs: FINE, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (asPerplexity() ? levels.map(perplexityText) : levelTexts(levels)), filter: (_, levels) => levels },
+      { ...quiet, size: isLoss ? 40 : 52, incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
     ],
     series: [
       {},
@@ -196,7 +240,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
       { show: isSmooth, stroke: ink.accent, width: 2, points: { show: false } },
       { stroke: ink.soft, width: 1.5, dash: [1, 5], cap: "round", points: { show: false } },
     ],
-    hooks: { drawAxes: [(plot) => note(plot, picture.unigram, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
+    hooks: { drawAxes: [(plot) => note(plot, isLoss ? picture.unigram : null, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
   };
 }
 
@@ -216,9 +260,11 @@ function mark(plot: uPlot, ink: Inks): void {
   ctx.save();
   clip(plot);
   ctx.fillStyle = ink.accent;
-  ring(ctx, end.x, end.y);
-  ctx.fill();
-  const held = latest ? circles(latest.heldout, latest.points, axis) : [];
+  if (end) {
+    ring(ctx, end.x, end.y);
+    ctx.fill();
+  }
+  const held = latest && drawn() === "loss" ? circles(latest.heldout, latest.points, axis) : [];
   ctx.fillStyle = ink.sheet;
   ctx.strokeStyle = ink.soft;
   ctx.lineWidth = 1.5 * devicePixelRatio;
@@ -228,9 +274,10 @@ function mark(plot: uPlot, ink: Inks): void {
   ctx.restore();
 }
 
-/** Where the newest point is drawn. */
-function endOf(plot: uPlot): { x: number; y: number } {
+/** Where the newest point is drawn; null where it is a gap. */
+function endOf(plot: uPlot): { x: number; y: number } | null {
   const last = plot.data[0].length - 1;
+  if (plot.data[1]?.[last] == null) return null;
   return { x: plot.valToPos(plot.data[0][last] ?? 0, "x", true), y: height(plot, last) };
 }
 
@@ -309,7 +356,15 @@ function read(plot: uPlot): void {
   const readout = document.querySelector(".readout");
   const point = latest?.points[plot.cursor.idx ?? -1];
   if (!readout) return;
-  const held = latest?.heldout.find((row) => row.step === point?.[0]);
-  const more = held ? `, held-out ${said(held.loss, 3)}` : "";
-  readout.textContent = point ? `step ${grouped(point[0])}, ${clock(new Date(point[2] * 1000))}: ${said(point[1], 3)}${more}` : "";
+  readout.textContent = point ? `step ${grouped(point[0])}, ${clock(new Date(point[2] * 1000))}: ${valueAt(plot, point)}` : "";
+}
+
+function valueAt(plot: uPlot, point: Point): string {
+  const key = drawn();
+  if (key !== "loss") {
+    const value = plot.data[1]?.[plot.cursor.idx ?? -1];
+    return value == null ? "not known" : amount(value, key);
+  }
+  const held = latest?.heldout.find((row) => row.step === point[0]);
+  return `${said(point[1], 3)}${held ? `, held-out ${said(held.loss, 3)}` : ""}`;
 }

@@ -1,13 +1,13 @@
 """What each relay and each auxiliary has averaged in a run: bytes, by the records alone. Nobody is ranked by them."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Sum
 
 from accounts.models import Machine
-from peer_agent.protocol.averaged import averaged_bytes
-from peer_agent.protocol.log.records import Record
+from peer_agent.protocol.identifiers import PeerId
 from runs.ledger.totals import MOST
 from runs.models import AveragedTotal, Run
 
@@ -22,9 +22,8 @@ class AveragedLine(NamedTuple):
     is_ranked: bool
 
 
-def add_averaged(run: Run, record: Record) -> None:
-    """Add what an entry's reducers averaged. Within the commit's transaction, behind the head's fence."""
-    given = averaged_bytes(record, run.parsed_recipe.codec_up)
+def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
+    """Add the bytes that an entry's reducers averaged. Within the commit's transaction, behind the head's fence."""
     fresh = {UUID(peer): size for peer, size in given.items() if size}
     held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
     known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")

@@ -39,6 +39,9 @@ class LogEntry(models.Model):
     attempts = models.IntegerField()
     exact = models.BooleanField()
     state_digest = models.CharField(max_length=16, blank=True)
+    # As in the record; null in rows from before these columns.
+    learning_rate = models.FloatField(null=True)
+    bytes_averaged = models.BigIntegerField(null=True)  # of gradients, by all reducers together
 
     class Meta:
         ordering = ("index",)

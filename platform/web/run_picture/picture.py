@@ -19,6 +19,7 @@ from runs.states import LIVE
 from web.run_picture import card_sentences, status_sentence
 from web.run_picture.averaging import averaging_of, key_of
 from web.run_picture.chart import summary
+from web.run_picture.further_charts import QUANTITIES, charts_of
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import counted
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
@@ -105,6 +106,7 @@ def _loss(seen: Seen) -> Picture:
         "summary": summary(points, entropy, seen.run.heldout, unit=seen.run.run.parsed_recipe.loss_unit[0]),
         "unigram": entropy,
         "points": [_point(point) for point in points if math.isfinite(point.loss)],
+        "charts": charts_of(points),
     }
 
 
@@ -214,9 +216,16 @@ def _measured(point: Measured) -> Picture:
     return {"key": str(point.place), "step": point.step, "at": at, "loss": loss}
 
 
-def _point(point: Point) -> list[float]:
-    """Step, nats per token, seconds of UTC."""
-    return [point.step, round(point.loss, 5), round(point.at.timestamp(), 1) if point.at else 0]
+def _point(point: Point) -> list[float | None]:
+    """Step, nats per token, seconds of UTC; samples a second, machines, learning rate, bytes averaged: None unknown."""
+    at = round(point.at.timestamp(), 1) if point.at else 0
+    return [point.step, round(point.loss, 5), at, *(_figure(point, quantity.field) for quantity in QUANTITIES)]
+
+
+def _figure(point: Point, name: str) -> float | None:
+    """In four digits, which is more than a chart shows."""
+    value = getattr(point, name)
+    return None if value is None else value if isinstance(value, int) else float(f"{value:.4g}")
 
 
 def _trainers(seen: Seen) -> list[OnlinePeer]:

@@ -105,6 +105,16 @@ def test_more_than_a_step_takes_is_not_shown() -> None:
     assert (found["step_title"], found["done"], found["target"]) == ("This step", 10, 10)
 
 
+def test_a_point_has_what_every_chart_shows() -> None:
+    points = [Point(1, 8.0), Point(2, 7.0, NOON, 33.33333, 12, 0.0001234567, 2**40)]
+    shown = picture_of(Seen(with_recipe(picture("open", points=points)), (), "", 0, NOON))
+    assert shown["points"] == [
+        [1, 8.0, 0, None, None, None, None],
+        [2, 7.0, NOON.timestamp(), 33.33, 12, 0.0001235, 2**40],
+    ]
+    assert [each["key"] for each in shown["charts"]] == ["speed", "machines", "rate", "bytes"]
+
+
 def test_short_steps_are_shown_together() -> None:
     shares = Shares(50, 200, {"Teo": 150, "Ida": 30})
     shown = with_recipe(picture("open", pace_s=0.4, shares=shares))

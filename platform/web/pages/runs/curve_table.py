@@ -2,6 +2,7 @@
 
 import csv
 import io
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
@@ -10,21 +11,28 @@ from runs import selectors
 from runs.access import access_run
 from web.http.access import run_or_404
 
-COLUMNS = ("step", "loss", "heldout_loss", "at")  # nats per token; seconds of UTC in ISO 8601
+# Nats per token; seconds of UTC in ISO 8601; what the further charts show.
+COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
 
 
 @require_safe
 def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
     """One row a point, in order; a held-out loss has a row of its own."""
     run = run_or_404(access_run, request, slug)
-    rows = [
-        (point.step, f"{point.loss:.5f}", "", point.at) for point in selectors.loss_points(run, most=selectors.LONG)
-    ]
-    rows += [(point.step, "", f"{point.loss:.5f}", point.at) for point in selectors.heldout_points(run)]
+    points = selectors.loss_points(run, most=selectors.LONG)
+    rows: list[tuple[Any, ...]] = [(point.step, f"{point.loss:.5f}", "", *_others(point)) for point in points]
+    held = selectors.heldout_points(run)
+    rows += [(point.step, "", f"{point.loss:.5f}", point.at, "", "", "", "") for point in held]
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for step, loss, held, at in sorted(rows, key=lambda row: row[0]):
-        writer.writerow((step, loss, held, at.isoformat(timespec="seconds") if at else ""))
+    for step, loss, heldout, at, *others in sorted(rows, key=lambda row: row[0]):
+        writer.writerow((step, loss, heldout, at.isoformat(timespec="seconds") if at else "", *others))
     headers = {"Content-Disposition": f'attachment; filename="{run.slug}-loss.csv"', "Cache-Control": "no-cache"}
     return HttpResponse(table.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _others(point: selectors.Point) -> tuple[Any, ...]:
+    """Empty where unknown."""
+    speed = "" if point.samples_per_s is None else f"{point.samples_per_s:.4g}"
+    return point.at, speed, point.machines, point.learning_rate, point.bytes_averaged

@@ -15,7 +15,7 @@ from runs.access import MANAGING, access_run, person_of, role_of
 from runs.datasets.sources import source_lines
 from runs.lifecycle import joining
 from runs.models import Run
-from runs.selectors import written_at
+from runs.selectors import RunPicture, written_at
 from runs.states import LIVE, MOVING
 from web.agent_package import install_lines, is_near
 from web.http.access import run_or_404
@@ -24,9 +24,11 @@ from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.model_download import home_facts
 from web.pages.runs.trials import trial_facts
+from web.run_picture import further_charts
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
 from web.run_picture.curve_image import CARD as PREVIEW
+from web.run_picture.further_charts import LOSS, chart_of
 from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_machine_words, own_words
@@ -70,7 +72,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Everything on a run's page."""
     seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
     facts = head_facts(request, run, seen, own)
-    picture, live, entropy = seen.run, facts["live"], run.dataset.unigram_entropy
+    picture, live = seen.run, facts["live"]
     unit, _ = run.parsed_recipe.loss_unit
     role = role_of(run, request.user)
     manages = role in MANAGING
@@ -82,9 +84,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "recipe": run.parsed_recipe,
         **{name: live[name] for name in ("trend", "summary")},
         **standing_facts(live, STANDING_ON),
-        # The chart is made of numbers and fixed words alone.
-        "chart_wide": mark_safe(loss_chart(picture.points, entropy, WIDE, picture.heldout, **drawn)),  # noqa: S308
-        "chart_narrow": mark_safe(loss_chart(picture.points, entropy, NARROW, picture.heldout, **drawn)),  # noqa: S308
+        **_chart_facts(request, live, picture, drawn),
         "as_perplexity": as_perplexity,
         "you": own_words(own, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
@@ -102,6 +102,24 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "is_near": is_near(request),
         "needs": needs_words(run.parsed_recipe),
         "room": room_words(run, seen.peers),
+    }
+
+
+def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn: dict[str, Any]) -> dict[str, Any]:
+    """The chart that is asked for in two sizes: numbers and fixed words alone, and what it says."""
+    summaries = {each["key"]: each["summary"] for each in live["charts"]}
+    chart = request.GET.get("chart", LOSS)
+    if chart in summaries:
+        sizes = (chart_of(picture.points, chart, frame) for frame in (further_charts.WIDE, further_charts.NARROW))
+    else:
+        chart, curve = LOSS, (picture.points, picture.dataset.unigram_entropy)
+        sizes = (loss_chart(*curve, frame, picture.heldout, **drawn) for frame in (WIDE, NARROW))
+    wide, narrow = map(mark_safe, sizes)
+    return {
+        "chart": chart,
+        "chart_wide": wide,
+        "chart_narrow": narrow,
+        "told": summaries.get(chart, live["summary"]),
     }
 
 

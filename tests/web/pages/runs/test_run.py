@@ -339,6 +339,23 @@ class TestRunPage:
         assert "Held-out loss" not in text
         assert '<a href="?as=loss#loss">Show loss</a>' in text
 
+    def test_further_charts_are_pictures_of_their_own_address(self, client: Client, run: Run, laptop: Owned) -> None:
+        assert 'aria-label="Charts"' not in page(client.get("/runs/proverbs/")), "nothing to choose from yet"
+        committed(run, (laptop.machine, 4), loss=6.5)
+        run.log.update(bytes_averaged=12_400_000)
+        shown, loss = "Gradients averaged in step 1: 12.4 MB.", "Loss is 6.50 nats per token at step 1."
+        text = page(client.get("/runs/proverbs/"))
+        assert [text.count(shown), 'data-chart="loss"' in text] == [0, True]
+        assert '<a href="?chart=bytes#loss">Data per step</a>' in text
+        assert "Learning rate</a>" not in text, "rows from before do not have it"
+        text = page(client.get("/runs/proverbs/?chart=bytes"))
+        assert '<a href="?chart=bytes#loss" aria-current="true">Data per step</a>' in text
+        assert text.count(f'role="img" aria-label="{shown}"') == 2, "wide and narrow"
+        assert f'<span data-live="summary">{shown}</span>' in text
+        assert 'class="unigram"' not in text
+        for other in ("rate", "<script>"):
+            assert f'<span data-live="summary">{loss}' in page(client.get("/runs/proverbs/", {"chart": other}))
+
     def test_whoever_trains_sees_their_machine_instead_of_an_invitation(self, run: Run, laptop: Owned) -> None:
         path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
         peer = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}

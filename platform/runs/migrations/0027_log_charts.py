@@ -1,0 +1,10 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = (("runs", "0026_trials"),)
+
+    operations = (
+        migrations.AddField(model_name="logentry", name="learning_rate", field=models.FloatField(null=True)),
+        migrations.AddField(model_name="logentry", name="bytes_averaged", field=models.BigIntegerField(null=True)),
+    )

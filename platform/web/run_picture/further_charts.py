@@ -1,0 +1,74 @@
+"""What else of a run is drawn over its steps: how fast, on how many machines, at which rate, how many bytes. Pure.
+
+`frontend/src/charts.ts` has the same charts; the order of `QUANTITIES` is that of a point of the picture.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from peer_agent.plot.layout import Frame, lay_out
+from peer_agent.plot.scales import short_text
+from peer_agent.plot.svg import chart_svg
+from runs.selectors import Point
+
+LOSS = "loss"  # the chart that everybody sees first
+WIDE = Frame(720, 280, left=48)  # labels are longer than those of losses
+NARROW = Frame(340, 210, left=48)
+
+
+class Quantity(NamedTuple):
+    """One chart. `told`: what its values are, as the beginning of a sentence."""
+
+    key: str
+    name: str
+    field: str  # of a point
+    told: str
+    unit: str = ""  # behind a value within a sentence
+
+
+QUANTITIES = (
+    Quantity("speed", "Samples per second", "samples_per_s", "Samples per second"),
+    Quantity("machines", "Machines", "machines", "Machines"),
+    Quantity("rate", "Learning rate", "learning_rate", "Learning rate"),
+    Quantity("bytes", "Data per step", "bytes_averaged", "Gradients averaged", "B"),
+)
+
+
+def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Those there is something to be seen of, and what each says; none where nothing but the loss is known."""
+    found = ((quantity, values_of(points, quantity)) for quantity in QUANTITIES)
+    return [{"key": each.key, "name": each.name, "summary": _summary(each, values)} for each, values in found if values]
+
+
+def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
+    """An `<svg>` of one; empty where there is none of this name, or nothing to be seen."""
+    quantity = next((each for each in QUANTITIES if each.key == key), None)
+    values = values_of(points, quantity) if quantity else []
+    layout = lay_out(values, None, frame, is_amount=True)
+    return chart_svg(layout, _summary(quantity, values)) if layout and quantity else ""
+
+
+def values_of(points: Sequence[Point], quantity: Quantity) -> list[tuple[int, float]]:
+    """Step and value of the points that know it, of those whose loss is drawn too."""
+    found = ((point, getattr(point, quantity.field)) for point in points if math.isfinite(point.loss))
+    return [(point.step, value) for point, value in found if value is not None and math.isfinite(value)]
+
+
+def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
+    """The newest value and the highest: what the chart says, for those who do not see it."""
+    step, value = values[-1]
+    highest_step, highest = max(values, key=lambda each: each[1])
+    told = f"{quantity.told} in step {step:,}: {_amount(value, quantity)}"
+    if highest == value:
+        return f"{told}{', the highest so far' if len(values) > 1 else ''}."
+    return f"{told}; the highest was {_amount(highest, quantity)} in step {highest_step:,}."
+
+
+def _amount(value: float, quantity: Quantity) -> str:
+    """“35.2”, “12.4 MB”."""
+    text = short_text(value)
+    if not quantity.unit:
+        return f"{value:,}" if isinstance(value, int) else text
+    figure = text.rstrip("kMGTPE")
+    return f"{figure} {text[len(figure) :]}{quantity.unit}"
