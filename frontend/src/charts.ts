@@ -8,7 +8,7 @@ const SAID: Record<Amount, (text: string) => string> = {
   speed: (text) => `${text} samples per second`,
   machines: (text) => (text === "1" ? "1 machine" : `${text} machines`),
   rate: (text) => `learning rate ${text}`,
-  bytes: (text) => `${text.replace(/[kMGTPE]?$/, " $&B")} averaged`,
+  bytes: (text) => `${text} averaged`,
 };
 const UNITS = ["", "k", "M", "G", "T", "P", "E"] as const; // of thousands
 const MARGIN = 0.05;
@@ -28,7 +28,7 @@ export function valuesOf(points: readonly Point[], key: ChartKey): (number | nul
 
 /** A value in words. */
 export function said(value: number, key: Amount): string {
-  return SAID[key](shortText(value));
+  return SAID[key](amountText(value, key));
 }
 
 /** The range of an axis of amounts: from zero, with a margin above. */
@@ -45,6 +45,11 @@ export function shortText(value: number): string {
   const rounded = Number(value.toPrecision(3));
   const unit = Math.min(Math.max(Math.floor((Math.log10(Math.abs(rounded)) + 1e-9) / 3), 0), UNITS.length - 1);
   return digits(rounded / 1000 ** unit) + UNITS[unit];
+}
+
+/** The same with the unit of a chart: 12.4 MB. */
+export function amountText(value: number, key: ChartKey): string {
+  return key === "bytes" ? shortText(value).replace(/[kMGTPE]?$/, " $&B") : shortText(value);
 }
 
 function digits(value: number): string {

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 from peer_agent.plot.scales import (
     Loss,
     Scale,
+    amount_text,
     bounds,
     level_texts,
     note_side,
     perplexity_text,
-    short_text,
     thinned,
     ticks,
     zero_bounds,
@@ -76,12 +76,12 @@ def lay_out(
     heldout: Sequence[Loss] = (),
     note: str = "unigram",
     as_perplexity: bool = False,
-    is_amount: bool = False,
+    amount: str | None = None,
 ) -> Layout | None:
     """The places of a curve, whose `points` are in the order of their steps; None where it has no finite one.
 
     `as_perplexity`: the same drawing, whose texts are of that. It rises by the same factor from line to line.
-    `is_amount`: values are of another kind than losses, and their axis begins at zero.
+    `amount`: values are amounts of this unit (“”, “B”) and no losses, so their axis begins at zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
@@ -89,10 +89,9 @@ def lay_out(
     held = [(step, loss) for step, loss in heldout if step <= shown[-1][0]]
     x = Scale(min(shown[0][0], 1), max(shown[-1][0], 2), frame.left, frame.end)
     values = [value for _, value in (*shown, *held)]
-    y = Scale(*(zero_bounds(values) if is_amount else bounds(values, unigram)), frame.foot, frame.top)
+    y = Scale(*(bounds(values, unigram) if amount is None else zero_bounds(values)), frame.foot, frame.top)
     levels, curve = ticks(y.low, y.high), [(x(step), y(loss)) for step, loss in shown]
-    texts = [*map(short_text if is_amount else perplexity_text, levels)]
-    texts = texts if is_amount or as_perplexity else level_texts(levels)
+    texts = _texts(levels, amount, as_perplexity=as_perplexity)
     level, value = None if unigram is None else y(unigram), unigram or 0.0
     note = f"{note} {perplexity_text(value) if as_perplexity else f'{value:.2f}'}"
     return Layout(
@@ -111,6 +110,12 @@ def lay_out(
 def width_of(text: str, frame: Frame) -> float:
     """How wide words are, about, with a little paper around them."""
     return LETTER_WIDTH * frame.letter * len(text) + frame.letter / 2
+
+
+def _texts(levels: Sequence[float], amount: str | None, *, as_perplexity: bool) -> list[str]:
+    if amount is not None:
+        return [amount_text(level, amount) for level in levels]
+    return [*map(perplexity_text, levels)] if as_perplexity else level_texts(levels)
 
 
 def _level_labels(levels: Sequence[float], texts: Sequence[str], y: Scale, frame: Frame) -> list[Words]:

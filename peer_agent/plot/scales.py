@@ -93,6 +93,13 @@ def short_text(value: float) -> str:
     return f"{_digits(rounded / 1000.0**unit)}{UNITS[unit]}"
 
 
+def amount_text(value: float, unit: str = "") -> str:
+    """The same with its unit: “12.4 MB”."""
+    text = short_text(value)
+    figure = text.rstrip("".join(UNITS))
+    return f"{figure} {text[len(figure) :]}{unit}" if unit else text
+
+
 def _digits(value: float) -> str:
     """At most three, and no zeros behind a point."""
     text = f"{value:#.3g}" if abs(value) < 1000 else f"{value:.0f}."

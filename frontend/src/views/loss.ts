@@ -5,7 +5,7 @@ import { ref } from "lit/directives/ref.js";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
-import { type ChartKey, chartKey, said as amount, shortText, zeroBounds } from "../charts";
+import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from "../charts";
 import { type Axis, bounds, circles, columns, levelTexts, noteSide, perplexityText } from "../curve";
 import { fill } from "../page";
 import type { FurtherChart, Picture, Point } from "../picture";
@@ -218,7 +218,7 @@ function inks(element: Element): Inks {
 function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
   const isSmooth = smoothing !== "none";
   const isLoss = drawn() === "loss";
-  const texts = isLoss ? (asPerplexity() ? perplexityText : null) : shortText;
+  const texts = isLoss ? (asPerplexity() ? perplexityText : null) : (level: number) => amountText(level, drawn());
   const quiet: uPlot.Axis = { stroke: ink.soft, font: "12px system-ui, sans-serif", grid: { show: false }, ticks: { show: false } };
   return {
     width,
@@ -232,7 +232,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     },
     axes: [
       { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE } : { values: times }) },
-      { ...quiet, size: isLoss ? 40 : 52, incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
+      { ...quiet, size: isLoss ? 40 : 60, incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
     ],
     series: [
       {},

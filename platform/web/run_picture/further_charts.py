@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from peer_agent.plot.layout import Frame, lay_out
-from peer_agent.plot.scales import short_text
+from peer_agent.plot.scales import amount_text
 from peer_agent.plot.svg import chart_svg
 from runs.selectors import Point
 
 LOSS = "loss"  # the chart that everybody sees first
-WIDE = Frame(720, 280, left=48)  # labels are longer than those of losses
-NARROW = Frame(340, 210, left=48)
+WIDE = Frame(720, 280, left=60)  # labels are longer than those of losses
+NARROW = Frame(340, 210, left=60)
 
 
 class Quantity(NamedTuple):
@@ -24,7 +24,7 @@ class Quantity(NamedTuple):
     name: str
     field: str  # of a point
     told: str
-    unit: str = ""  # behind a value within a sentence
+    unit: str = ""
 
 
 QUANTITIES = (
@@ -45,7 +45,7 @@ def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
     """An `<svg>` of one; empty where there is none of this name, or nothing to be seen."""
     quantity = next((each for each in QUANTITIES if each.key == key), None)
     values = values_of(points, quantity) if quantity else []
-    layout = lay_out(values, None, frame, is_amount=True)
+    layout = lay_out(values, None, frame, amount=quantity.unit if quantity else "")
     return chart_svg(layout, _summary(quantity, values)) if layout and quantity else ""
 
 
@@ -66,9 +66,5 @@ def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
 
 
 def _amount(value: float, quantity: Quantity) -> str:
-    """“35.2”, “12.4 MB”."""
-    text = short_text(value)
-    if not quantity.unit:
-        return f"{value:,}" if isinstance(value, int) else text
-    figure = text.rstrip("kMGTPE")
-    return f"{figure} {text[len(figure) :]}{quantity.unit}"
+    """“1,204” of what is counted, “35.2”, “12.4 MB”."""
+    return f"{value:,}" if isinstance(value, int) and not quantity.unit else amount_text(value, quantity.unit)
