@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from coordination.models import Presence
 from peer_agent.protocol.bandwidth.flows import Way
-from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Outline
@@ -22,7 +22,7 @@ FRESH = timedelta(seconds=15)  # an older picture is of a host that is gone
 
 
 class Seen(TypedDict):
-    """One member as a page shows it. `done` is samples in its accumulator."""
+    """One member as a page shows it. `done` is samples in its accumulator, `way` what `way_of` says."""
 
     peer: str
     name: str
@@ -30,6 +30,7 @@ class Seen(TypedDict):
     state: str
     done: int
     samples_per_s: float
+    way: str
 
 
 class Step(TypedDict):
@@ -184,6 +185,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
     """Who is here, and how far the step is. For a moment after each commit everybody is one step behind."""
+    direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
         Seen(
@@ -193,12 +195,25 @@ def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
             state="syncing" if member.trains and member.step < max(state.step - 1, 0) else "ready",
             done=member.done_samples,
             samples_per_s=round(member.samples_per_s, 2),
+            way=way_of(member, direct),
         )
         for member in members
     ]
     done = sum(member["done"] for member in seen)
     step = Step(phase=state.phase.value, done=done, target=state.recipe.target_batch, void_rounds=state.void_rounds)
     return step, seen
+
+
+def way_of(member: Member, direct: frozenset[PeerId]) -> str:
+    """How gradients get from a member to those that average beside relays (`direct`): “direct”, “partly”, “relayed”.
+
+    By its own word, as the plan has it; empty of relays, and of who has not said it.
+    """
+    if member.role is Role.RELAY or not (member.measures or member.peer in direct):
+        return ""
+    if member.peer in direct or (direct and direct <= member.reaches):
+        return "direct"
+    return "partly" if direct & member.reaches else "relayed"
 
 
 @transaction.atomic

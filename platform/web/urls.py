@@ -27,6 +27,7 @@ from web.pages.runs import (
     publish,
     share,
     sources,
+    swarm,
     trials,
     uploads,
 )
@@ -84,6 +85,7 @@ urlpatterns = [
     path("runs/<slug:slug>/curve.csv", curve_table.curve_table, name="curve_table"),
     path("runs/<slug:slug>/feed.json", polled_feed, name="feed"),
     path("runs/<slug:slug>/leaderboard/", leaderboard.standings_page, name="standings"),
+    path("runs/<slug:slug>/swarm/", swarm.swarm_page, name="swarm"),
     path("runs/<slug:slug>/activity/", activity.activity_page, name="activity"),
     path("runs/<slug:slug>/feed.rss", activity.activity_feed, name="activity_feed"),
     path("runs/<slug:slug>/badge.svg", share.badge, name="badge"),

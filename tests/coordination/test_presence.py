@@ -51,6 +51,50 @@ def test_trainers_come_first_then_auxiliaries_then_relays() -> None:
     assert [member["role"] for member in seen] == ["trainer", "auxiliary", "relay"]
 
 
+@pytest.mark.parametrize(
+    ("role", "reaches", "listens", "way"),
+    [
+        (Role.RELAY, (), True, ""),
+        (Role.AUXILIARY, (), True, "direct"),  # the others reach it
+        (Role.TRAINER, ("c", "d"), False, "direct"),
+        (Role.TRAINER, ("d", "e"), False, "partly"),
+        (Role.TRAINER, ("e",), False, "relayed"),
+        (Role.TRAINER, (), False, "relayed"),
+        (Role.TRAINER, None, False, ""),  # it has not said it
+    ],
+)
+def test_a_way_is_what_a_member_says_of_those_who_average(
+    role: Role, reaches: tuple[str, ...] | None, listens: bool, way: str
+) -> None:
+    state = store.load(example_run().run, 1)
+    for letter in "cd":
+        add_listener(state, letter, Role.AUXILIARY)
+    add_listener(state, "e", Role.RELAY)
+    peer = add_listener(state, "b", role) if listens else PeerId("b" * 32)
+    member = state.members.setdefault(peer, Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0))
+    if reaches is not None:
+        member.measures, member.reaches = True, frozenset(PeerId(letter * 32) for letter in reaches)
+    _, seen = presence.picture_of(state)
+    assert next(each["way"] for each in seen if each["peer"] == peer) == way
+
+
+def test_where_relays_alone_average_everything_goes_through_them() -> None:
+    state = store.load(example_run().run, 1)
+    relay = add_listener(state, "e", Role.RELAY)
+    member = Member(TEO, "Teo", "laptop", Role.TRAINER, AccumulatorId("b" * 32), 0.0, measures=True)
+    member.reaches, state.members[TEO] = frozenset({relay}), member
+    assert [each["way"] for each in presence.picture_of(state)[1]] == ["relayed", ""]
+
+
+def add_listener(state: RunState, letter: str, role: Role) -> PeerId:
+    """Somebody who can be dialled and averages."""
+    peer = PeerId(letter * 32)
+    member = Member(peer, "Ida", "seedbox", role, AccumulatorId("b" * 32), 0.0, url="wss://there", reduces=True)
+    state.members[peer] = state.listening[peer] = member
+    state.reached |= set() if role is Role.RELAY else {peer}
+    return peer
+
+
 TEO, RELAY = PeerId("a" * 32), PeerId("e" * 32)
 
 

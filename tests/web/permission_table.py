@@ -111,6 +111,9 @@ GET   /runs/<slug>/leaderboard/                      private   404    404      2
 GET   /runs/<slug>/activity/                          public   200    200      200    200       200      200
 GET   /runs/<slug>/activity/                          unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/activity/                          private  404    404      200    200       404      404
+GET   /runs/<slug>/swarm/                             public   200    200      200    200       200      200
+GET   /runs/<slug>/swarm/                             unlisted 200    200      200    200       200      200
+GET   /runs/<slug>/swarm/                             private  404    404      200    200       404      404
 GET   /runs/<slug>/feed.rss                           public   200    200      200    200       200      200
 GET   /runs/<slug>/feed.rss                           unlisted 200    200      200    200       200      200
 GET   /runs/<slug>/feed.rss                           private  404    404      200    200       404      404

@@ -37,6 +37,7 @@ PAGES = [
     "/runs/run-0/leaderboard/?of=machines",
     "/runs/run-0/leaderboard/?period=week",
     "/runs/run-0/leaderboard/?period=day",
+    "/runs/run-0/swarm/",
     "/runs/run-0/activity/",
     "/runs/run-0/feed.rss",
     "/runs/run-0/written/",

@@ -8,6 +8,7 @@ from django.db.models import Exists, OuterRef, Sum
 
 from accounts.models import Machine
 from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import RecordHead
 from runs.ledger.totals import MOST
 from runs.models import AveragedTotal, Run
 
@@ -45,6 +46,16 @@ def averaged_lines(run: Run) -> list[AveragedLine]:
     ranked = Exists(run.totals.filter(person=OuterRef("person")))
     rows = sums.order_by("-given", "person__username").values_list("person__username", "given", ranked)
     return [AveragedLine(*row) for row in rows[:SHOWN]]
+
+
+def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
+    """Which part of the vector each reducer averaged in an entry, 0 to 1."""
+    chunks: dict[PeerId, int] = {}
+    for span in head.spans:
+        reducer = PeerId(span.reducer)
+        chunks[reducer] = chunks.get(reducer, 0) + span.stop - span.first
+    whole = sum(chunks.values())
+    return {peer: count / whole for peer, count in chunks.items() if count}
 
 
 def in_words(size: int) -> str:

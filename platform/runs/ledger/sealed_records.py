@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from django.db.models import QuerySet
 
 from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.log.records import Entry
+from peer_agent.protocol.log.reading import read_head
+from peer_agent.protocol.log.records import Entry, RecordHead
 from runs.models import LogEntry, Run, SealedRecord
 
 AT_ONCE = 100  # rows of some 54 kB in memory
@@ -25,6 +26,13 @@ def sealed_of(entry: LogEntry) -> Entry:
     """An entry's signed record; its row is read where it was not selected with the entry."""
     row = entry.sealed
     return Entry(Signed(bytes(row.payload), bytes(row.signature)), bytes(row.contributions))
+
+
+def last_head(run: Run) -> RecordHead | None:
+    """The head of the newest entry's record, without its contributions; None before the first. Raises Problem E218."""
+    rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
+    row = rows.values_list("payload", "signature").first()
+    return read_head(Signed(*map(bytes, row))) if row is not None else None
 
 
 def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:

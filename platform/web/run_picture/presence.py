@@ -15,7 +15,10 @@ TRAINER, AUXILIARY, RELAY = "trainer", "auxiliary", "relay"
 
 
 class OnlinePeer(NamedTuple):
-    """One peer that is connected. `done` is in samples of the step that is being made; `name` is its person's."""
+    """One peer that is connected. `done` is in samples of the step that is being made; `name` is its person's.
+
+    `way`: as `coordination.presence.way_of` has it; empty where a host of before wrote it.
+    """
 
     peer: str
     name: str
@@ -23,6 +26,7 @@ class OnlinePeer(NamedTuple):
     state: str
     done: int
     samples_per_s: float
+    way: str = ""
 
 
 class Here(NamedTuple):

@@ -64,6 +64,8 @@ PAGES = [
     Page("{run}leaderboard/"),
     Page("{run}leaderboard/?period=week"),
     Page("{run}activity/"),
+    Page("{run}swarm/"),
+    Page("{run}swarm/", who="Amina"),
     Page("{run}embed/"),
     Page("{run}leaderboard/?of=machines", who="Amina"),
     Page("{run}manage/", who="Amina"),

@@ -1,0 +1,224 @@
+"""Who is online in a run: what each machine does there, how it is connected, how the last rounds went.
+
+What anybody may know of a machine is what the leaderboard and the plan say of it too. What its link carries is for its
+owner and for who manages the run.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from statistics import median
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db.models import Exists, OuterRef
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from accounts.models import Machine, Person
+from accounts.selectors import names_with_page
+from coordination.presence import Link
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.identifiers import PeerId
+from runs.access import MANAGING, access_run, person_of, role_of
+from runs.ledger.averaged import parts_averaged
+from runs.ledger.sealed_records import last_head
+from runs.models import Run
+from runs.states import MOVING
+from runs.timeline import activity_of
+from web.http.access import run_or_404
+from web.http.parts import part_of
+from web.run_picture import card_sentences, presence
+from web.run_picture.averaging import RELAY
+from web.run_picture.own_links import in_words
+from web.run_picture.presence import AUXILIARY, TRAINER, OnlinePeer
+from web.run_picture.status_sentence import counted, duration
+
+REFRESH_S = 15
+ROUNDS = 20  # steps whose times are shown
+TALLEST = 32  # pixels of the longest of them
+SINCE, MOST = timedelta(days=1), 1_000  # how far back, and how many lines, reasons are counted
+ROLES = {TRAINER: "trains", AUXILIARY: "averages", presence.RELAY: "forwards and averages"}
+WAYS = {"direct": "direct", "partly": "partly through a relay", "relayed": "through a relay"}
+NOT_IN_A_STEP = (  # kind of a line, what its text says somewhere, the reason in words
+    ("returned", "too old", "Gradients were too old"),
+    ("returned", "older model", "Computed on an older model"),
+    ("returned", "too slow", "Too slow to wait for again"),
+    ("returned", "not leased", "Reported work that it had no lease for"),
+    ("returned", "leases had ended", "Came back after its lease had ended"),
+    ("returned", "lost machine", "The machine was lost"),
+    ("returned", "was refused", "A part was damaged"),
+    ("returned", "", "Did not fit the step"),
+    ("dropped", "damaged gradient", "A part was damaged"),
+    ("dropped", "stopped sending", "Stopped sending"),
+    ("dropped", "was late", "Came too late"),
+    ("dropped", "was lost", "The machine was lost"),
+    ("dropped", "", "Left out of a step"),
+    ("late", "", "A part came too late, and counted in the next step"),
+    ("non-finite", "", "Gradient was not a finite number"),
+    ("refused", "span", "Averaged a part that did not fit the plan"),
+)
+
+
+@require_safe
+def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
+    """All machines that are online, a hundred at a time; the last rounds; what was left out of them, and why."""
+    run = run_or_404(access_run, request, slug)
+    here = presence.here(run, with_links=request.user.is_authenticated)
+    shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
+    asking = Asking(run, person_of(request.user), role_of(run, request.user) in MANAGING)
+    rows = _rows(asking, shown.rows, here.links, parts)
+    facts = {
+        "run": run,
+        "sentence": online_sentence(here.peers),
+        "rows": rows,
+        "with_page": names_with_page({row["person"] for row in rows}),
+        "averages": any(row["part"] for row in rows),
+        "measured": any(row["up"] for row in rows),
+        "rest": _rest(here.peers, parts),
+        "averaged_step": averaged_step,
+        "rounds": rounds_of(run),
+        "reasons": reasons_of(run),
+        "refresh_s": REFRESH_S if run.state in MOVING else None,
+        "part": shown,
+    }
+    return render(request, "web/runs/swarm.html", facts)
+
+
+def online_sentence(peers: Sequence[OnlinePeer]) -> str:
+    """“12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”"""
+    members = [peer for peer in peers if peer.role in {TRAINER, AUXILIARY}]
+    if not peers:
+        return "No machine is online right now."
+    roles = Counter(peer.role for peer in peers)
+    told = [
+        counted(roles[TRAINER], "trains", "train") if roles[TRAINER] else "",
+        counted(roles[AUXILIARY], "only averages", "only average") if roles[AUXILIARY] else "",
+        counted(len(peers) - len(members), "relay", "relays") if len(peers) > len(members) else "",
+    ]
+    people = counted(len({peer.name for peer in members}), "person", "people")
+    verb = "is" if len({peer.name for peer in members}) == 1 else "are"
+    who = f"{people} on {counted(len(members), 'machine', 'machines')} {verb} online"
+    return f"{who if members else 'Nobody but the site is online'}: {', '.join(filter(None, told))}."
+
+
+# --- machines
+
+
+class Asking(NamedTuple):
+    """Who looks at a run. `manages`: they see the names and links of all machines."""
+
+    run: Run
+    person: Person | None
+    manages: bool
+
+
+class Known(NamedTuple):
+    """What rows say of a machine. `is_public`: the leaderboard or the plan names it too."""
+
+    name: str
+    is_relay: bool
+    is_own: bool
+    is_public: bool
+
+
+def _rows(
+    asking: Asking, peers: Sequence[OnlinePeer], stored: Mapping[str, Any], parts: Mapping[PeerId, float]
+) -> list[dict[str, Any]]:
+    known = _known(asking, [peer.peer for peer in peers])
+    seen = {peer for peer, each in known.items() if asking.manages or each.is_own}
+    links = presence.links_in({peer: link for peer, link in stored.items() if peer in seen})
+    return [
+        _row(peer, _name(asking, known[peer.peer]) if peer.peer in known else "")
+        | _link_words(links.get(PeerId(peer.peer)))
+        | {"part": card_sentences.percent(parts.get(PeerId(peer.peer), 0.0))}
+        | {"is_own": peer.peer in known and known[peer.peer].is_own}
+        for peer in peers
+    ]
+
+
+def _row(peer: OnlinePeer, machine: str) -> dict[str, Any]:
+    return {
+        "person": RELAY if peer.role == presence.RELAY else peer.name,
+        "machine": machine,
+        "role": ROLES.get(peer.role, peer.role),
+        "way": WAYS.get(peer.way, ""),
+        "now": "catching up" if peer.state == "syncing" else "",
+    }
+
+
+def _link_words(link: Link | None) -> dict[str, str]:
+    """Empty of a machine whose link the reader does not see."""
+    return {"up": in_words(link.up), "down": in_words(link.down)} if link else {"up": "", "down": ""}
+
+
+def _name(asking: Asking, machine: Known) -> str:
+    """A relay may be called as a computer of the site is: that is its owner's to know."""
+    if machine.is_relay:
+        return machine.name if machine.is_own else ""
+    return machine.name if machine.is_own or asking.manages or machine.is_public else ""
+
+
+def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
+    """By peer, in one query. A machine that has given nothing yet is not named to everybody."""
+    own = {"run": asking.run, "machine": OuterRef("pk")}
+    totals, averaged = asking.run.totals.model.objects, asking.run.averaged.model.objects
+    machines = Machine.objects.filter(pk__in=[UUID(peer) for peer in peers]).annotate(
+        is_public=Exists(totals.filter(**own)) | Exists(averaged.filter(**own))
+    )
+    mine = asking.person.pk if asking.person else None
+    return {
+        each.peer_id: Known(each.name, each.kind == Machine.Kind.RELAY, each.person_id == mine, each.is_public)
+        for each in machines
+    }
+
+
+def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
+    """The last step and who averaged which part of it; 0 and nobody where there is none."""
+    try:
+        head = last_head(run)
+    except Problem:  # a record that cannot be read is told by the audit, and hides no machine here
+        return 0, {}
+    return (head.step, parts_averaged(head)) if head and head.spans else (0, {})
+
+
+def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
+    """What machines averaged in the last step that are not online any more."""
+    here = {peer.peer for peer in peers}
+    return card_sentences.percent(sum(part for peer, part in parts.items() if peer not in here)) if peers else ""
+
+
+# --- rounds
+
+
+def rounds_of(run: Run) -> dict[str, Any] | None:
+    """The times of the last steps, oldest first, and what they say; None before the first."""
+    newest = list(run.log.order_by("-index").values_list("step", "duration_s", "attempts")[:ROUNDS])[::-1]
+    if not newest:
+        return None
+    times = [seconds for _, seconds, _ in newest]
+    longest = max(times)
+    again = sum(attempts > 1 for _, _, attempts in newest)
+    return {
+        "steps": len(newest),
+        "median": duration(median(times)),
+        "longest": duration(longest),
+        "longest_step": newest[times.index(longest)][0],
+        "again": counted(again, "step", "steps") if again else "",
+        "heights": [max(1, round(TALLEST * seconds / longest)) if longest > 0 else 1 for seconds in times],
+    }
+
+
+def reasons_of(run: Run) -> list[tuple[str, int]]:
+    """What did not get into a step in the last day, counted by reason, the most frequent first."""
+    kinds = {kind for kind, _, _ in NOT_IN_A_STEP}
+    lines = activity_of(run).filter(kind__in=kinds, at__gte=timezone.now() - SINCE).order_by("-at", "-id")
+    found = Counter(reason_of(kind, text) for kind, text in lines.values_list("kind", "text")[:MOST])
+    return [(reason, count) for reason, count in found.most_common() if reason]
+
+
+def reason_of(kind: str, text: str) -> str:
+    """The reason in words; empty for what is not about somebody's work."""
+    return next((words for of, part, words in NOT_IN_A_STEP if of == kind and part in text), "")
