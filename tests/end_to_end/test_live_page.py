@@ -162,6 +162,25 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
             assert reader.faults == []
 
 
+def reads_every_chart(reader: Reader) -> None:
+    """Of a run of four steps: chosen by a link, read by a key, each at an address of its own."""
+    names = ["Samples per second", "Machines", "Learning rate", "Data per step"]
+    assert reader.page.locator("nav.charts a").all_inner_texts() == ["Loss", *names]
+    told = {}
+    for name in names:
+        reader.page.click(f"nav.charts a:has-text('{name}')")
+        reader.page.focus(".curve")
+        reader.page.keyboard.press("End")
+        told[name] = reader.page.inner_text(".readout").partition(": ")[2]
+        assert " in step 4: " in reader.text("summary")
+    assert told["Machines"] == "1 machine"
+    assert re.fullmatch(r"learning rate [\d.e-]+", told["Learning rate"])
+    assert re.fullmatch(r"[\d.]+ [kM]B averaged", told["Data per step"])
+    assert reader.page.url.endswith("?chart=bytes")
+    reader.page.click("nav.charts a:has-text('Loss')")
+    assert reader.text("summary").startswith("Loss ")
+
+
 def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english: str) -> None:
     with Swarm(tmp_path) as swarm, chromium() as browser:
         swarm.start_site()
@@ -175,5 +194,6 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         assert live.text("badge").startswith("Finished")
         assert live.page.locator("a:has-text('Join in')").count() == 0
         says_the_same_anew(swarm, live)
+        reads_every_chart(live)
         assert live.page.evaluate("window.mark") == "still the same page"
         assert live.faults == []

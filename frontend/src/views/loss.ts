@@ -69,6 +69,7 @@ function choose(event: Event, name: string): void {
   query.set("chart", name);
   history.replaceState(null, "", `?${query}`);
   if (latest) showLoss(latest);
+  document.querySelector(".readout")?.replaceChildren(); // it was of the other chart
 }
 
 /** Whether this reader has asked for perplexities: the page was fetched so. */

@@ -40,8 +40,8 @@ REFRESH_S = 15
 ROUNDS = 20  # steps whose times are shown
 TALLEST = 32  # pixels of the longest of them
 SINCE, MOST = timedelta(days=1), 1_000  # how far back, and how many lines, reasons are counted
-ROLES = {TRAINER: "trains", AUXILIARY: "averages", presence.RELAY: "forwards and averages"}
-WAYS = {"direct": "direct", "partly": "partly through a relay", "relayed": "through a relay"}
+ROLES = {TRAINER: "trains", AUXILIARY: "averages", presence.RELAY: "averages and forwards"}
+WAYS = {"direct": "direct", "partly": "partly direct", "relayed": "through a relay"}
 NOT_IN_A_STEP = (  # kind of a line, what its text says somewhere, the reason in words
     ("returned", "too old", "Gradients were too old"),
     ("returned", "older model", "Computed on an older model"),

@@ -79,7 +79,7 @@ def test_everybody_sees_names_that_the_leaderboard_has_too_and_no_link(
     assert rows(answer) == [
         ["Teo laptop", "trains", "direct", "50 %"],
         ["Teo", "averages", "direct", "–"],
-        ["relay", "forwards and averages", "direct", "25 %"],
+        ["relay", "averages and forwards", "direct", "25 %"],
     ]
     text = page(answer)
     assert "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay." in text
