@@ -43,8 +43,22 @@ def averaged_by(run: Run, *peers: PeerId) -> None:
         SpanEntry(span=at, first=at, stop=at + 1, attempt=1, reducer=peer, root="1" * 64, sum_squares=1.0)
         for at, peer in enumerate(peers)
     )
-    facts = {"index": entry.index, "step": entry.step, "fence": 1, "attempt": 1, "round": 1, "previous": "0" * 64}
-    sums = {"contributions": (), "loss": 3.0, "tokens": 1, "samples": 1, "exact": True, "scalars": SCALARS}
+    facts: dict[str, Any] = {
+        "index": entry.index,
+        "step": entry.step,
+        "fence": 1,
+        "attempt": 1,
+        "round": 1,
+        "previous": "0" * 64,
+    }
+    sums: dict[str, Any] = {
+        "contributions": (),
+        "loss": 3.0,
+        "tokens": 1,
+        "samples": 1,
+        "exact": True,
+        "scalars": SCALARS,
+    }
     size = {"elements": ELEMENTS, "chunk_elements": 16, "codec": "fp16"}
     sealed = seal(site_key(), whole(run=run.run_id, spans=spans, **facts, **sums, **size))
     SealedRecord.objects.filter(entry=entry).update(
